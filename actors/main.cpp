@@ -12,6 +12,7 @@
 #include "actors/user/host_main.h"
 #include "actors/user/process.h"
 #include "base/error_text.h"
+#include "models/plugin/network_plugin.h"
 
 namespace {
 
@@ -85,6 +86,8 @@ int main(int argc, char** argv) {
   app.add_option("--tensor-host", options.tensor_host, "address to listen on for other hosts");
   app.add_flag("--cuda-graphs", options.cuda_graphs,
                "record what a stage computes again and again");
+  std::vector<std::string> model_plugins;
+  app.add_option("--model-plugin", model_plugins, "shared library with models of a user's own");
   app.add_flag("--measure", options.measures, "tell the controller how fast the device is");
   app.add_option("--parent", parent, "pid of the node agent");
   CLI11_PARSE(app, argc, argv);
@@ -103,6 +106,10 @@ int main(int argc, char** argv) {
     otherwise = std::set_terminate(on_terminate);
     at::set_num_threads(options.threads);
     at::set_num_interop_threads(1);
+    for (const auto& file : model_plugins) {
+      troupe::spec::open_model_plugin(file);
+      troupe::models::open_network_plugin(file);
+    }
     troupe::actors::ActorProcess actor(options);
     troupe::runtime::leave(actor.run());
   } catch (const std::exception& error) {

@@ -86,15 +86,15 @@ def cluster(args):
             subprocess.run([args.troupe, "stop", "--connect", endpoint], stdout=subprocess.DEVNULL, timeout=60)
 
 
-def draw(args, endpoint, way, captions, seed, folder):
-    """Latents [n, 4, h, w] and pictures [n, h, w, 3] of one job."""
+def draw(args, endpoint, name, options, captions, seed, folder):
+    """Latents [n, 4, h, w] and pictures [n, h, w, 3] of one job with these options; `name` is for those who read of its failure."""
     latents = folder / "latents.safetensors"
     prompts = [word for caption in captions for word in ("--prompt", caption)]
     command = [args.troupe, "submit", "--connect", endpoint, "-q", "--height", str(args.size), "--width", str(args.size), "--steps", str(args.steps),
-               "--seed", str(seed), "--output", str(folder / "p-{}.png"), "--save-latents", str(latents), *flags(way), *prompts]
+               "--seed", str(seed), "--output", str(folder / "p-{}.png"), "--save-latents", str(latents), *options, *prompts]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     if done.returncode:
-        raise RuntimeError(f"{name_of(way)}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no reason given'}")
+        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no reason given'}")
     pictures = [np.asarray(Image.open(folder / f"p-{i}.png").convert("RGB")) for i in range(len(captions))]
     (folder / "latents.safetensors").rename(folder / "taken.safetensors")
     return load_file(folder / "taken.safetensors")["latents"], np.stack(pictures)
@@ -112,7 +112,7 @@ def measure(args, endpoint, way, captions, kept):
     for batch, first in enumerate(range(0, len(captions), args.batch)):
         mine = captions[first:first + args.batch]
         with tempfile.TemporaryDirectory() as folder:
-            latents, pictures = draw(args, endpoint, way, mine, args.seed + batch, pathlib.Path(folder))
+            latents, pictures = draw(args, endpoint, name_of(way), flags(way), mine, args.seed + batch, pathlib.Path(folder))
         reference = kept / f"exact-{batch}.npy"
         if way["method"] == "exact":
             np.save(reference, latents)

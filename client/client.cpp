@@ -108,7 +108,7 @@ std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
     }
     if (next) {
       gone = Error{"lost", error.what + "; the cluster that is there now has another journal"};
-    } else if (why.code != "unreachable") {
+    } else if (why.code != "unreachable" && why.code != "timeout") {
       gone = Error{"lost", error.what + "; the controller cannot be reached again: " + why.what};
     } else if (now >= *give_up_at) {
       gone = Error{"lost", fmt::format("{}; the controller was not started again within {} s",

@@ -208,6 +208,8 @@ Error job_error(const wire::JobFinished& finished) {
   // Inside a job these mean its actors, not the link between client and controller.
   if (error.code == "timeout" || error.code == "lost" || error.code == "protocol")
     error.code = "failed";
+  // Nobody cancelled the job: its cluster was stopped.
+  if (error.code == "cancelled") error.code = "stopped";
   if (finished.state == wire::JobState::cancelled) error.code = "cancelled";
   if (error.what.empty()) {
     error.what = job + " was cancelled";

@@ -13,6 +13,7 @@ namespace {
 Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
   std::string code = "unreachable";
   if (failure.code == wire::FailureCode::refused) code = "refused";
+  if (failure.code == wire::FailureCode::timeout) code = "timeout";
   if (failure.code == wire::FailureCode::version_mismatch) code = "version_mismatch";
   std::string what = failure.what;
   if (what.find(endpoint) == std::string::npos) what = endpoint + ": " + what;

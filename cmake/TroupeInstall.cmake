@@ -1,6 +1,7 @@
 # Install rules in three components, and the package that find_package(Troupe) reads:
 #   client   public headers, the archives behind troupe::client, the package config
 #   runtime  troupe, troupe-host and troupe-actor
+#   models   headers for model plugins
 #   libtorch LibTorch beside them (TROUPE_INSTALL_LIBTORCH), for a prefix that is copied to other machines
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -56,8 +57,16 @@ if(TARGET troupe_client)
     DESTINATION ${troupe_package_dir} COMPONENT client)
 endif()
 
+# What model plugins are compiled with (examples/model_plugin).
+foreach(room base kernels models/spec models/dit models/samplers models/plugin)
+  install(DIRECTORY ${room}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe-models/${room} COMPONENT models
+    FILES_MATCHING PATTERN "*.h")
+endforeach()
 if(TARGET troupe)
   install(TARGETS troupe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  # Manual pages and completion are what the installed command says of itself.
+  configure_file(cmake/install_pages.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/install_pages.cmake @ONLY)
+  install(SCRIPT ${CMAKE_CURRENT_BINARY_DIR}/install_pages.cmake COMPONENT runtime)
 endif()
 if(TARGET troupe-host)
   install(TARGETS troupe-host RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)

@@ -69,6 +69,28 @@ function(troupe_torch_executable name)
   troupe_reuse_pch(${name} ${pch})
 endfunction()
 
+# troupe::model_api and troupe::network_api: the headers that a model plugin's two halves are compiled with, as an
+# installed Troupe offers them (TroupeConfig.cmake.in).
+add_library(troupe_model_api INTERFACE)
+add_library(troupe::model_api ALIAS troupe_model_api)
+target_include_directories(troupe_model_api INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_features(troupe_model_api INTERFACE cxx_std_20)
+target_link_libraries(troupe_model_api INTERFACE nlohmann_json::nlohmann_json troupe_flags)
+if(TROUPE_TORCH_INCLUDE_DIR)
+  add_library(troupe_network_api INTERFACE)
+  add_library(troupe::network_api ALIAS troupe_network_api)
+  target_include_directories(troupe_network_api SYSTEM INTERFACE ${TROUPE_TORCH_INCLUDE_DIR})
+  target_link_libraries(troupe_network_api INTERFACE troupe_model_api)
+endif()
+
+# troupe_serves_plugins(NAME): an executable whose functions for models (spec, models, kernels) model plugins call. Inline
+# variables are exported with their guards (_ZGV), or a plugin would make them a second time.
+function(troupe_serves_plugins name)
+  set(symbols ${PROJECT_SOURCE_DIR}/cmake/plugin_symbols.list)
+  target_link_options(${name} PRIVATE -Wl,--dynamic-list=${symbols})
+  set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${symbols})
+endfunction()
+
 # What a test runs with under a sanitizer; the suppressions are for libraries that are not ours.
 set(troupe_sanitizer_environment "")
 if(TROUPE_SANITIZE MATCHES "thread")

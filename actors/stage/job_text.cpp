@@ -107,11 +107,8 @@ std::vector<models::EncoderOutput> JobText::encode_prompts(TaskResult& result) {
   const auto length = request.max_sequence_length;
   std::vector<models::EncoderOutput> outputs(encoders.size());
   std::vector<std::string> cut;
-  const auto runs = [&](std::size_t i, std::int32_t rank) {
-    return begin.encoder_ranks.at(i) == rank;
-  };
   for (std::size_t i = 0; i < encoders.size(); ++i) {
-    if (!runs(i, begin.caption_rank)) continue;
+    if (begin.encoder_ranks.at(i) != begin.caption_rank) continue;
     std::vector<std::string> own_cut;
     outputs[i] = stage.encode_text(i, rows_.unique, length, request.clean_caption, own_cut,
                                    [this] { job_.tick(); });

@@ -1,10 +1,34 @@
 #include "client/cli/actor_options.h"
 
+#include "base/choices.h"
 #include "base/format.h"
 #include "client/cli/checks.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {
+namespace {
+
+constexpr int kMostActors = 1024;
+
+}  // namespace
+
+CLI::Option* add_model_option(CLI::App& app, std::string& folder, const std::string& help) {
+  return app.add_option("-m,--model", folder, help)->type_name("DIR");
+}
+
+CLI::Option* add_actors_option(CLI::App& app, int& actors, int least, const std::string& help) {
+  return app.add_option("--actors", actors, help)
+      ->check(whole(least, kMostActors))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+CLI::Option* add_device_option(CLI::App& app, std::string& device, const std::string& help) {
+  return app.add_option("--device", device, help)
+      ->check(one_of(choice_words<DeviceKind>()))
+      ->type_name("NAME")
+      ->capture_default_str();
+}
 
 void add_threads_option(CLI::App& app, int& threads) {
   app.add_option("--threads-per-actor", threads, "Threads that an actor computes with")

@@ -8,6 +8,13 @@ namespace troupe::cli {
 
 // What the verbs that start actors have in common.
 
+/// `--model DIR`, with what it is for there.
+CLI::Option* add_model_option(CLI::App& app, std::string& folder, const std::string& help);
+/// `--actors N`, from `least` on.
+CLI::Option* add_actors_option(CLI::App& app, int& actors, int least, const std::string& help);
+/// `--device cpu|cuda`.
+CLI::Option* add_device_option(CLI::App& app, std::string& device,
+                               const std::string& help = "What actors compute on: cpu or cuda");
 /// `--threads-per-actor T`.
 void add_threads_option(CLI::App& app, int& threads);
 /// `--pin none|numa`.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <random>
 
 #include "base/format.h"
 #include "base/number_text.h"
@@ -76,8 +77,14 @@ CLI::Validator number_above(double least, double most) {
 CLI::Validator seed_check() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
+        if (text == "random") {
+          std::random_device device;
+          // As short as other tools' seeds are.
+          text = std::to_string(std::uint32_t{device()});
+        }
         if (parse_number<std::uint64_t>(text)) return "";
-        return in_quotes(text) + " is not a whole number from 0 to 2^64 - 1";
+        return in_quotes(text) + " is not a whole number from 0 to 2^64 - 1" +
+               (text == "-1" ? "; random picks one" : "");
       },
       "");
 }

@@ -15,7 +15,8 @@ CLI::Validator whole(std::int64_t least, std::int64_t most);
 CLI::Validator number(double least, double most);
 /// A finite number above `least`, up to `most`.
 CLI::Validator number_above(double least, double most);
-/// A whole number of 64 bits without a sign: CLI11 would take -1 for 2^64 - 1.
+/// A whole number of 64 bits without a sign: CLI11 would take -1 for 2^64 - 1. `random` becomes
+/// one.
 CLI::Validator seed_check();
 /// One of these words.
 CLI::Validator one_of(std::vector<std::string> words);

@@ -7,9 +7,12 @@
 #include <system_error>
 
 #include "base/suggest.h"
+#include "client/cli/colour.h"
+#include "client/cli/defaults.h"
 #include "client/cli/help_format.h"
 #include "client/cli/json.h"
 #include "client/cli/parse_errors.h"
+#include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {
@@ -23,6 +26,10 @@ constexpr const char* kExamples = R"(Examples:
   troupe status; troupe jobs; troupe cancel 3; troupe stop
   troupe inspect star.png
 
+Defaults of options: TROUPE_STEPS in the environment is that of --steps, and so
+on; else `steps = 30` in ~/.config/troupe/config.toml, or in the file that
+TROUPE_CONFIG names. What the command line says goes before both.
+
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP
 (start: 0).
 
@@ -31,19 +38,21 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTE
 constexpr const char* kStartOne =
     "; start one with `troupe start`, or name another with --connect or TROUPE_ADDRESS";
 
+void say(const std::string& what) {
+  std::cerr << coloured("troupe:", Colour::red, STDERR_FILENO) << " " << what << std::endl;
+}
+
 int report(Error error, int exit_code, bool json) {
-  const bool nobody = error.what.find("no controller at ") != std::string::npos;
-  if (error.code == "unreachable" && nobody) error.what = one_line(error.what) + kStartOne;
+  if (error.code == "unreachable") error.what = one_line(error.what) + kStartOne;
   // Where a terminal showed ^C.
   if (error.code == "interrupted" && isatty(STDERR_FILENO)) std::cerr << "\r\x1b[K";
   if (json) print_json({{"error", to_json(error)}});
-  std::cerr << "troupe: " << one_line(error.what) << std::endl;
+  say(one_line(error.what));
   return exit_code;
 }
 
 int usage(const std::string& command, const std::string& what) {
-  std::cerr << "troupe: " << one_line(what) << " (see troupe "
-            << (command.empty() ? "" : command + " ") << "--help)" << std::endl;
+  say(one_line(what) + " (see troupe " + (command.empty() ? "" : command + " ") + "--help)");
   return kUsage;
 }
 
@@ -53,6 +62,8 @@ std::string unknown_verb_text(const std::string& word,
   for (const auto& verb : verbs)
     known.push_back(verb->app().get_name());
   known.insert(known.end(), {"help", "--version"});
+  if (const auto here = command_here(word); !here.empty())
+    return "unknown command " + word + ": here it is " + here;
   return "unknown command " + word + did_you_mean(word, known);
 }
 
@@ -60,7 +71,7 @@ std::string unknown_verb_text(const std::string& word,
 int flushed(int exit_code) {
   std::cout.flush();
   if (std::cout.good()) return exit_code;
-  std::cerr << "troupe: standard output cannot be written" << std::endl;
+  say("standard output cannot be written");
   return exit_code == kOk ? kFailed : exit_code;
 }
 
@@ -99,6 +110,12 @@ int run_command_line(int argc, const char* const* argv) {
 
   std::string command;
   try {
+    for (const auto& verb : verbs) {
+      command = verb->app().get_name();
+      if (argc > 1 && command == argv[argc > 2 && argv[1] == std::string("help") ? 2 : 1])
+        take_defaults(verb->app());
+    }
+    command.clear();
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help();
@@ -110,6 +127,10 @@ int run_command_line(int argc, const char* const* argv) {
     for (const CLI::App* chosen : app.get_subcommands())
       command = chosen->get_name();
     return usage(command, parse_error_text(error.what()));
+  } catch (const UsageError& error) {
+    return usage(command, error.what());
+  } catch (const std::runtime_error& error) {
+    return report({"failed", error.what()}, kFailed, false);
   }
   const bool asks_help = app.remaining() == std::vector<std::string>{"help"};
   for (const auto& verb : verbs) {

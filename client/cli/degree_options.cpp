@@ -1,5 +1,6 @@
 #include "client/cli/checks.h"
 #include "client/cli/field_options.h"
+#include "client/cli/help_format.h"
 #include "client/cli/request_options.h"
 
 namespace troupe::cli {
@@ -33,6 +34,7 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
   app.add_option("--stages", options.parallelism.stages,
                  "Blocks of each pipeline stage, as 7,7,7,7; default: split by cost")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(whole(1, wire::kMaxDegree))
       ->type_name("LIST")
       ->group(group);
@@ -40,7 +42,7 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
                  "auto = pick the degrees for the actors at hand")
       ->check(one_of({"auto"}))
       ->type_name("auto")
-      ->group(group);
+      ->group(kUsualOptions);
 }
 
 void add_elastic_option(CLI::App& app, RequestOptions& options) {

@@ -1,10 +1,13 @@
 #include "client/cli/field_options.h"
 
 #include <map>
+#include <set>
 #include <type_traits>
 
 #include "base/suggest.h"
 #include "client/cli/checks.h"
+#include "client/cli/help_format.h"
+#include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
 
 namespace troupe::cli {
@@ -42,11 +45,13 @@ CLI::Validator weight_check() {
       kSmall);
 }
 
-/// A diffusers class name is left to the model's plan, which knows them all.
+/// Other tools' names become ours. A diffusers class name is left to the model's plan, which knows
+/// them all.
 CLI::Validator sampler_check() {
   return with_words(CLI::Validator(
                         [](std::string& text) -> std::string {
                           if (text.empty() || text.ends_with("Scheduler")) return "";
+                          text = spec::sampler_of_alias(text);
                           return one_of(spec::sampler_names())(text);
                         },
                         ""),
@@ -62,8 +67,16 @@ CLI::Validator bounds_check(const wire::Bounds& typed, bool whole_number) {
 /// `Type`: of the wire's field. Of choices, `member` is the name.
 template <class Type, class Member>
 void add_field_option(CLI::App& app, const wire::RequestField& field, Member& member,
-                      const std::string& heading) {
-  const std::string name(field.option), help(field.help);
+                      const std::string& group) {
+  static const std::map<std::string_view, const char*> kShort = {{"--height", "-H,"},
+                                                                 {"--width", "-W,"}};
+  static const std::set<std::string_view> kUsual = {"--n",     "--height",   "--width",
+                                                    "--steps", "--guidance", "--sampler"};
+  const auto shorter = kShort.find(field.option);
+  const std::string name =
+      (shorter == kShort.end() ? "" : shorter->second) + std::string(field.option);
+  const std::string help(field.help);
+  const std::string heading = kUsual.contains(field.option) ? kUsualOptions : group;
   if constexpr (std::is_same_v<Type, bool>) {
     app.add_flag(name, member, help)->group(heading);
   } else if constexpr (!std::is_same_v<Type, std::vector<wire::Lora>>) {
@@ -76,15 +89,15 @@ void add_field_option(CLI::App& app, const wire::RequestField& field, Member& me
     } else if constexpr (Choice<Type>) {
       option->check(one_of(choice_words<Type>()));
     } else if constexpr (std::is_same_v<Type, std::vector<std::int32_t>>) {
-      option->delimiter(',')->check(bounds_check(field.typed, true));
+      option->delimiter(',')->allow_extra_args(false)->check(bounds_check(field.typed, true));
     } else if constexpr (std::is_same_v<Type, std::vector<double>>) {
-      option->delimiter(',')->check(bounds_check(field.typed, false));
+      option->delimiter(',')->allow_extra_args(false)->check(bounds_check(field.typed, false));
     } else if constexpr (std::is_arithmetic_v<Type>) {
       option->check(bounds_check(field.typed, std::is_integral_v<Type>));
     }
     if constexpr (std::is_arithmetic_v<Type> || Choice<Type>)
       if (!field.default_in_help) option->capture_default_str();
-    if (field.option == "--sampler") option->check(sampler_check());
+    if (field.option == "--sampler") option->transform(sampler_check());
   }
 }
 

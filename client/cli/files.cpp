@@ -138,12 +138,17 @@ void make_folder(const std::string& option, const std::string& path) {
 
 void make_log_folder(std::string& path) {
   if (path.empty()) return;
-  path = fs::absolute(path).lexically_normal().string();
+  path = absolute_path(path);
   make_folder("--keep-logs", path);
+}
+
+std::string absolute_path(const std::string& path) {
+  return path.empty() ? "" : fs::absolute(path).lexically_normal().string();
 }
 
 void check_extension(const std::string& option, const std::string& path,
                      const std::string& wanted) {
+  if (path == "-") throw UsageError(option + " -: only --output goes to standard output");
   std::string extension = fs::path(path).extension().string();
   for (char& c : extension)
     c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

@@ -25,6 +25,9 @@ void make_folder(const std::string& option, const std::string& path);
 /// Throws std::runtime_error naming path and cause.
 void make_log_folder(std::string& path);
 
+/// The absolute path, without `.` and `..`; "" for "".
+std::string absolute_path(const std::string& path);
+
 /// Throws UsageError when the file name of `option` has an extension that is not `wanted` (".png").
 void check_extension(const std::string& option, const std::string& path, const std::string& wanted);
 

@@ -1,21 +1,30 @@
 #include "client/cli/follow.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <mutex>
 #include <optional>
 
 #include "base/choices.h"
+#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "client/cli/checks.h"
+#include "client/cli/colour.h"
 #include "client/cli/files.h"
 #include "client/cli/frames_folder.h"
+#include "client/cli/help_format.h"
 #include "client/cli/json.h"
 #include "client/cli/latents_file.h"
 #include "client/cli/progress.h"
 #include "client/cli/request_options.h"
+#include "client/cli/show_picture.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "models/image/frames.h"
 #include "models/spec/model_spec.h"
@@ -28,6 +37,8 @@ using std::chrono::milliseconds;
 
 constexpr const char* kDefaultOutput = "out.png";
 constexpr const char* kDefaultLatents = "out.safetensors";
+constexpr const char* kStandardOutput = "-";
+namespace fs = std::filesystem;
 constexpr milliseconds kSlice{200};
 constexpr auto kCancelGrace = std::chrono::seconds(15);
 /// Where the actors end with the command anyway.
@@ -57,6 +68,7 @@ struct Stopping {
 /// The job's end; a signal or the deadline cancels it first, which `say` tells of.
 JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
                 Client::OnProgress on_progress, const SignalWatch& signals,
+                const std::function<void()>& tick,
                 const std::function<void(const std::string&)>& say) {
   const std::string name = fmt::format("job {}", job);
   const auto deadline = Clock::now() + std::chrono::duration_cast<milliseconds>(
@@ -71,6 +83,7 @@ JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
         leave(*stopping, name, "was cancelled", options, signals);
       throw CommandError(error, signals.caught() ? signals.exit_code() : kFailed);
     }
+    tick();
     const auto now = Clock::now();
     if (stopping) {
       const bool at_once = signals.count() > stopping->signals;
@@ -108,7 +121,93 @@ bool has_frames(const JobResult& result) {
   });
 }
 
-std::vector<std::string> write_pictures(const JobResult& result, const ResultOptions& options) {
+/// Writes a job's files. Where one cannot be written and the job's cluster ends with the command,
+/// it goes to another folder instead of being lost.
+class ResultFiles {
+ public:
+  ResultFiles(std::uint64_t job, const ResultOptions& options) : job_(job), options_(options) {}
+
+  /// Where the file lies now.
+  std::string write(const std::string& path, std::string_view bytes) {
+    if (path == kStandardOutput) {
+      std::cout.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();
+      if (std::cout.good()) return path;
+      note("standard output cannot be written", keep(path, bytes));
+      std::cout.clear();
+      return path;
+    }
+    try {
+      write_file(path, bytes);
+    } catch (const CommandError&) {
+      throw;
+    } catch (const std::runtime_error& error) {
+      return note(error.what(), keep(path, bytes));
+    }
+    return path;
+  }
+  std::vector<std::string> write_folder(const std::string& folder,
+                                        const std::vector<std::vector<std::string>>& pictures) {
+    try {
+      return write_frames(folder, pictures);
+    } catch (const CommandError&) {
+      throw;
+    } catch (const std::runtime_error& error) {
+      std::string kept;
+      for (const auto& frames : pictures)
+        for (const auto& frame : frames)
+          if (const auto at = keep("0000.png", frame); !at.empty() && kept.empty()) kept = at;
+      note(error.what(), kept);
+      return {};
+    }
+  }
+  /// Throws where a file is not where it was asked for.
+  void check() const {
+    if (!trouble_.empty()) give_up("failed", trouble_);
+  }
+
+ private:
+  /// In the first folder that takes it; "" where none does, or somebody else keeps it.
+  std::string keep(const std::string& path, std::string_view bytes) const {
+    if (!options_.owns_actors) return "";
+    const std::string ending = path == kStandardOutput ? ".png" : fs::path(path).extension();
+    for (const char* variable : {"TMPDIR", "HOME", "", "XDG_RUNTIME_DIR"}) {
+      const char* folder = *variable == '\0' ? "/tmp" : std::getenv(variable);
+      if (folder == nullptr || *folder == '\0') continue;
+      for (int i = 0; i < kMostKept; ++i) {
+        const auto other = fmt::format("{}/troupe-{}-{}{}", folder, getpid(), i, ending);
+        std::error_code ignored;
+        if (fs::exists(other, ignored)) continue;
+        try {
+          write_file(other, bytes);
+          return other;
+        } catch (const std::runtime_error&) {
+          break;
+        }
+      }
+    }
+    return "";
+  }
+  std::string note(const std::string& what, const std::string& kept) {
+    if (!trouble_.empty()) return kept;
+    trouble_ = what;
+    if (!kept.empty())
+      trouble_ += "; what should be there is in " + kept;
+    else if (!options_.owns_actors)
+      trouble_ += fmt::format(
+          "; the cluster still has it: `troupe wait {} --output FILE` writes it "
+          "elsewhere",
+          job_);
+    return kept;
+  }
+
+  static constexpr int kMostKept = 10000;
+  std::uint64_t job_;
+  const ResultOptions& options_;
+  std::string trouble_;
+};
+
+std::vector<std::string> write_pictures(const JobResult& result, const ResultOptions& options,
+                                        ResultFiles& files) {
   const std::string name = fmt::format("job {}", result.job);
   if (result.pictures.empty() && !result.latents)
     give_up("failed", name + " came without pictures");
@@ -121,8 +220,7 @@ std::vector<std::string> write_pictures(const JobResult& result, const ResultOpt
       give_up("bad_request",
               name + " came with its latents alone: " + again + "FILE.safetensors` writes them");
     const std::string path = named ? options.output : kDefaultLatents;
-    write_file(path, latents_file_bytes(*result.latents));
-    return {path};
+    return {files.write(path, latents_file_bytes(*result.latents))};
   }
   if (options.frames_per_second && !options.makes_video && !has_frames(result)) {
     give_up("bad_request",
@@ -134,13 +232,21 @@ std::vector<std::string> write_pictures(const JobResult& result, const ResultOpt
     std::vector<std::vector<std::string>> frames;
     for (const auto& picture : result.pictures)
       frames.push_back(models::split_frames(picture.png));
-    return write_frames(options.output, frames);
+    return files.write_folder(options.output, frames);
   }
-  const auto paths = picture_paths(options.output, static_cast<int>(result.pictures.size()));
+  auto paths = std::vector{options.output};
+  if (options.output != kStandardOutput)
+    paths = picture_paths(options.output, static_cast<int>(result.pictures.size()));
+  else if (result.pictures.size() > 1)
+    give_up("bad_request",
+            fmt::format("{} has {} pictures, and standard output takes one: `troupe wait {} "
+                        "--output NAME.png` writes them",
+                        name, result.pictures.size(), result.job));
   const int speed = options.frames_per_second.value_or(models::kFramesPerSecond);
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const std::string& png = result.pictures[i].png;
-    write_file(paths[i], speed == models::kFramesPerSecond ? png : models::at_speed(png, speed));
+    paths[i] = files.write(paths[i],
+                           speed == models::kFramesPerSecond ? png : models::at_speed(png, speed));
   }
   return paths;
 }
@@ -151,19 +257,90 @@ nlohmann::json report_of(const JobResult& result) {
   return report;
 }
 
+std::string seeds_text(const nlohmann::json& request) {
+  const auto seeds = request.value("seeds", std::vector<std::uint64_t>{});
+  if (seeds.empty()) return fmt::format("seed {}", request.value("seed", std::uint64_t{0}));
+  if (seeds.size() > 4) return counted(seeds.size(), "seed");
+  std::string text;
+  for (const auto seed : seeds)
+    text += fmt::format("{}{}", text.empty() ? "seeds " : ", ", seed);
+  return text;
+}
+
+/// "256 × 256, seed 0, 20 steps, 1.8 s (65 ms/step), cfg 2 × pp 2", as far as the report says so.
+std::string closing_text(const nlohmann::json& report) {
+  const auto part = [&](const char* key) { return report.value(key, nlohmann::json::object()); };
+  const auto request = part("request"), seconds = part("seconds"), plan = part("plan");
+  if (request.empty()) return "";
+  auto text = fmt::format("{} × {}", request.value("width", 0), request.value("height", 0));
+  if (const int frames = request.value("frames", 1); frames > 1)
+    text += ", " + counted(frames, "frame");
+  text += ", " + seeds_text(request) + ", " + counted(request.value("steps", 0), "step");
+  if (seconds.contains("total")) {
+    text += ", " + seconds_text(seconds["total"].get<double>());
+    if (const double step = seconds.value("per_step", 0.0); step > 0)
+      text += " (" + seconds_text(step) + "/step)";
+  }
+  const auto mesh = plan.value("mesh", nlohmann::json::object());
+  std::string degrees;
+  for (const char* axis : {"dp", "cfg", "pp", "ring", "ulysses", "tp"}) {
+    const int degree = mesh.value(axis, 1);
+    if (degree > 1) degrees += fmt::format("{}{} {}", degrees.empty() ? ", " : " × ", axis, degree);
+  }
+  text += degrees.empty() ? ", one actor" : degrees;
+  if (const int losses =
+          static_cast<int>(report.value("recoveries", nlohmann::json::array()).size()))
+    text += fmt::format(", went on after {}",
+                        losses == 1 ? "a loss" : std::to_string(losses) + " losses");
+  return text;
+}
+
+/// Where pictures are shown: what else is on standard output must not have them in it.
+int shown_on() {
+  return isatty(STDOUT_FILENO) == 1 ? STDOUT_FILENO : STDERR_FILENO;
+}
+
+void show_first(const JobResult& result) {
+  if (result.pictures.empty()) return;
+  const int terminal = shown_on();
+  const auto columns = terminal_columns(terminal), rows = terminal_rows(terminal);
+  constexpr std::size_t kColumns = 80, kRows = 24, kBelow = 2;
+  (terminal == STDOUT_FILENO ? std::cout : std::cerr)
+      << terminal_picture(result.pictures.front().png, picture_protocol(),
+                          columns == 0 ? kColumns : columns - 1,
+                          std::max(rows == 0 ? kRows : rows, kBelow + 2) - kBelow)
+      << std::flush;
+}
+
+/// The files' names on standard output, and what they are: beside the name on a terminal, on
+/// standard error where only names should come.
+void tell_files(const std::vector<std::string>& paths, const nlohmann::json& report, bool quiet) {
+  const std::string closing = quiet ? "" : closing_text(report);
+  if (paths != std::vector<std::string>{kStandardOutput}) {
+    const bool beside = paths.size() == 1 && !closing.empty() && isatty(STDOUT_FILENO) == 1;
+    for (const std::string& path : paths)
+      std::cout << path << (beside ? "  " + coloured(closing, Colour::dim, STDOUT_FILENO) : "")
+                << "\n";
+    std::cout.flush();
+    if (beside) return;
+  }
+  if (!closing.empty()) std::cerr << coloured(closing, Colour::dim, STDERR_FILENO) << std::endl;
+}
+
 }  // namespace
 
 void add_result_options(CLI::App& app, ResultOptions& options) {
   const std::string group = "Result";
-  app.add_option("--output", options.output,
+  app.add_option("-o,--output", options.output,
                  "Picture file, replaced if it is there; a video becomes an animated PNG. Several "
                  "pictures become "
                  "NAME-0.png, NAME-1.png, …, or the number stands where the name has {}. With "
                  "DIR/ a folder, made if need be: 0000.png of a picture, of a video a PNG a frame. "
-                 "F.safetensors: the final latents instead, and nothing is decoded")
+                 "F.safetensors: the final latents instead, and nothing is decoded. -: standard "
+                 "output")
       ->type_name("FILE.png")
       ->capture_default_str()
-      ->group(group);
+      ->group(kUsualOptions);
   app.add_option("--fps", options.frames_per_second,
                  "Of a video: frames a second that it is shown at")
       ->check(whole(1, 1000))
@@ -180,7 +357,9 @@ void add_result_options(CLI::App& app, ResultOptions& options) {
       ->type_name("SECONDS")
       ->capture_default_str()
       ->group(group);
-  app.add_flag("--quiet,-q", options.quiet, "No progress")->group(group);
+  app.add_flag("--show", options.show, "Show the first picture in the terminal, too")->group(group);
+  app.add_flag("--quiet,-q", options.quiet, "No progress, and no line about the result")
+      ->group(group);
 }
 
 void add_preview_options(CLI::App& app, ResultOptions& options) {
@@ -206,8 +385,19 @@ void check_names(const ResultOptions& options) {
   check_extension("--preview", options.preview, ".png");
 }
 
-void check_outputs(const ResultOptions& options, int pictures) {
+void check_outputs(const ResultOptions& options, int pictures, Report wanted) {
   check_names(options);
+  if (options.show && isatty(shown_on()) != 1)
+    throw UsageError("--show needs a terminal on standard output or standard error");
+  if (options.output == kStandardOutput) {
+    if (wanted != Report::text)
+      throw UsageError("--output - does not go with --json: standard output is the report's");
+    if (pictures != 1)
+      throw UsageError(fmt::format(
+          "--output - takes one picture, not {}: name files, as in {{}}.png", pictures));
+    if (isatty(STDOUT_FILENO) == 1)
+      throw UsageError("--output -: standard output is a terminal; name a file, or add > FILE.png");
+  }
   if (is_latents_name(options.output)) {
     if (options.frames_per_second)
       throw UsageError("--fps does not go with --output " + options.output +
@@ -221,7 +411,7 @@ void check_outputs(const ResultOptions& options, int pictures) {
       throw UsageError("--fps does not go with --output " + options.output +
                        ": a folder's frames have no speed");
     check_frames_folder(options.output);
-  } else {
+  } else if (options.output != kStandardOutput) {
     for (const std::string& path : picture_paths(options.output, pictures))
       check_writable("--output", path);
   }
@@ -252,7 +442,7 @@ std::uint64_t hand_in(Client& client, const Submission& submission) {
   // Comes with the answer, before it is passed on.
   const Client::OnProgress say = [told](const Progress& progress) {
     std::lock_guard lock(told->mutex);
-    if (!told->over) ProgressView(std::cerr, ProgressStyle::quiet, terminal_width()).show(progress);
+    if (!told->over) ProgressView(std::cerr, ProgressStyle::quiet).show(progress);
   };
   const auto job = client.submit(submission, say);
   std::lock_guard lock(told->mutex);
@@ -285,7 +475,7 @@ void ask_for_results(const ResultOptions& options, ImageRequest& request) {
 int follow_job(Client& client, const BeginJob& begin, const ResultOptions& options, Report wanted,
                const SignalWatch& signals) {
   struct Shown {
-    explicit Shown(bool quiet) : view(std::cerr, progress_style(quiet), terminal_width()) {}
+    explicit Shown(bool quiet) : view(std::cerr, progress_style(quiet)) {}
     std::mutex mutex;
     bool over = false;  // nobody follows any more
     ProgressView view;
@@ -318,21 +508,28 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
       take_bar_away();
       if (!options.quiet) std::cerr << what << std::endl;
     };
-    result = await(client, job, options, on_progress, signals, say);
+    const auto tick = [&] {
+      std::lock_guard lock(shown->mutex);
+      shown->view.tick();
+    };
+    result = await(client, job, options, on_progress, signals, tick, say);
   } catch (...) {
     take_bar_away();
     throw;
   }
   take_bar_away();
 
-  const auto paths = write_pictures(result, options);
+  ResultFiles files(result.job, options);
+  const auto paths = write_pictures(result, options, files);
   if (!options.save_latents.empty() && !result.latents) {
     give_up("failed", fmt::format("job {} came without latents: it was handed in without "
                                   "--save-latents. Its pictures are written",
                                   job));
   }
   if (!options.save_latents.empty())
-    write_file(options.save_latents, latents_file_bytes(*result.latents));
+    files.write(options.save_latents, latents_file_bytes(*result.latents));
+  files.check();
+  if (options.show) show_first(result);
   if (wanted != Report::text) {
     nlohmann::json report = report_of(result);
     report["job"] = job;
@@ -340,9 +537,7 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
     if (!options.save_latents.empty()) report["latents"] = options.save_latents;
     wanted == Report::json ? print_json(report) : print_json_line(report);
   } else {
-    for (const std::string& path : paths)
-      std::cout << path << "\n";
-    std::cout.flush();
+    tell_files(paths, report_of(result), options.quiet);
   }
   if (!shown->preview_error.empty()) give_up("failed", "--preview " + shown->preview_error);
   return kOk;

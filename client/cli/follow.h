@@ -13,9 +13,12 @@ class App;
 
 namespace troupe::cli {
 
+/// What goes to standard output: the files' names, or the report, indented or on one line.
+enum class Report { text, json, json_line };
+
 /// What becomes of a job's result: shared by run, submit and wait.
 struct ResultOptions {
-  std::string output = "out.png";
+  std::string output = "out.png";        // "-" = standard output
   std::optional<int> frames_per_second;  // that videos are shown at
   bool makes_video = false;              // it is known that the job does
   std::string save_latents;              // "" = not
@@ -23,6 +26,7 @@ struct ResultOptions {
   int preview_every = 1;
   double timeout_seconds = 24 * 3600;
   bool quiet = false;
+  bool show = false;         // the picture in the terminal, too
   bool cancels = true;       // the job at the deadline or a signal; else it is left alone
   bool owns_actors = false;  // they end with the command, whatever they are doing
 };
@@ -42,8 +46,8 @@ void check_preview_options(const CLI::App& app);
 void check_names(const ResultOptions& options);
 
 /// Throws unless every file can be written: UsageError for its name, std::runtime_error for its
-/// folder.
-void check_outputs(const ResultOptions& options, int pictures);
+/// folder. `wanted` has standard output for itself unless it is text.
+void check_outputs(const ResultOptions& options, int pictures, Report wanted);
 
 /// `--fps` is for videos: throws CommandError where the folder `model` can be read here and makes
 /// pictures. Where it cannot, the result will tell.
@@ -55,9 +59,6 @@ std::uint64_t hand_in(Client& client, const Submission& submission);
 
 /// Puts into the request what the result options need of it.
 void ask_for_results(const ResultOptions& options, ImageRequest& request);
-
-/// What goes to standard output: the files' names, or the report, indented or on one line.
-enum class Report { text, json, json_line };
 
 /// Shows progress on standard error until the job ends, then writes the files and prints their
 /// names, or the report. `begin` is given the progress callback and answers with the job's

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/text.h"
+#include "client/cli/cluster_view.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 
@@ -101,7 +102,7 @@ std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
     cut = true;
     cut_texts(heads, rows, width);
   }
-  auto text = table(heads, rows, width, Overflow::shorten);
+  auto text = table(heads, rows, width, Overflow::shorten, state_column(heads));
   if (cut) text += "… is cut to fit: `" + command + " ID` shows more of a job\n";
   return text;
 }

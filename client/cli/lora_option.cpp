@@ -20,7 +20,7 @@ bool is_file(const std::string& path) {
 }
 
 Lora whole_path(Lora lora) {
-  lora.path = fs::absolute(lora.path).lexically_normal().string();
+  lora.path = absolute_path(lora.path);
   return lora;
 }
 

@@ -2,12 +2,35 @@
 
 #include <filesystem>
 #include <regex>
+#include <vector>
 
+#include "client/cli/checks.h"
 #include "client/cli/verb.h"
+#include "models/spec/model_plugin.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
 namespace fs = std::filesystem;
+
+void add_model_plugin_option(CLI::App& app) {
+  const CLI::Validator open(
+      [](std::string& file) -> std::string {
+        try {
+          spec::open_model_plugin(file);
+          return "";
+        } catch (const std::runtime_error& error) {
+          return error.what();
+        }
+      },
+      "");
+  app.add_option_function<std::vector<std::string>>(
+         "--model-plugin", [](const std::vector<std::string>&) {},
+         "Shared library with models or samplers of your own, whose code this process and its "
+         "actors run (repeatable; docs/adding-a-model.md)")
+      ->check(not_empty())
+      ->check(open)
+      ->type_name("FILE");
+}
 
 spec::ModelSpec read_model_folder(const std::string& folder) {
   try {

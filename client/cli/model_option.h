@@ -1,4 +1,5 @@
 #pragma once
+#include <CLI/CLI.hpp>
 #include <string>
 
 namespace troupe::spec {
@@ -6,6 +7,10 @@ struct ModelSpec;
 }
 
 namespace troupe::cli {
+
+/// `--model-plugin FILE`, repeatable: opened as soon as it is read. Before options that know what
+/// plugins bring.
+void add_model_plugin_option(CLI::App& app);
 
 /// The model in the folder that --model names. Throws std::runtime_error that names the option.
 spec::ModelSpec read_model_folder(const std::string& folder);

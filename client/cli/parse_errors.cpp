@@ -40,11 +40,34 @@ std::string parse_error_text(const std::string& what) {
   return what;
 }
 
+namespace {
+
+/// "; --x is an option of `troupe submit` and `troupe wait`"; "" where it is one of none, or many.
+std::string whose_option(const CLI::App& app, const std::string& name) {
+  constexpr std::size_t kMostNamed = 3;
+  if (app.get_parent() == nullptr) return "";
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_parent()->get_subcommands(nullptr))
+    if (verb != &app && verb->get_option_no_throw(name) != nullptr)
+      verbs.push_back("`troupe " + verb->get_name() + "`");
+  if (verbs.empty() || verbs.size() > kMostNamed) return "";
+  std::string text;
+  for (std::size_t i = 0; i < verbs.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == verbs.size() ? " and " : ", ") + verbs[i];
+  return "; " + name + " is an option of " + text;
+}
+
+}  // namespace
+
 std::string unexpected_text(const CLI::App& app, const std::vector<std::string>& extras) {
   const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& extra) {
     return extra.size() > 1 && extra[0] == '-';
   });
-  if (flag == extras.end()) return "unexpected argument \"" + extras.front() + "\"";
+  if (flag == extras.end()) {
+    const bool prompt = app.get_option_no_throw("PROMPT") != nullptr;
+    return "unexpected argument \"" + extras.front() + "\"" +
+           (prompt ? "; a prompt of several words stands in quotes" : "");
+  }
   const std::string name = flag->substr(0, flag->find('='));
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
@@ -52,9 +75,11 @@ std::string unexpected_text(const CLI::App& app, const std::vector<std::string>&
       known.push_back("--" + longer);
   }
   const std::string here = name_here(name);
-  const bool known_elsewhere = std::find(known.begin(), known.end(), here) != known.end();
-  return "unknown option " + name +
-         (known_elsewhere ? ": here it is " + here : did_you_mean(name, known));
+  const bool known_here = std::find(known.begin(), known.end(), here) != known.end();
+  const std::string unknown = "unknown option " + name;
+  if (known_here) return unknown + ": here it is " + here;
+  const auto guess = did_you_mean(name, known);
+  return unknown + (guess.empty() ? whose_option(app, here.empty() ? name : here) : guess);
 }
 
 }  // namespace troupe::cli

@@ -8,9 +8,12 @@
 #include <cstdlib>
 #include <ostream>
 #include <string_view>
+#include <vector>
 
+#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
+#include "client/cli/colour.h"
 #include "client/cli/table.h"
 #include "client/cli/terminal.h"
 
@@ -19,6 +22,7 @@ namespace {
 
 constexpr auto kLineInterval = std::chrono::seconds(1);
 constexpr int kBarWidth = 24;
+constexpr int kNarrowBarWidth = 10;
 
 std::string rate_text(const Progress& progress) {
   if (progress.seconds_per_step <= 0) return "";
@@ -30,6 +34,11 @@ std::string rate_text(const Progress& progress) {
 
 bool counts_steps(const Progress& progress) {
   return progress.phase == "denoising" && progress.steps > 0;
+}
+
+std::string phase_text(const Progress& progress) {
+  if (progress.phase != "queued" || progress.queue_position == 0) return progress.phase;
+  return "queued behind " + counted(progress.queue_position, "job");
 }
 
 std::string steps_text(const Progress& progress) {
@@ -50,31 +59,78 @@ int terminal_width() {
   return columns == 0 ? 80 : static_cast<int>(columns);
 }
 
-ProgressView::ProgressView(std::ostream& out, ProgressStyle style, int width, Clock clock)
-    : out_(out), style_(style), width_(width), clock_(std::move(clock)) {
+ProgressView::ProgressView(std::ostream& out, ProgressStyle style, Width width, Clock clock)
+    : out_(out), style_(style), width_(std::move(width)), clock_(std::move(clock)) {
   if (!clock_) clock_ = [] { return std::chrono::steady_clock::now(); };
+  began_ = clock_();
 }
 
 void ProgressView::show(const Progress& progress) {
   for (const std::string& warning : progress.warnings) {
     finish();
-    out_ << "troupe: warning: " << printable(warning) << "\n";
+    out_ << coloured("troupe: warning:", Colour::yellow, STDERR_FILENO) << " " << printable(warning)
+         << "\n";
   }
-  if (style_ == ProgressStyle::bar) draw_bar(progress);
+  shown_.phase = progress.phase;
+  shown_.step = progress.step;
+  shown_.steps = progress.steps;
+  shown_.seconds_per_step = progress.seconds_per_step;
+  shown_.queue_position = progress.queue_position;
+  if (style_ == ProgressStyle::bar) draw_bar();
   if (style_ == ProgressStyle::lines) print_line(progress);
   out_.flush();
 }
 
-void ProgressView::draw_bar(const Progress& progress) {
-  std::string text = progress.phase;
-  if (counts_steps(progress)) {
-    const int filled = std::clamp(progress.step * kBarWidth / progress.steps, 0, kBarWidth);
-    text += " [" + std::string(filled, '#') + std::string(kBarWidth - filled, '.') + "] ";
-    text += steps_text(progress);
+void ProgressView::tick() {
+  if (drawn_ == 0 || clock_() - printed_at_ < kLineInterval) return;
+  draw_bar();
+  out_.flush();
+}
+
+/// As much as there is room for.
+std::string ProgressView::bar_text(std::size_t room) const {
+  const double seconds = std::chrono::duration<double>(clock_() - began_).count();
+  const std::string so_far = seconds < 1    ? ""
+                             : seconds < 60 ? fmt::format(", {} s", static_cast<int>(seconds))
+                                            : ", " + duration_text(seconds);
+  const std::string phase = phase_text(shown_);
+  std::vector<std::string> texts;  // the richest first
+  if (counts_steps(shown_)) {
+    const auto bar = [&](int width) {
+      const int filled = std::clamp(shown_.step * width / shown_.steps, 0, width);
+      return " [" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
+    };
+    const auto percent = fmt::format(" {}%", 100 * shown_.step / shown_.steps);
+    const auto steps = fmt::format(" {}/{}", shown_.step, shown_.steps);
+    const auto rate = rate_text(shown_);
+    texts = {phase + bar(kBarWidth) + percent + steps + rate + so_far,
+             phase + bar(kBarWidth) + percent + steps + rate,
+             phase + bar(kNarrowBarWidth) + percent + steps + rate, phase + percent + steps + rate,
+             phase + percent + steps};
+  } else {
+    texts = {phase + so_far, phase};
   }
-  if (width_ > 1 && text.size() > static_cast<std::size_t>(width_ - 1)) text.resize(width_ - 1);
-  out_ << "\r" << text << "\x1b[K";
-  drawn_ = true;
+  for (const std::string& text : texts)
+    if (text.size() <= room) return text;
+  return texts.back().substr(0, room);
+}
+
+void ProgressView::go_back() {
+  // Most terminals wrap a line anew that has become too long for them.
+  const auto columns = static_cast<std::size_t>(std::max(width_(), 1));
+  if (const auto above = drawn_ == 0 ? 0 : (drawn_ - 1) / columns; above > 0)
+    out_ << "\x1b[" << above << "A\r\x1b[J";
+  else
+    out_ << "\r";
+}
+
+void ProgressView::draw_bar() {
+  const int width = width_();
+  const std::string text = bar_text(width > 1 ? static_cast<std::size_t>(width - 1) : 1);
+  go_back();
+  out_ << text << "\x1b[K";
+  drawn_ = text.size();
+  printed_at_ = clock_();
 }
 
 void ProgressView::print_line(const Progress& progress) {
@@ -89,15 +145,16 @@ void ProgressView::print_line(const Progress& progress) {
   phase_ = progress.phase;
   printed_at_ = now;
   printed_step_ = progress.step;
-  out_ << progress.phase;
+  out_ << phase_text(progress);
   if (counts_steps(progress)) out_ << " step " << steps_text(progress);
   out_ << "\n";
 }
 
 void ProgressView::finish() {
-  if (!drawn_) return;
-  out_ << "\r\x1b[K" << std::flush;
-  drawn_ = false;
+  if (drawn_ == 0) return;
+  go_back();
+  out_ << "\x1b[K" << std::flush;
+  drawn_ = 0;
 }
 
 }  // namespace troupe::cli

@@ -16,30 +16,40 @@ ProgressStyle progress_style(bool quiet);
 /// Columns of the terminal on standard error, 80 when that is unknown.
 int terminal_width();
 
-/// Shows how a job goes on: phase, step, steps, seconds per step, time left, warnings.
-/// Not thread-safe: one thread calls.
+/// Shows how a job goes on: phase, percent, step, steps, seconds per step, time left, time so far,
+/// warnings. Not thread-safe: one thread calls.
 class ProgressView {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
+  using Width = std::function<int()>;
 
-  ProgressView(std::ostream& out, ProgressStyle style, int width, Clock clock = nullptr);
+  /// `width` is asked each time: a terminal may become narrower.
+  ProgressView(std::ostream& out, ProgressStyle style, Width width = terminal_width,
+               Clock clock = nullptr);
 
   void show(const Progress& progress);
+  /// Draws the bar again where a second has passed, so that the time goes on.
+  void tick();
   /// Takes the bar away, so that what is printed next starts on a line of its own.
   void finish();
 
  private:
-  void draw_bar(const Progress& progress);
+  void draw_bar();
   void print_line(const Progress& progress);
+  std::string bar_text(std::size_t room) const;
+  /// To where the bar that stands there begins.
+  void go_back();
 
   std::ostream& out_;
   ProgressStyle style_;
-  int width_;
+  Width width_;
   Clock clock_;
+  std::chrono::steady_clock::time_point began_;
+  Progress shown_;  // the last, without what it carried
   std::string phase_;
   std::chrono::steady_clock::time_point printed_at_{};
   int printed_step_ = -1;
-  bool drawn_ = false;
+  std::size_t drawn_ = 0;  // characters of the bar; 0 = none stands there
 };
 
 }  // namespace troupe::cli

@@ -3,20 +3,25 @@
 #include "base/number_text.h"
 #include "client/cli/checks.h"
 #include "client/cli/field_options.h"
+#include "client/cli/help_format.h"
+#include "client/cli/model_option.h"
 
 namespace troupe::cli {
 
 void add_request_options(CLI::App& app, RequestOptions& options) {
   ImageRequest& request = options.request;
   const std::string group = "Picture";
-  app.add_option(std::string(wire::kJobOptions.model), options.model,
+  add_model_plugin_option(app);
+  app.get_help_ptr()->group(kUsualOptions);
+  app.add_option("-m," + std::string(wire::kJobOptions.model), options.model,
                  "Model folder in diffusers layout")
       ->type_name("DIR")
-      ->group(group);
-  app.add_option("--prompt", request.prompts, "What to show; repeat it for several pictures")
+      ->group(kUsualOptions);
+  app.add_option("-p,--prompt", request.prompts, "What to show; repeat it for several pictures")
       ->type_name("TEXT")
       ->allow_extra_args(false)
-      ->group(group);
+      ->group(kUsualOptions);
+  app.add_option("PROMPT", options.bare_prompt, "The same as --prompt, in its place");
   app.add_option("--prompt-embeds", options.prompt_embeds_path,
                  "Instead of prompts: the text encoders' output, by diffusers' names "
                  "(prompt_embeds, negative_prompt_embeds, …); no encoder is loaded")
@@ -27,18 +32,17 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
                  "What not to show; repeat it for each prompt, or each picture, to have its own")
       ->type_name("TEXT")
       ->allow_extra_args(false)
-      ->group(group);
-  app.add_option(std::string(wire::kRequestFields.seed.option), options.seeds,
-                 "Seed of the noise, as torch's CPU generator takes it; repeat it for each picture "
-                 "to have its own")
+      ->group(kUsualOptions);
+  app.add_option("-s," + std::string(wire::kRequestFields.seed.option), options.seeds,
+                 "Seed of the noise, as torch's CPU generator takes it, or random; repeat it for "
+                 "each picture to have its own")
       ->type_name("N")
       ->allow_extra_args(false)
-      ->check(seed_check())
+      ->transform(seed_check())
       ->default_str("0")
-      ->group(group);
+      ->group(kUsualOptions);
   add_field_options(app, request, wire::Group::picture, group);
-  app.get_option(std::string(wire::kRequestFields.steps.option))
-      ->each([&options](const std::string&) { options.names_steps = true; });
+  options.steps_option = app.get_option(std::string(wire::kRequestFields.steps.option));
   app.add_option(
          std::string(wire::kJobOptions.init_latents), options.init_latents_path,
          "Start from tensor \"latents\" [n, 4, h/8, w/8] of this file, not from the seed's noise")

@@ -7,7 +7,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 namespace troupe::spec {
 struct ModelSpec;
 }
@@ -27,7 +28,8 @@ struct RequestOptions {
   std::string method;             // "" = by the number of patches
   std::string init_latents_path;  // "" = noise from the seed
   std::string init_image_path;
-  bool names_steps = false;                   // by their number
+  const CLI::Option* steps_option = nullptr;  // of the command line that they come from
+  std::string bare_prompt;                    // one that stands without --prompt
   std::string prompt_embeds_path;             // "" = the prompts are text
   std::vector<std::uint64_t> seeds;           // one for all pictures, or one each
   std::vector<std::string> negative_prompts;  // one for all, or one for each prompt or picture

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <filesystem>
 
 #include "base/choices.h"
 #include "base/counted.h"
@@ -117,7 +116,7 @@ void settle_own_settings(RequestOptions& options) {
     throw UsageError("--timesteps and --sigmas do not go together");
   for (const auto* given : {&request.timesteps, &request.sigmas}) {
     if (given->empty()) continue;
-    if (options.names_steps)
+    if (options.steps_option && options.steps_option->count() > 0)
       throw UsageError("--steps does not go with --timesteps or --sigmas, which are as many");
     request.steps = static_cast<int>(given->size());
   }
@@ -149,6 +148,12 @@ void settle_own_settings(RequestOptions& options) {
 
 void take_prompts(RequestOptions& options, const std::string& verb) {
   auto& request = options.request;
+  if (!options.bare_prompt.empty()) {
+    if (!request.prompts.empty() || !options.prompt_embeds_path.empty())
+      throw UsageError("unexpected argument \"" + options.bare_prompt +
+                       "\"; a prompt of several words stands in quotes");
+    request.prompts = {options.bare_prompt};
+  }
   if (options.prompt_embeds_path.empty()) {
     if (request.prompts.empty()) throw UsageError(verb + " needs --prompt or --prompt-embeds");
     return;
@@ -226,8 +231,7 @@ Submission make_submission(const RequestOptions& options) {
   submission.share = options.share;
   submission.elastic = options.elastic;
   submission.may_batch = options.may_batch;
-  if (!options.model.empty())
-    submission.model = std::filesystem::absolute(options.model).lexically_normal().string();
+  submission.model = absolute_path(options.model);
   if (!options.init_latents_path.empty())
     submission.request.init_latents =
         naming("--init-latents", [&] { return read_latents(options.init_latents_path); });

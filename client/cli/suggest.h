@@ -7,4 +7,7 @@ namespace troupe::cli {
 /// "--num_inference_steps"), or "".
 std::string name_here(std::string option);
 
+/// What a command of Ray or of other tools is called here ("troupe stop" for "down"), or "".
+std::string command_here(const std::string& word);
+
 }  // namespace troupe::cli

@@ -73,17 +73,22 @@ std::size_t bytes_of(const std::string& text, std::size_t characters) {
   return at;
 }
 
-void add_line(std::string& out, const Row& row, const Widths& widths) {
+void add_line(std::string& out, const Row& row, const Widths& widths,
+              const std::vector<Colour>& colours) {
   std::string line;
   for (std::size_t i = 0; i < row.size(); ++i) {
-    line += row[i];
+    line += coloured(row[i], colours[i], STDOUT_FILENO);
     line.append(widths[i] - width_of(row[i]) + kBetween, ' ');
   }
   line.erase(line.find_last_not_of(' ') + 1);
   out += line + "\n";
 }
 
-void add_row(std::string& out, const Row& row, const Widths& widths, Overflow overflow) {
+void add_row(std::string& out, const Row& row, const Widths& widths, Overflow overflow,
+             const CellColour& colour) {
+  std::vector<Colour> colours(row.size(), Colour::none);
+  for (std::size_t i = 0; colour && i < row.size(); ++i)
+    colours[i] = colour(i, row[i]);
   std::vector<std::vector<std::string>> cells;
   std::size_t height = 1;
   for (std::size_t i = 0; i < row.size(); ++i) {
@@ -98,7 +103,7 @@ void add_row(std::string& out, const Row& row, const Widths& widths, Overflow ov
     Row part;
     for (const auto& cell : cells)
       part.push_back(line < cell.size() ? cell[line] : "");
-    add_line(out, part, widths);
+    add_line(out, part, widths, colours);
   }
 }
 
@@ -119,12 +124,14 @@ std::vector<std::string> wrapped(std::string text, std::size_t width) {
 }
 
 std::string table(const Row& heads, const std::vector<Row>& rows, std::size_t width,
-                  Overflow overflow) {
+                  Overflow overflow, const CellColour& colour) {
   const Widths widths = fitted_widths(heads, rows, width);
   std::string out;
-  add_row(out, heads, widths, Overflow::shorten);
+  CellColour bold;
+  if (colour) bold = [](std::size_t, const std::string&) { return Colour::bold; };
+  add_row(out, heads, widths, Overflow::shorten, bold);
   for (const Row& row : rows)
-    add_row(out, row, widths, overflow);
+    add_row(out, row, widths, overflow, colour);
   return out;
 }
 

@@ -1,8 +1,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "client/cli/colour.h"
 
 namespace troupe::cli {
 
@@ -11,11 +14,15 @@ using Row = std::vector<std::string>;
 /// What becomes of cells in columns that had to become narrower.
 enum class Overflow { wrap, shorten };
 
+/// The colour of a cell, by its column and what stands in it.
+using CellColour = std::function<Colour(std::size_t column, const std::string& cell)>;
+
 /// Columns two spaces apart, as wide as their widest cell; the heads first. Every line ends with
 /// \n. No line has more than `width` characters (0 = no limit): the widest columns give way, but
-/// not below what their heads need while others can.
+/// not below what their heads need while others can. With `colour`, where standard output shows
+/// colours, heads are bold and cells have theirs.
 std::string table(const Row& heads, const std::vector<Row>& rows, std::size_t width = 0,
-                  Overflow overflow = Overflow::wrap);
+                  Overflow overflow = Overflow::wrap, const CellColour& colour = nullptr);
 /// Characters in its longest line.
 std::size_t table_width(const Row& heads, const std::vector<Row>& rows);
 

@@ -7,4 +7,7 @@ namespace troupe::cli {
 /// does not say.
 std::size_t terminal_columns(int descriptor);
 
+/// Its rows, likewise.
+std::size_t terminal_rows(int descriptor);
+
 }  // namespace troupe::cli

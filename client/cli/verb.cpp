@@ -35,6 +35,7 @@ std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent) {
 #endif
   verbs.push_back(make_serve(parent));
   verbs.push_back(make_status(parent));
+  verbs.push_back(make_top(parent));
   verbs.push_back(make_submit(parent));
   verbs.push_back(make_wait(parent));
   verbs.push_back(make_jobs(parent));
@@ -49,6 +50,8 @@ std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent) {
 #endif
   verbs.push_back(make_inspect(parent));
   verbs.push_back(make_keys(parent));
+  verbs.push_back(make_completion(parent));
+  verbs.push_back(make_man(parent));
   return verbs;
 }
 

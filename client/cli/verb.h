@@ -94,5 +94,8 @@ std::unique_ptr<Verb> make_timeline(CLI::App& parent);
 std::unique_ptr<Verb> make_logs(CLI::App& parent);
 std::unique_ptr<Verb> make_keys(CLI::App& parent);
 std::unique_ptr<Verb> make_serve(CLI::App& parent);
+std::unique_ptr<Verb> make_top(CLI::App& parent);
+std::unique_ptr<Verb> make_completion(CLI::App& parent);
+std::unique_ptr<Verb> make_man(CLI::App& parent);
 
 }  // namespace troupe::cli

@@ -51,14 +51,14 @@ std::vector<Command> console_commands() {
   return {{.name = "help",
            .arguments = "[COMMAND]",
            .summary = "this, or more about one command",
-           .details = {},
+           .details = "? does the same.",
            .completes = {Argument::command},
            .most = 1,
            .run = help},
           {.name = "quit",
            .arguments = {},
            .summary = "leave; jobs go on",
-           .details = "Ctrl-D does the same.",
+           .details = "q and Ctrl-D do the same.",
            .completes = {},
            .run = [](Session& session, const Words&) { session.quit(); }}};
 }
@@ -78,7 +78,9 @@ const std::vector<Command>& all_commands() {
 
 const Command* find_command(const std::string& name) {
   const auto& commands = all_commands();
-  const auto wanted = name == "exit" ? std::string("quit") : name;
+  auto wanted = name;
+  if (name == "exit" || name == "q") wanted = "quit";
+  if (name == "?" || name == "h") wanted = "help";
   const auto found = std::find_if(commands.begin(), commands.end(),
                                   [&](const Command& command) { return command.name == wanted; });
   return found == commands.end() ? nullptr : &*found;

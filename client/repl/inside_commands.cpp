@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/parse_number.h"
 #include "base/text.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
@@ -19,6 +20,8 @@ namespace {
 using cli::Row;
 using cli::take;
 using cli::UsageError;
+
+constexpr std::uint32_t kMostSteps = 10'000;
 
 std::string joined(const nlohmann::json& numbers) {
   std::string text;
@@ -137,6 +140,15 @@ void control(Session& session, const Words& words, JobAction action) {
   std::cout << note << "\n";
 }
 
+void step(Session& session, const Words& words) {
+  const auto count = words.size() > 1 ? parse_number<std::uint32_t>(words[1]) : 1;
+  if (!count || *count < 1 || *count > kMostSteps)
+    throw UsageError("step JOB \"" + words[1] +
+                     fmt::format("\": how many, a number from 1 to {}", kMostSteps));
+  for (std::uint32_t i = 0; i < *count && session.signals().caught() == 0; ++i)
+    control(session, words, JobAction::step);
+}
+
 void timeline(Session& session, const Words& words) {
   if (words.size() != 1 && !(words.size() == 3 && words[1] == "-o"))
     throw UsageError("usage: timeline JOB|all -o FILE.json");
@@ -178,13 +190,13 @@ std::vector<Command> inside_commands() {
        .most = 1,
        .run = with(JobAction::pause)},
       {.name = "step",
-       .arguments = "JOB",
-       .summary = "issue one more micro-step of a paused job",
+       .arguments = "JOB [N]",
+       .summary = "issue one more micro-step of a paused job, or N of them",
        .details = {},
        .completes = job,
        .least = 1,
-       .most = 1,
-       .run = with(JobAction::step)},
+       .most = 2,
+       .run = step},
       {.name = "resume",
        .arguments = "JOB",
        .summary = "let a paused job go on",

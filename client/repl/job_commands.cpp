@@ -23,8 +23,7 @@ void show_progress(Session& session, std::uint64_t job, const cli::ResultOptions
     std::mutex mutex;
     bool over = false;
     cli::ProgressView view;
-    explicit Shown(bool quiet)
-        : view(std::cerr, cli::progress_style(quiet), cli::terminal_width()) {}
+    explicit Shown(bool quiet) : view(std::cerr, cli::progress_style(quiet)) {}
   };
   // Shared with the callback, which may outlive this call by a moment.
   auto shown = std::make_shared<Shown>(options.quiet);
@@ -40,6 +39,10 @@ void show_progress(Session& session, std::uint64_t job, const cli::ResultOptions
     constexpr milliseconds kSlice{200};
     const auto result = session.client().wait(job, kSlice, std::exchange(on_progress, nullptr));
     if (!result && result.error().code == "timeout") {
+      {
+        std::lock_guard lock(shown->mutex);
+        shown->view.tick();
+      }
       if (session.signals().caught() == 0 && std::chrono::steady_clock::now() < deadline) continue;
       error = Error{"interrupted", "stopped following " + name_of(job) + ", which goes on"};
     } else if (!result) {
@@ -66,7 +69,7 @@ void submit(Session& session, const Words& words) {
   cli::settle_output(line.app, line.request.request, line.results);
   const bool writes = line.app.count("--output") > 0 || line.app.count("--save-latents") > 0 ||
                       line.app.count("--preview") > 0;
-  if (writes) cli::check_outputs(line.results, cli::picture_count(line.request));
+  if (writes) cli::check_outputs(line.results, cli::picture_count(line.request), session.report());
   Submission submission = cli::make_submission(line.request);
   submission.detached = true;
   cli::ask_for_results(line.results, submission.request);
@@ -97,7 +100,7 @@ void follow(Session& session, const Words& words) {
   if (line.results.frames_per_second && !writes)
     throw UsageError("--fps needs --output: else no file is written");
   if (!writes) return show_progress(session, job, line.results);
-  cli::check_outputs(line.results, 1);
+  cli::check_outputs(line.results, 1, session.report());
   line.results.cancels = false;
   cli::follow_job(
       session.client(), [&](const Client::OnProgress&) { return job; }, line.results,

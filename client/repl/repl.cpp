@@ -92,6 +92,7 @@ int run_script(const cli::Target& target, std::istream& script, bool json) {
 #ifdef TROUPE_WITH_LIBEDIT
 int run_console(const cli::Target& target) {
   Session session(target);
+  session.use_pager();
   std::string text;  // a command's lines so far
   LineEditor editor(history_file(), [&](const std::string& before) {
     return complete(

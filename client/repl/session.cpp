@@ -1,14 +1,23 @@
 #include "client/repl/session.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <iostream>
+#include <sstream>
 
 #include "base/parse_number.h"
 #include "base/suggest.h"
 #include "client/cli/job_view.h"
 #include "client/cli/json.h"
 #include "client/cli/parse_errors.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "troupe/actor.h"
 
@@ -23,6 +32,52 @@ void check_count(const Command& command, std::size_t arguments) {
   if (arguments >= command.least && arguments <= command.most) return;
   throw UsageError("usage: " + command.name +
                    (command.arguments.empty() ? "" : " " + command.arguments));
+}
+
+/// A command's output, kept until its end.
+class KeptOutput {
+ public:
+  KeptOutput() : before_(std::cout.rdbuf(kept_.rdbuf())) {}
+  ~KeptOutput() { std::cout.rdbuf(before_); }
+  KeptOutput(const KeptOutput&) = delete;
+  KeptOutput& operator=(const KeptOutput&) = delete;
+  std::string text() const { return kept_.str(); }
+
+ private:
+  std::ostringstream kept_;
+  std::streambuf* before_;
+};
+
+/// True where a pager has shown it.
+bool shown_by_pager(const std::string& text) {
+  const char* chosen = std::getenv("PAGER");
+  FILE* pager = popen(chosen && *chosen ? chosen : "less -FRX 2>/dev/null", "w");
+  if (pager == nullptr) return false;
+  // Who leaves a pager early closes its pipe.
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  std::fwrite(text.data(), 1, text.size(), pager);
+  const int status = pclose(pager);
+  std::signal(SIGPIPE, before);
+  constexpr int kNoSuchProgram = 127;
+  return !(WIFEXITED(status) && WEXITSTATUS(status) == kNoSuchProgram);
+}
+
+void run_paged(const Command& command, Session& session, const Words& arguments) {
+  std::string text;
+  std::exception_ptr failure;
+  {
+    const KeptOutput kept;
+    try {
+      command.run(session, arguments);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    text = kept.text();
+  }
+  const auto rows = cli::terminal_rows(STDOUT_FILENO);
+  const auto lines = static_cast<std::size_t>(std::ranges::count(text, '\n'));
+  if (rows == 0 || lines < rows || !shown_by_pager(text)) std::cout << text;
+  if (failure) std::rethrow_exception(failure);
 }
 
 const Command& named(const std::string& word) {
@@ -59,7 +114,11 @@ bool Session::run(const Words& words) {
     const Words arguments(words.begin() + 1, words.end());
     check_count(command, arguments.size());
     signals_ = std::make_unique<cli::SignalWatch>();
-    command.run(*this, arguments);
+    if (pages_ && !command.has_options) {
+      run_paged(command, *this, arguments);
+    } else {
+      command.run(*this, arguments);
+    }
     caught_ = signals_->caught();
     signals_.reset();
     std::cout << std::flush;

@@ -40,6 +40,9 @@ class Session {
   /// The signal that ended the last command; 0 if none did.
   int caught() const { return caught_; }
 
+  /// What does not fit on the screen goes through PAGER, or less: for a person at a terminal.
+  void use_pager() { pages_ = true; }
+
   void quit() { quits_ = true; }
   bool quits() const { return quits_; }
 
@@ -68,6 +71,7 @@ class Session {
   std::unique_ptr<cli::SignalWatch> signals_;
   int caught_ = 0;
   bool quits_ = false;
+  bool pages_ = false;
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> tensor_names_;
 };
 

@@ -13,6 +13,7 @@
 #include "controller/jobs/replan.h"
 #include "controller/jobs/report.h"
 #include "controller/jobs/settled_stages.h"
+#include "controller/plan/staleness.h"
 #include "models/image/limits.h"
 #include "models/image/png_bytes.h"
 #include "transport/wire/request_fields.h"
@@ -206,13 +207,19 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
   const auto machine = tools_.machine_for(facts_, job.request);
   try {
     jobs::check_terms(job);
-    if (job.parallelism.automatic) {
-      const auto actors =
-          std::max(1, cluster::most_alike(tools_.members, job.request.weight_dtype));
+    const bool automatic = job.parallelism.automatic;
+    const auto actors = std::max(1, cluster::most_alike(tools_.members, job.request.weight_dtype));
+    if (automatic) {
       job.parallelism = jobs::automatic_within(*reading.model, job.request, actors, machine,
                                                {tools_.members.memory_steps(), fits});
     }
     plan = plan::make_plan(*reading.model, job.request, job.parallelism, machine);
+    if (automatic) {
+      const auto seconds = plan::judge(job.parallelism, plan, *reading.model, machine).cost.total();
+      const auto exact =
+          plan::exact_instead(*reading.model, job.request, plan, seconds, actors, machine);
+      if (!exact.empty()) plan.warnings.push_back(exact);
+    }
     plan.lora_fingerprints = reading.lora_fingerprints;
     if (job.parallelism.stages.empty())
       jobs::settle_stages(plan, job.model, reading.fingerprint, *reading.model, machine,

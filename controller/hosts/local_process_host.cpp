@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
+#include "models/spec/model_plugin.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/types.h"
 
@@ -112,6 +113,8 @@ void LocalProcessHost::prepare_actor(const wire::StartProcess& launch, ProcessOp
   if (!options_.listen_host.empty())
     options.arguments.insert(options.arguments.end(), {"--tensor-host", options_.listen_host});
   if (host.cuda_graphs) options.arguments.push_back("--cuda-graphs");
+  for (const auto& file : spec::user_models().files())
+    options.arguments.insert(options.arguments.end(), {"--model-plugin", file.string()});
   // One of a host tells of all, and only as the host begins: later there may be jobs to disturb.
   if (!measuring_) {
     options.arguments.push_back("--measure");

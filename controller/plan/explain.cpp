@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "controller/plan/machine_json.h"
 #include "controller/plan/shape.h"
+#include "controller/plan/staleness.h"
 #include "controller/plan/text_line.h"
 #include "controller/plan/unet_traffic.h"
 #include "transport/wire/request_fields.h"
@@ -142,6 +143,10 @@ Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int 
     parallelism = pick ? pick->parallelism
                        : automatic_parallelism(model, job.request, actors, machine, limits);
     explanation.plan = make_plan(model, job.request, parallelism, machine);
+    const auto seconds = judge(parallelism, explanation.plan, model, machine).cost.total();
+    const auto exact =
+        exact_instead(model, job.request, explanation.plan, seconds, actors, machine, limits);
+    if (!exact.empty()) explanation.plan.warnings.push_back(exact);
   } else {
     explanation.plan = make_plan(model, job.request, parallelism, machine);
     explanation.candidates = {judge(parallelism, explanation.plan, model, machine, limits)};

@@ -20,6 +20,7 @@
 #include "controller/plan/refuse.h"
 #include "controller/plan/request_check.h"
 #include "controller/plan/shape.h"
+#include "controller/plan/staleness.h"
 #include "controller/plan/unet_plan.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/step_cache.h"
@@ -243,6 +244,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   check_sampler(plan, model);
   plan.encoder_places = encoder_places(shape_of(model, plan.request).text_encoder_flops,
                                        plan.degrees.world() / plan.degrees.dp);
+  warn_of_staleness(plan);
   set_groups(plan, model);
   plan.warnings.insert(plan.warnings.end(), model.notes.begin(), model.notes.end());
   if (request.init_latents_blob != 0) {

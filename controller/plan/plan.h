@@ -81,8 +81,8 @@ struct Plan {
   std::int64_t latent_width = 0;
   std::int64_t token_rows = 0;
   std::int64_t token_columns = 0;
-  bool guidance = false;  // two branches are computed
-  int vae_degree = 1;     // actors of a replica that decode together
+  bool guidance = false;            // two branches are computed
+  int vae_degree = 1;               // actors of a replica that decode together
   std::vector<int> encoder_places;  // by text encoder: the actor of a replica that runs it
   /// Steps as they were asked for. request.steps are the calls of the model that are computed,
   /// which is what every other step of a plan counts: some samplers call it more often than once a

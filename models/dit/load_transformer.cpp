@@ -9,6 +9,7 @@
 #include "models/dit/hunyuan.h"
 #include "models/dit/pixart.h"
 #include "models/dit/sd3.h"
+#include "models/dit/user_networks.h"
 #include "models/dit/wan.h"
 #include "models/lora/lora_weights.h"
 #include "models/safetensors.h"
@@ -37,6 +38,10 @@ struct MakeTransformer {
     return std::make_unique<Hunyuan>(of, model.vae.scale_factor(), part, weights, compute, device);
   }
   Made operator()(const spec::WanSpec& of) const { return made<Wan>(of); }
+  Made operator()(const spec::UserSpec& of) const {
+    return user_networks().find(of.class_name)(*of.transformer, model, part, weights, compute,
+                                               device);
+  }
   Made operator()(const spec::UNetSpec&) const {
     throw std::logic_error("[transformer] a U-Net is not made here");
   }

@@ -14,6 +14,7 @@
 #include "models/samplers/pndm.h"
 #include "models/samplers/sampler.h"
 #include "models/samplers/unipc_multistep.h"
+#include "models/samplers/user_samplers.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_config.h"
 
@@ -74,6 +75,8 @@ std::unique_ptr<Sampler> make_whole(const spec::SchedulerSpec& spec, const std::
       return std::make_unique<LCMScheduler>(std::move(config), run);
     case spec::SamplerKind::kPndm:
       return std::make_unique<PNDMScheduler>(std::move(config), num_steps, run.first);
+    case spec::SamplerKind::kUser:
+      return user_samplers().find(config.user_name)(config.user_config, run);
     case spec::SamplerKind::kDpmSolverMultistep:
       break;
   }

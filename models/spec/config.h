@@ -28,6 +28,8 @@ class ConfigReader {
   /// Present, and not null.
   bool has_value(std::string_view key) const;
   const std::filesystem::path& file() const { return file_; }
+  /// All of it, as JSON.
+  std::string all() const { return values_.dump(); }
   /// The parsed value; throws if it is missing. Counts as read.
   const nlohmann::json& raw(std::string_view key) const;
 

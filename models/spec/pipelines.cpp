@@ -1,7 +1,10 @@
 #include "models/spec/pipelines.h"
 
+#include <algorithm>
 #include <iterator>
 #include <stdexcept>
+
+#include "models/spec/model_plugin.h"
 
 namespace troupe::spec {
 namespace {
@@ -31,11 +34,19 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
+bool is_own_pipeline(const std::string& name) {
+  return std::ranges::find(pipelines(), name, &Pipeline::name) != pipelines().end();
+}
+
 const Pipeline& pipeline_of(const std::string& name, const std::filesystem::path& index_file) {
   std::vector<std::string> names;
   for (const Pipeline& pipeline : pipelines()) {
     if (pipeline.name == name) return pipeline;
     names.push_back(pipeline.name);
+  }
+  for (const Pipeline* pipeline : user_models().pipelines()) {
+    if (pipeline->name == name) return *pipeline;
+    names.push_back(pipeline->name);
   }
   throw std::runtime_error("[read_model] " + index_file.string() + ": pipeline class \"" + name +
                            "\" is not supported (supported: " + joined(names) + ")");

@@ -48,6 +48,9 @@ inline const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5Tokeniz
 /// are supported.
 const Pipeline& pipeline_of(const std::string& name, const std::filesystem::path& index_file);
 
+/// No plugin's.
+bool is_own_pipeline(const std::string& name);
+
 /// "a, b".
 std::string joined(const std::vector<std::string>& names);
 

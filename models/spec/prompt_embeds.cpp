@@ -51,6 +51,10 @@ std::vector<PromptTensor> tensors_of(const WanSpec& spec) {
   return {{.name = "prompt_embeds", .width = spec.text_dim}};
 }
 
+std::vector<PromptTensor> tensors_of(const UserSpec& spec) {
+  return spec.transformer->prompt_tensors();
+}
+
 }  // namespace
 
 std::vector<PromptTensor> prompt_tensors(const ModelSpec& model) {

@@ -1,31 +1,12 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "models/spec/model_spec.h"
+#include "models/spec/prompt_tensor.h"
 
 namespace troupe::spec {
-
-/// What a caller may bring along instead of a prompt: a tensor that a text encoder would have made,
-/// under the name that the pipeline of diffusers has for it.
-struct PromptTensor {
-  enum class Kind {
-    states,  ///< [prompts, tokens, width]
-    mask,    ///< [prompts, tokens]: ones, then zeros
-    pooled,  ///< [prompts, width]
-  };
-  std::string name;
-  Kind kind = Kind::states;
-  std::int64_t width = 0;
-  /// The only number of tokens that is taken; 0: any.
-  std::int64_t tokens = 0;
-  /// Which of the outputs it is of that the transformer projects together.
-  std::size_t output = 0;
-};
 
 /// Those that stand for a prompt of this model, all of which it needs. The negative branch's have
 /// the same shapes, and kNegativeTensor before their names.

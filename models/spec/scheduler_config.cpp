@@ -7,6 +7,7 @@
 
 #include "base/number_text.h"
 #include "models/spec/config.h"
+#include "models/spec/model_plugin.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_readers.h"
 
@@ -102,6 +103,8 @@ SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::
     case SamplerKind::kPndm:
       read_pndm(in, c);
       break;
+    case SamplerKind::kUser:
+      throw std::logic_error("[sampler] a plugin's sampler reads its configuration itself");
   }
   drop_keys_of_other_schedulers(in);
   in.finish();
@@ -155,7 +158,24 @@ std::string known_samplers_text() {
   for (const auto& known : kKnownSamplers) {
     out += (out.empty() ? "" : ", ") + std::string(known.name) + " (" + known.class_name + ")";
   }
+  for (const auto& name : user_models().sampler_names())
+    out += ", " + name;
   return out;
+}
+
+/// Of a plugin: it reads the file itself, but for the number of training steps.
+SchedulerConfig user_config(const SchedulerSpec& spec, const UserSampler& sampler) {
+  const ConfigReader in(spec.config, spec.file);
+  SchedulerConfig config;
+  config.kind = SamplerKind::kUser;
+  config.file = spec.file.string();
+  config.num_train_timesteps = static_cast<int>(
+      in.integer_or("num_train_timesteps", config.num_train_timesteps, 1, 1 << 20));
+  config.user_name = sampler.name;
+  config.user_config = spec.config;
+  config.user_flow = sampler.flow;
+  if (sampler.check) sampler.check(in);
+  return config;
 }
 
 }  // namespace
@@ -164,11 +184,20 @@ std::vector<std::string> sampler_names() {
   std::vector<std::string> names;
   for (const auto& known : kKnownSamplers)
     names.emplace_back(known.name);
+  for (auto& name : user_models().sampler_names())
+    names.push_back(std::move(name));
   return names;
+}
+
+bool is_own_sampler(const std::string& name) {
+  return std::ranges::any_of(kKnownSamplers, [&](const KnownSampler& known) {
+    return name == known.name || name == known.class_name;
+  });
 }
 
 std::string sampler_name(const SchedulerSpec& spec, const std::string& name) {
   const SchedulerConfig config = scheduler_config_for(spec, name);
+  if (config.kind == SamplerKind::kUser) return config.user_name;
   const auto known = std::ranges::find(kKnownSamplers, config.kind, &KnownSampler::kind);
   if (config.kind == SamplerKind::kDpmSolverMultistep) {
     if (!config.plus_plus) return "dpmsolver";
@@ -179,6 +208,7 @@ std::string sampler_name(const SchedulerSpec& spec, const std::string& name) {
 
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name) {
   const std::string& wanted = name.empty() ? spec.class_name : name;
+  if (const auto* sampler = user_models().sampler_of(wanted)) return user_config(spec, *sampler);
   const KnownSampler* found = nullptr;
   for (const auto& known : kKnownSamplers) {
     if (!found && (wanted == known.name || wanted == known.class_name)) found = &known;
@@ -279,7 +309,7 @@ int steps_of_sigmas(const SchedulerConfig& config, const std::vector<double>& si
 }
 
 bool follows_flow(const SchedulerConfig& config) {
-  return config.kind == SamplerKind::kFlowMatchEuler ||
+  return config.kind == SamplerKind::kFlowMatchEuler || config.user_flow ||
          config.prediction_type == PredictionType::kFlow ||
          config.sigma_spacing == SigmaSpacing::kFlow;
 }
@@ -300,9 +330,8 @@ std::optional<int> given_steps(const SchedulerConfig& config, const SamplerSetti
 
 void check_sampler_fits(const SchedulerSpec& spec, const std::string& name) {
   const bool chosen = follows_flow(scheduler_config_for(spec, name));
-  const bool known = std::ranges::any_of(kKnownSamplers, [&](const KnownSampler& sampler) {
-    return spec.class_name == sampler.class_name;
-  });
+  const bool known =
+      is_own_sampler(spec.class_name) || user_models().sampler_of(spec.class_name) != nullptr;
   // None of diffusers' other schedulers is one for flows.
   const bool own = known && follows_flow(scheduler_config_for(spec, ""));
   if (own != chosen) refuse_misfit(spec, name, chosen);

@@ -19,6 +19,7 @@ enum class SamplerKind {
   kFlowMatchEuler,
   kLcm,
   kPndm,
+  kUser,  ///< a plugin's
 };
 enum class BetaSchedule { kLinear, kScaledLinear, kCosine };
 enum class PredictionType { kEpsilon, kSample, kVPrediction, kFlow };
@@ -96,6 +97,11 @@ struct SchedulerConfig {
   // PNDM
   bool skip_prk_steps = false;
 
+  // Of a plugin's sampler: its name, and the file's text
+  std::string user_name;
+  std::string user_config;
+  bool user_flow = false;
+
   // All but Euler, PNDM and flow matching
   bool thresholding = false;
   double dynamic_thresholding_ratio = 0.995;
@@ -142,6 +148,9 @@ void check_sampler_fits(const SchedulerSpec& spec, const std::string& name);
 /// The short name of the sampler that a request runs, for people: of the checkpoint's own where
 /// `name` is empty. Throws as scheduler_config_for.
 std::string sampler_name(const SchedulerSpec& spec, const std::string& name);
+
+/// Name or class of one of Troupe's own samplers.
+bool is_own_sampler(const std::string& name);
 
 /// The short names that requests may use.
 std::vector<std::string> sampler_names();

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <optional>
 
+#include "models/spec/model_plugin.h"
 #include "models/spec/taken_up.h"
 
 namespace troupe::spec {
@@ -42,6 +43,10 @@ TransformerSpec read_transformer_spec(const ConfigReader& config,
       known.append(known.empty() ? "" : ", ").append(own);
     }
   });
+  if (const auto* family = user_models().family_of(name); family && !found)
+    found = UserSpec{name, config.all(), family->read(config)};
+  for (const auto& own : user_models().classes())
+    known += ", " + own;
   if (!found) config.refuse("_class_name", "is not supported (supported: " + known + ")");
   return TransformerSpec(std::move(*found));
 }

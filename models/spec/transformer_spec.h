@@ -14,21 +14,30 @@
 #include "models/spec/sd3_spec.h"
 #include "models/spec/transformer_facts.h"
 #include "models/spec/unet_spec.h"
+#include "models/spec/user_spec.h"
 #include "models/spec/wan_spec.h"
 
 namespace troupe::spec {
 
 /// The families, in the order in which errors name them. Each has, and the compiler asks for it:
 /// `kClasses`, `read` and `pipelines`, and beside it `planned_tensors`, `facts_of` and `check_fit`.
-using TransformerFamily =
-    std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec>;
+using OwnFamilies = std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec>;
 
-/// visit(std::type_identity<Family>{}) for each.
+/// One of these, or one that a plugin brought.
+template <class Families>
+struct WithUsers;
+template <class... Families>
+struct WithUsers<std::variant<Families...>> {
+  using Type = std::variant<Families..., UserSpec>;
+};
+using TransformerFamily = WithUsers<OwnFamilies>::Type;
+
+/// visit(std::type_identity<Family>{}) for each of Troupe's own.
 template <class Visit>
 void each_family(Visit&& visit) {
   [&]<class... Families>(std::type_identity<std::variant<Families...>>) {
     (visit(std::type_identity<Families>{}), ...);
-  }(std::type_identity<TransformerFamily>{});
+  }(std::type_identity<OwnFamilies>{});
 }
 
 /// A transformer, or a U-Net: what any family answers, and the family itself for whoever computes

@@ -41,7 +41,8 @@ class LocalCluster:
         try:
             with open(self._folder / "log", "wb") as log:
                 try:
-                    self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log,
+                    # The pipe closes with this process, however it ends, and the server with the pipe.
+                    self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=log,
                                                     stderr=subprocess.STDOUT)
                 except OSError as error:
                     raise TroupeError(f"{self._command[0]} cannot be started: {error.strerror}") from error
@@ -80,6 +81,8 @@ class LocalCluster:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+            if self.process.stdin is not None:
+                self.process.stdin.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -107,4 +110,4 @@ def local(model: str, actors: int = 1, device: str = "cpu", arguments: Optional[
         raise TroupeError("there is no command `troupe` on the PATH; build it (docs/install.md), or name it: executable=…")
     model = os.path.abspath(model)
     return LocalCluster([command, "serve", "--model", model, "--actors", str(actors), "--device", device, "--http",
-                         "127.0.0.1:0", *(arguments or [])], model, start_timeout, defaults)
+                         "127.0.0.1:0", "--end-with-stdin", *(arguments or [])], model, start_timeout, defaults)

@@ -163,7 +163,7 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
        {"--timeout nan", "--timeout: \"nan\" is not a number"},
        {"--num_inference_steps 4", "unknown option --num_inference_steps: here it is --steps"},
        {"--guidance-scale 4", "here it is --guidance"},
-       {"-p y", "unknown option -p (see"},
+       {"-y y", "unknown option -y (see"},
        {"stray", "unexpected argument \"stray\""}},
       2);
   check("submit --prompt x",

@@ -299,3 +299,45 @@ TEST_CASE("a --model that is no folder: a file, or a name of the hub's") {
   CHECK(model_hint(scratch / "model.safetensors") == ": it is a file, and a model is a folder");
   CHECK(model_hint(scratch.path.string()) == "");
 }
+
+TEST_CASE("short options, and a prompt without --prompt") {
+  const auto options = parse({"-m", "/m", "-H", "64", "-W", "96", "-s", "7", "a red circle"});
+  CHECK(options.model == "/m");
+  CHECK(options.request.height == 64);
+  CHECK(options.request.width == 96);
+  CHECK(options.request.seed == 7);
+  auto bare = options;
+  take_prompts(bare, "run");
+  CHECK(bare.request.prompts == std::vector<std::string>{"a red circle"});
+  // A word too many is more likely a prompt without quotes than a second picture.
+  auto both = parse({"-p", "a", "cat"});
+  CHECK(message_of([&] { take_prompts(both, "run"); }) ==
+        "unexpected argument \"cat\"; a prompt of several words stands in quotes");
+  CHECK_NOTHROW(parse({"--timesteps", "900,500", "a cat"}));
+}
+
+TEST_CASE("--seed random picks one, another each time") {
+  const auto seed = [] { return parse({"--prompt", "x", "--seed", "random"}).request.seed; };
+  const auto first = seed();
+  CHECK((seed() != first || seed() != first));
+  CHECK(message_of([] {
+          parse({"--seed", "-1"});
+        }).find("; random picks one") != std::string::npos);
+}
+
+TEST_CASE("samplers go by the names of diffusers, A1111 and stable-diffusion.cpp, too") {
+  for (const auto& [theirs, ours] :
+       std::vector<std::pair<std::string, std::string>>{{"Euler a", "euler-ancestral"},
+                                                        {"euler_a", "euler-ancestral"},
+                                                        {"DPM++ 2M", "dpmsolver++"},
+                                                        {"dpmpp_2m_sde", "sde-dpmsolver++"},
+                                                        {"dpm++2m", "dpmsolver++"},
+                                                        {"PLMS", "pndm"},
+                                                        {"UniPC", "unipc"},
+                                                        {"ddim", "ddim"},
+                                                        {"DDIMScheduler", "DDIMScheduler"}}) {
+    CHECK(parse({"--sampler", theirs}).request.sampler == ours);
+  }
+  // Its noise levels would be others.
+  CHECK_THROWS(parse({"--sampler", "DPM++ 2M Karras"}));
+}

@@ -110,7 +110,8 @@ TEST_CASE("benchmarks and the tests' programs: values") {
 TEST_CASE("benchmarks in Python: before anything heavy is imported") {
   for (const std::string name :
        {"gloo_tensor_plane.py", "methods.py", "pipeline.py", "quality.py x", "quality_kv.py",
-        "quantized.py x", "quantized_fp8.py x", "step_cache.py x", "unet_patches.py x"}) {
+        "quantized.py x", "quantized_fp8.py x", "seams.py x", "staleness.py x", "step_cache.py x",
+        "unet_patches.py x"}) {
     check_help(kPython + name);
     check_wrong(kPython + name + " --bogus", "--bogus");
   }

@@ -30,7 +30,8 @@ TEST_CASE(
     "off a terminal: a line per phase, at most one a second for steps, the last step always") {
   std::ostringstream out;
   std::chrono::steady_clock::time_point now{};
-  ProgressView view(out, ProgressStyle::lines, 80, [&] { return now; });
+  ProgressView view(
+      out, ProgressStyle::lines, [] { return 80; }, [&] { return now; });
   view.show(phase("loading"));
   view.show(phase("loading"));
   for (int i = 0; i <= 20; ++i) {
@@ -51,10 +52,9 @@ TEST_CASE(
     "on a terminal: one line that is drawn over, never wider than the terminal, and taken away at "
     "the end") {
   std::ostringstream out;
-  ProgressView view(out, ProgressStyle::bar, 40);
+  ProgressView view(out, ProgressStyle::bar, [] { return 40; });
   view.show(step(10));
-  CHECK(out.str() == "\rdenoising [############............] 10\x1b[K");
-  CHECK(out.str().size() == 1 + 39 + 3);
+  CHECK(out.str() == "\rdenoising 50% 10/20\x1b[K");
   view.finish();
   CHECK(out.str().substr(out.str().size() - 4) == "\r\x1b[K");
   const auto size = out.str().size();
@@ -62,17 +62,66 @@ TEST_CASE(
   CHECK(out.str().size() == size);
 }
 
-TEST_CASE("a bar says step, steps, seconds per step and the time left") {
+TEST_CASE("a narrower terminal: what was wrapped is taken away, and each bar fits") {
   std::ostringstream out;
-  ProgressView view(out, ProgressStyle::bar, 100);
+  int width = 100;
+  ProgressView view(out, ProgressStyle::bar, [&] { return width; });
+  view.show(step(10));
+  const auto wide = out.str().size() - 1 - 3;
+  CHECK(wide > 60);
+  width = 30;
+  out.str("");
+  view.show(step(11));
+  // The terminal has made three lines of it.
+  CHECK(out.str() == "\x1b[2A\r\x1b[Jdenoising 55% 11/20\x1b[K");
+  out.str("");
+  view.show(step(12));
+  CHECK(out.str() == "\rdenoising 60% 12/20\x1b[K");
+}
+
+TEST_CASE("a bar's time goes on where no progress comes") {
+  std::ostringstream out;
+  std::chrono::steady_clock::time_point now{};
+  ProgressView view(
+      out, ProgressStyle::bar, [] { return 100; }, [&] { return now; });
+  view.tick();
+  CHECK(out.str().empty());
+  view.show(phase("text"));
+  CHECK(out.str() == "\rtext\x1b[K");
+  now += std::chrono::milliseconds(500);
+  view.tick();
+  CHECK(out.str() == "\rtext\x1b[K");
+  now += std::chrono::seconds(75);
+  view.tick();
+  CHECK(out.str() == "\rtext\x1b[K\rtext, 1 min 15 s\x1b[K");
+  view.finish();
+  out.str("");
+  now += std::chrono::seconds(75);
+  view.tick();
+  CHECK(out.str().empty());
+}
+
+TEST_CASE("who waits in the queue is told how many are before him") {
+  std::ostringstream out;
+  ProgressView view(out, ProgressStyle::lines);
+  Progress progress = phase("queued");
+  progress.queue_position = 2;
+  view.show(progress);
+  CHECK(out.str() == "queued behind 2 jobs\n");
+}
+
+TEST_CASE("a bar says percent, step, steps, seconds per step and the time left") {
+  std::ostringstream out;
+  ProgressView view(out, ProgressStyle::bar, [] { return 100; });
   view.show(step(5, 2.0));
-  CHECK(out.str().find("5/20, 2.00 s/step, 30 s left") != std::string::npos);
+  CHECK(out.str().find("[######..................] 25% 5/20, 2.00 s/step, 30 s left") !=
+        std::string::npos);
 }
 
 TEST_CASE("warnings are shown in every style") {
   for (const auto style : {ProgressStyle::quiet, ProgressStyle::lines, ProgressStyle::bar}) {
     std::ostringstream out;
-    ProgressView view(out, style, 80);
+    ProgressView view(out, style, [] { return 80; });
     Progress progress = phase("text");
     progress.warnings = {"prompt 0 is cut"};
     view.show(progress);
@@ -82,7 +131,7 @@ TEST_CASE("warnings are shown in every style") {
 
 TEST_CASE("quiet shows nothing else") {
   std::ostringstream out;
-  ProgressView view(out, ProgressStyle::quiet, 80);
+  ProgressView view(out, ProgressStyle::quiet, [] { return 80; });
   view.show(step(3));
   view.finish();
   CHECK(out.str().empty());
@@ -98,7 +147,7 @@ TEST_CASE("seconds have a unit that fits") {
 
 TEST_CASE("a last step that is told with the next phase has its line all the same") {
   std::ostringstream out;
-  ProgressView view(out, ProgressStyle::lines, 80);
+  ProgressView view(out, ProgressStyle::lines, [] { return 80; });
   view.show(step(1));
   Progress next = step(20);
   next.phase = "decoding";

@@ -198,8 +198,9 @@ TEST_CASE("every argument that the help lists is completed") {
         command.arguments.empty()
             ? 0
             : 1 + std::count(command.arguments.begin(), command.arguments.end(), ' '));
-    // Not SECONDS, LINES, SLICE and what a method takes.
+    // Not SECONDS, LINES, SLICE, numbers of steps and what a method takes.
     const bool free =
+        command.arguments.ends_with("[N]") || command.arguments.ends_with(" STEP") ||
         command.arguments.ends_with("SECONDS]") || command.arguments.ends_with("LINES]") ||
         command.arguments.ends_with("SLICE]") || command.arguments.ends_with("ARGUMENT…]");
     if (!command.has_options) CHECK(command.completes.size() == words - (free ? 1 : 0));

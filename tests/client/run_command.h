@@ -39,7 +39,9 @@ inline CommandResult troupe(const std::string& arguments, const std::string& bef
 /// What the built `troupe` writes to a terminal of so many columns.
 inline std::string troupe_on_terminal(const std::string& arguments, unsigned short columns,
                                       const std::string& before = "") {
-  const std::string line = before + " timeout 240 " TROUPE_BINARY_DIR "/bin/troupe " + arguments;
+  // Without colours, unless `before` asks for them.
+  const std::string line =
+      "NO_COLOR=1 " + before + " timeout 240 " TROUPE_BINARY_DIR "/bin/troupe " + arguments;
   winsize size{};
   size.ws_row = 25;
   size.ws_col = columns;

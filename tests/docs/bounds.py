@@ -86,7 +86,7 @@ BOUNDS = {
         ""),
     "logs on the disk": (
         [("64 MiB", "controller/hosts/process.h", "log_bytes = 64u << 20;"),
-         ("256 users' actors", "controller/user_actors/host_processes.cpp", "kKeptLogs = 256;"),
+         ("256 users' actors", "controller/hosts/local_process_host.cpp", "kKeptUserLogs = 256;"),
          ("256 flight records", "controller/gateway/introspection.cpp", "kKeptFiles = 256;")],
         ""),
     "metrics": ([], ""),

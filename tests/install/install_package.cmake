@@ -33,6 +33,18 @@ run(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${SOURCE}/examples/cmake_project -B ${w
   -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=Release EXPECT 0)
 run(COMMAND ${CMAKE_COMMAND} --build ${work}/build EXPECT 0)
 run(COMMAND ${work}/build/paint EXPECT 2 MATCHES "usage: paint")
+# A model plugin, against headers alone.
+if(TORCH)
+  run(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix --component models EXPECT 0)
+  run(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${SOURCE}/examples/model_plugin -B ${work}/plugin
+    -DCMAKE_PREFIX_PATH=${work}/prefix -DTROUPE_TORCH_INCLUDE_DIR=${TORCH} -DCMAKE_CXX_COMPILER=${COMPILER}
+    -DCMAKE_BUILD_TYPE=Debug EXPECT 0)
+  run(COMMAND ${CMAKE_COMMAND} --build ${work}/plugin EXPECT 0)
+  # The model is read by it; another's folder by Troupe as ever.
+  run(COMMAND ${BUILD}/bin/troupe plan --model-plugin ${work}/plugin/lib/libplain_dit.so
+    --model ${SOURCE}/tests/fixtures/tiny-pixart --prompt caption --sampler plain-euler EXPECT 0 MATCHES "mesh      1 actor")
+endif()
+
 # Nobody listens there: an error as a value, in bounded time.
 run(COMMAND ${work}/build/paint ipc://${work}/nobody.sock caption ${work}/out.png EXPECT 1 MATCHES "paint: ")
 file(REMOVE_RECURSE ${work})

@@ -303,3 +303,52 @@ TEST_CASE("drain --wait names the job that it waits for") {
   CHECK(has(drained.err, "1 actor is being drained; job 1 will end there first\n"));
   CHECK(has(drained.err, "not empty after 1 s: actor 0 (job 1 "));
 }
+
+TEST_CASE("a picture on standard output, and pictures whose folder is gone when they are done") {
+  const User user;
+  const Words paint{"--model", kTinyModel, "--prompt", "a cat", "--seed", "7"};
+  const auto with = [&](Words words, const Words& more) {
+    words.insert(words.end(), paint.begin(), paint.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const auto piped = user.does(with({"run"}, {"--steps", "3", "--output", "-"}));
+  INFO(piped.err);
+  CHECK(piped.code == 0);
+  CHECK(decode_png(piped.out).shape == std::vector<std::int64_t>{128, 128, 3});
+  CHECK(std::regex_search(
+      piped.err,
+      std::regex("\n128 × 128, seed 7, 3 steps, [^,]*s \\([^)]*/step\\), one actor\n$")));
+  CHECK(user.does(with({"run"}, {"--output", "-", "--json"})).code == 2);
+  CHECK(user.does(with({"run"}, {"--output", "-", "--n", "2"})).code == 2);
+
+  // Its own cluster ends with it: nobody else has the picture.
+  fs::create_directory(user.made("tmp"));
+  const Words environment{"XDG_RUNTIME_DIR=" + user.scratch / "run", "TMPDIR=" + user.made("tmp")};
+  const auto lose_folder = [&](const Words& words) {
+    fs::create_directory(user.made("gone"));
+    Command command(words, user.scratch / "log", environment);
+    CHECK(eventually(kCommandPatience, [&] { return has(command.err(), "denoising"); }));
+    fs::remove_all(user.made("gone"));
+    const int code = command.wait(kCommandPatience);
+    return Ended{code, command.out(), command.err()};
+  };
+  const Words lost{"--steps", "60", "--output", user.made("gone/out.png")};
+  const auto run = lose_folder(with({"run"}, lost));
+  INFO(run.err);
+  CHECK(run.code == 1);
+  CHECK(has(run.err, "cannot be written"));
+  const std::regex kept_in("; what should be there is in (\\S+\\.png)");
+  std::smatch kept;
+  REQUIRE(std::regex_search(run.err, kept, kept_in));
+  CHECK(kept.str(1).starts_with(user.made("tmp")));
+  CHECK(decode_png(read_all(kept.str(1))).shape == std::vector<std::int64_t>{128, 128, 3});
+
+  const BackgroundCommand cluster(user, {"--actors", "1", "--model", kTinyModel});
+  const auto submitted = lose_folder(with({"submit"}, lost));
+  INFO(submitted.err);
+  CHECK(submitted.code == 1);
+  CHECK(has(submitted.err, "`troupe wait 1 --output FILE` writes it elsewhere"));
+  CHECK(user.does({"wait", "1", "--output", user.made("late.png")}).code == 0);
+  CHECK(read_all(user.made("late.png")) == read_all(kept.str(1)));
+}

@@ -13,6 +13,7 @@
 #include "models/spec/clip_spec.h"
 #include "models/spec/config.h"
 #include "models/spec/expected_tensors.h"
+#include "models/spec/model_plugin.h"
 #include "models/spec/t5_spec.h"
 #include "models/spec/transformer_spec.h"
 #include "models/spec/vae_spec.h"
@@ -140,9 +141,14 @@ int main(int argc, char** argv) {
   app.add_option("FOLDER", folder, "Made if need be")
       ->required()
       ->check(troupe::bench::not_empty());
+  std::vector<std::string> plugins;
+  app.add_option("--model-plugin", plugins, "Shared library that knows the model of --like")
+      ->check(CLI::ExistingFile);
   app.add_option("--like", like, "Or with the settings of this folder, which needs no weights")
       ->check(CLI::ExistingDirectory);
   return troupe::bench::run_program(app, argc, argv, [&] {
+    for (const auto& file : plugins)
+      troupe::spec::open_model_plugin(file);
     like.empty() ? make(folder) : make_like(like, folder);
     return 0;
   });

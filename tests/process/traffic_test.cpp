@@ -66,11 +66,12 @@ std::string text_of(const BytesByRole& bytes) {
 }  // namespace
 
 TEST_CASE("every rank sends what the formulas say, to the byte, by kind of group") {
-  const TrafficWay ways[] = {{"exact", "stale", 1, 0},          {"pipefusion", "stale", 3, 1},
-                             {"pipefusion", "predict", 3, 0},   {"pipefusion", "predict", 7, 3},
-                             {"distrifusion", "stale", 3, 1},   {"distrifusion", "predict", 4, 0},
-                             {"distrifusion", "predict", 3, 3}, {"pipefusion", "stale", 2, 5},
-                             {"distrifusion", "stale", 1, 1},   {"distrifusion", "stale", 4, 1, "naive"}};
+  const TrafficWay ways[] = {
+      {"exact", "stale", 1, 0},          {"pipefusion", "stale", 3, 1},
+      {"pipefusion", "predict", 3, 0},   {"pipefusion", "predict", 7, 3},
+      {"distrifusion", "stale", 3, 1},   {"distrifusion", "predict", 4, 0},
+      {"distrifusion", "predict", 3, 3}, {"pipefusion", "stale", 2, 5},
+      {"distrifusion", "stale", 1, 1},   {"distrifusion", "stale", 4, 1, "naive"}};
   auto mixes = axes_and_pairs();
   mixes.insert(mixes.end(), {{.dp = 2, .cfg = 2, .pp = 2},
                              {.dp = 3, .ulysses = 2},

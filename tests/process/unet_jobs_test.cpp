@@ -182,7 +182,7 @@ TEST_CASE("kill -9: a U-Net's job goes on, exact to the bit, stale as its report
     const auto again = stale ? cluster.run(job) : undisturbed;
     CHECK(result.latents->data == again.latents->data);
     MESSAGE(way << ": went on at step " << report["recoveries"][0]["step"] << " after "
-                   << report["recoveries"][0]["seconds"] << " s");
+                << report["recoveries"][0]["seconds"] << " s");
   }
   CHECK(left_in_memory() == "");
 }

@@ -120,8 +120,9 @@ TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
 TEST_CASE("plans know a U-Net's weights, what is kept and what each rank sends, to the byte") {
   Reference reference("unet_jobs_patches");
   const Parallelism mixes[] = {{}, {.cfg = 2}, {.ulysses = 2}, {.cfg = 2, .ring = 3}};
-  for (const std::string name : {"sdxl_corrected", "sdxl_separate", "sdxl_synchronous", "sdxl_none",
-                                 "sdxl_all", "sdxl_naive", "sd15_stale", "sd15_uneven", "sd15_thin"}) {
+  for (const std::string name :
+       {"sdxl_corrected", "sdxl_separate", "sdxl_synchronous", "sdxl_none", "sdxl_all",
+        "sdxl_naive", "sd15_stale", "sd15_uneven", "sd15_thin"}) {
     for (const auto& mix : mixes) {
       for (const bool exact : {false, true}) {
         if (exact && name != "sd15_thin") continue;

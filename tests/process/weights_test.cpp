@@ -93,12 +93,9 @@ TEST_CASE("plans know weights and K,V to the byte") {
     int patches;
     const char* exchange = "stale";
   };
-  const Way ways[] = {{"exact", "stale", 1},
-                      {"pipefusion", "stale", 3},
-                      {"pipefusion", "predict", 3},
-                      {"distrifusion", "stale", 3},
-                      {"distrifusion", "predict", 3},
-                      {"distrifusion", "stale", 3, "naive"}};
+  const Way ways[] = {{"exact", "stale", 1},          {"pipefusion", "stale", 3},
+                      {"pipefusion", "predict", 3},   {"distrifusion", "stale", 3},
+                      {"distrifusion", "predict", 3}, {"distrifusion", "stale", 3, "naive"}};
   const Parallelism mixes[] = {{},
                                {.dp = 2, .cfg = 2},
                                {.pp = 3},

@@ -9,7 +9,10 @@ import io
 import json
 import os
 import pathlib
+import subprocess
+import sys
 import tempfile
+import time
 import unittest
 
 import numpy as np
@@ -194,6 +197,17 @@ class Local(unittest.TestCase):
         self.assertEqual(cluster.process.returncode, 0)
         with self.assertRaises(troupe.APIConnectionError):
             pipe.client.health()
+
+    def test_it_ends_with_a_program_that_is_killed(self):
+        program = ("import time, troupe\ncluster = troupe.local(" + repr(str(DEMO)) + ")\ncluster.start()\n"
+                   "print(cluster.process.pid, flush=True)\ntime.sleep(600)\n")
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+            served = int(parent.stdout.readline())
+            parent.kill()
+        until = time.monotonic() + 60
+        while pathlib.Path(f"/proc/{served}").exists():
+            self.assertLess(time.monotonic(), until, "the server goes on")
+            time.sleep(0.05)
 
     def test_what_does_not_start_says_why(self):
         with self.assertRaisesRegex(troupe.TroupeError, "nobody"):

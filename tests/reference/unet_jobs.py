@@ -104,7 +104,7 @@ def decode(pipe, latents):
 def draw_patched(pipe, case):
     """The pipeline's own loop, with each call of the U-Net by patches."""
     unet, plain, step = pipe.unet, pipe.unet.forward, [0]
-    patched = PatchedUNet(unet, case["height"] // 8, case["width"] // 8, case["patches"], case["group_norm"])
+    patched = PatchedUNet(unet, case["height"] // 8, case["width"] // 8, case["patches"], case["group_norm"], case.get("unbiased", False))
     mode = {"stale": "stale", "none": "frozen", "all": "sync", "naive": "naive"}[case["exchange"]]
 
     def forward(sample, timestep, *args, return_dict=True, **kwargs):

@@ -26,6 +26,7 @@ ROOMS = {
     "models/lora": "base models/spec models",
     "models/dit": "base models/spec models/lora models kernels",
     "models/samplers": "base models/spec",
+    "models/plugin": "base models/spec models/dit models/samplers",
     "models/text": "base models/spec models",
     "models/vae": "base models/spec models kernels",
     "models/unet": "base models/spec models models/vae kernels",
@@ -33,13 +34,13 @@ ROOMS = {
     "actors/parallel": "kernels models/dit models/vae models/unet transport/tensor",
     "actors/stage": "base kernels models models/dit models/image models/lora models/samplers models/spec models/text models/unet "
                     "models/vae transport/wire transport/json transport/control transport/tensor actors/parallel",
-    "actors": "base kernels models/dit models/image models/spec transport/wire transport/control transport/tensor "
+    "actors": "base kernels models/dit models/plugin models/image models/spec transport/wire transport/control transport/tensor "
               "actors/parallel actors/stage actors/user",
     "controller/mesh": "base",
     "controller/plan": "base models/spec models/image transport/wire controller/mesh",
     "controller/schedule": "base transport/wire controller/mesh controller/plan",
     "controller/recorder": "base transport/wire controller/schedule",
-    "controller/hosts": "base transport/wire transport/control",
+    "controller/hosts": "base models/spec transport/wire transport/control",
     "controller/deployments": "base models/spec transport/wire transport/control controller/mesh controller/plan",
     "controller/jobs": "base models/spec transport/wire transport/json transport/control controller/mesh controller/plan "
                        "controller/schedule controller/recorder controller/deployments",

@@ -214,7 +214,7 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(caught.exception.param, "model")
         with self.assertRaises(openai.BadRequestError) as caught:
             self.openai.images.generate(prompt="a", size="100x100")
-        self.assertIn("'height is 100", str(caught.exception))
+        self.assertIn("400 - height is 100: ", str(caught.exception))
         self.assertEqual(caught.exception.param, "height")
 
     def test_a_client_that_goes_away_cancels_its_job(self):

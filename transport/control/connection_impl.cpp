@@ -232,14 +232,15 @@ void Connection::Impl::tick(bool stalled) {
     if (const auto why = handshake_->obstacle())
       return fail(wire::FailureCode::refused, "[control] " + *why);
     if (now >= greeting_until_) {
+      if (!handshake_->reached())
+        return fail(wire::FailureCode::not_found,
+                    "[control] no controller at " + options.endpoint + waited());
       return fail(wire::FailureCode::timeout,
-                  handshake_->reached()
-                      ? "[control] somebody listens at " + options.endpoint +
-                            " and does not answer" + waited() + ": " +
-                            listener_text(options.endpoint,
-                                          "a controller that is stopped or overloaded, or another "
-                                          "program")
-                      : "[control] no controller at " + options.endpoint + waited());
+                  "[control] somebody listens at " + options.endpoint + " and does not answer" +
+                      waited() + ": " +
+                      listener_text(options.endpoint,
+                                    "a controller that is stopped or overloaded, or another "
+                                    "program"));
     }
     try {
       if (parse_endpoint(options.endpoint).ipc && !folder_ && !reach_out()) return;

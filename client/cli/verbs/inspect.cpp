@@ -1,14 +1,26 @@
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iostream>
+#include <map>
+#include <optional>
 
+#include "base/choices.h"
 #include "base/counted.h"
+#include "base/format.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 #include "models/image/limits.h"
 #include "models/image/png_text.h"
+#include "models/spec/model_spec.h"
+#include "models/spec/scheduler_config.h"
 #include "models/spec/weight_index.h"
+#ifdef TROUPE_WITH_PLAN
+#include "client/convert.h"
+#include "controller/plan/plan.h"
+#endif
 
 namespace troupe::cli {
 namespace {
@@ -17,14 +29,19 @@ class InspectVerb : public Verb {
  public:
   explicit InspectVerb(CLI::App& parent)
       : Verb(parent, "inspect",
-             "Print the parameters in a picture, or the tensors in a safetensors file") {
-    app_->add_option("FILE", file_, "A .png or .safetensors file");
-    set_footer("", {"troupe inspect out.png", "troupe inspect latents.safetensors --json"},
+             "Print the parameters in a picture, the tensors in a safetensors file, or what a "
+             "model is") {
+    app_->add_option("FILE", file_, "A .png or .safetensors file, or a model's folder");
+    set_footer("",
+               {"troupe inspect out.png", "troupe inspect latents.safetensors --json",
+                "troupe inspect MODELDIR"},
                "commands.md#inspect");
   }
 
   int run() override {
     if (file_.empty()) throw UsageError("inspect needs a FILE");
+    std::error_code ignored;
+    if (std::filesystem::is_directory(file_, ignored)) return inspect_model();
     if (std::filesystem::path(file_).extension() == ".safetensors") return inspect_tensors();
     return inspect_picture();
   }
@@ -81,6 +98,143 @@ class InspectVerb : public Verb {
               << bytes_cell(index.bytes()) << "\n"
               << table({"NAME", "TYPE", "SHAPE"}, rows) << std::flush;
     return kOk;
+  }
+
+  int inspect_model() {
+    const auto model = spec::read_model_spec(file_);
+    const auto document = model_json(model);
+    if (json()) {
+      print_json(document);
+    } else {
+      print_model(document);
+    }
+    return kOk;
+  }
+
+  static nlohmann::json part_json(const std::string& name, const std::string& kind,
+                                  const spec::WeightIndex& weights) {
+    std::map<std::string, std::uint64_t> bytes;
+    std::uint64_t numbers = 0;
+    for (const spec::TensorEntry& tensor : weights.tensors()) {
+      bytes[std::string(spec::dtype_name(tensor.dtype))] += tensor.bytes();
+      numbers += tensor.bytes() / spec::dtype_bytes(tensor.dtype);
+    }
+    const auto most =
+        std::ranges::max_element(bytes, {}, [](const auto& one) { return one.second; });
+    return {{"name", name},
+            {"kind", kind},
+            {"parameters", numbers},
+            {"tensors", weights.tensors().size()},
+            {"dtype", most == bytes.end() ? "" : most->first},
+            {"bytes", weights.bytes()}};
+  }
+
+  nlohmann::json model_json(const spec::ModelSpec& model) const {
+    const auto& transformer = model.transformer;
+    auto parts = nlohmann::json::array();
+    parts.push_back(
+        part_json(transformer.unet() ? "unet" : "transformer",
+                  fmt::format("{} blocks, {} heads of {}", transformer.num_layers,
+                              transformer.num_attention_heads, transformer.attention_head_dim),
+                  model.transformer_weights));
+    constexpr std::array kEncoders = {"T5", "CLIP", "BERT"};
+    for (const auto& encoder : model.text_encoders)
+      if (!encoder.absent)
+        parts.push_back(
+            part_json(encoder.component, kEncoders.at(encoder.config.index()), encoder.weights));
+    parts.push_back(
+        part_json("vae", model.makes_videos() ? "of videos" : "of pictures", model.vae_weights));
+    nlohmann::json out = {{"folder", file_},
+                          {"pipeline", model.pipeline_class},
+                          {"parts", parts},
+                          {"width", model.default_width()},
+                          {"height", model.default_size()},
+                          {"frames", std::max<std::int64_t>(1, transformer.sample_frames)},
+                          {"pixel_multiple", model.pixel_multiple()},
+                          {"text_tokens", model.text_tokens},
+                          {"scheduler", model.scheduler.class_name},
+                          {"sampler", spec::sampler_name(model.scheduler, "")},
+                          {"notes", model.notes}};
+#ifdef TROUPE_WITH_PLAN
+    add_plans(model, out);
+#endif
+    return out;
+  }
+
+#ifdef TROUPE_WITH_PLAN
+  /// What a plan says: memory of one actor, which degrees and methods there are.
+  static void add_plans(const spec::ModelSpec& model, nlohmann::json& out) {
+    Submission submission;
+    submission.request.prompts = {""};
+    const wire::JobSpec job = client::to_wire(submission).value();
+    const auto planned = [&](const auto& change) -> std::optional<plan::Plan> {
+      auto request = job.request;
+      auto degrees = job.parallelism;
+      change(request, degrees);
+      try {
+        return plan::make_plan(model, request, degrees);
+      } catch (const std::invalid_argument&) {
+        return std::nullopt;
+      }
+    };
+    for (const auto type : {ComputeType::float32, ComputeType::bfloat16}) {
+      const auto plan = planned([&](auto& request, auto&) { request.dtype = type; });
+      if (plan) out["memory"][std::string(to_string(type))] = plan->memory.front().peak();
+    }
+    auto degrees = nlohmann::json::object();
+    const int blocks = static_cast<int>(model.transformer.num_layers);
+    if (planned([](auto&, auto& d) { d.cfg = 2; })) degrees["cfg"] = 2;
+    if (blocks > 1 && planned([&](auto&, auto& d) { d.pp = blocks; })) degrees["pp"] = blocks;
+    const int heads = static_cast<int>(model.transformer.num_attention_heads);
+    if (planned([&](auto&, auto& d) { d.ulysses = heads; })) degrees["ulysses"] = heads;
+    if (planned([](auto&, auto& d) { d.ring = 2; })) degrees["ring"] = nullptr;
+    if (planned([&](auto&, auto& d) { d.tp = heads; })) degrees["tp"] = heads;
+    out["degrees"] = degrees;
+    out["methods"] = {to_string(Method::exact)};
+    for (const auto method : {Method::pipefusion, Method::distrifusion})
+      if (planned([&](auto& request, auto&) {
+            request.method = method;
+            request.num_pipeline_patch = 2;
+          }))
+        out["methods"].push_back(to_string(method));
+  }
+#endif
+
+  static void print_model(const nlohmann::json& model) {
+    const auto line = [](const std::string& name, const std::string& text) {
+      std::cout << fmt::format("  {:<16}{}\n", name, text);
+    };
+    std::cout << model["folder"].get<std::string>() << ": " << model["pipeline"].get<std::string>()
+              << "\n";
+    for (const auto& part : model["parts"])
+      line(part["name"],
+           fmt::format("{}; {:.1f} M parameters, {}, {}", part["kind"].get<std::string>(),
+                       part["parameters"].get<double>() / 1e6, part["dtype"].get<std::string>(),
+                       bytes_cell(part["bytes"].get<std::uint64_t>())));
+    const int frames = model["frames"];
+    line("size", fmt::format("{} × {}{}; multiples of {} pixels", model["width"].get<int>(),
+                             model["height"].get<int>(),
+                             frames > 1 ? fmt::format(", {} frames", frames) : "",
+                             model["pixel_multiple"].get<int>()));
+    line("text", fmt::format("{} tokens", model["text_tokens"].get<int>()));
+    line("sampler", model["sampler"].get<std::string>());
+    const auto listed = [&](const char* key) { return model.value(key, nlohmann::json()); };
+    const auto by_type = listed("memory"), by_axis = listed("degrees"), by_name = listed("methods");
+    std::string memory, degrees, methods;
+    for (const auto& [type, bytes] : by_type.items())
+      memory += fmt::format("{}{} in {}", memory.empty() ? "" : ", ",
+                            bytes_cell(bytes.get<std::uint64_t>()), type);
+    if (!memory.empty()) line("one actor", memory);
+    for (const auto& [axis, most] : by_axis.items())
+      degrees += (degrees.empty() ? "" : ", ") + axis +
+                 (most.is_null() ? "" : fmt::format(" up to {}", most.get<int>()));
+    if (!degrees.empty()) line("degrees", "dp, " + degrees);
+    for (const auto& method : by_name)
+      methods += (methods.empty() ? "" : ", ") + method.get<std::string>();
+    if (!methods.empty()) line("methods", methods);
+    for (const auto& note : model["notes"])
+      line("note", note.get<std::string>());
+    std::cout << std::flush;
   }
 
   std::string file_;

@@ -14,6 +14,7 @@
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
+#include "client/cli/model_option.h"
 #include "client/cli/parse_errors.h"
 #include "client/cli/signals.h"
 #include "client/cli/slurm.h"
@@ -50,16 +51,9 @@ class JoinVerb : public Verb {
         ->check(whole(1, 65'534))
         ->type_name("N")
         ->capture_default_str();
-    app_->add_option("--actors", options_.actors, "Actors to give")
-        ->check(whole(1, 1024))
-        ->type_name("N")
-        ->envname("TROUPE_ACTORS")
-        ->capture_default_str();
-    app_->add_option("--device", options_.device, "What they compute on: cpu or cuda")
-        ->check(one_of({"cpu", "cuda"}))
-        ->type_name("NAME")
-        ->envname("TROUPE_DEVICE")
-        ->capture_default_str();
+    add_model_plugin_option(*app_);
+    add_actors_option(*app_, options_.actors, 1, "Actors to give");
+    add_device_option(*app_, options_.device, "What they compute on: cpu or cuda");
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
     add_cuda_graphs_option(*app_, options_.cuda_graphs);
@@ -126,7 +120,7 @@ class JoinVerb : public Verb {
                 << std::endl;
     };
     for (auto& plugin : options_.plugins)
-      plugin = std::filesystem::absolute(plugin).lexically_normal().string();
+      plugin = absolute_path(plugin);
     make_log_folder(options_.log_folder);
     cluster::check_device(options_);
     check_crowding(options_.actors, options_.threads_per_actor, options_.device);

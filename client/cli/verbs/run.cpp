@@ -4,6 +4,7 @@
 #include "client/cli/actor_options.h"
 #include "client/cli/files.h"
 #include "client/cli/follow.h"
+#include "client/cli/help_format.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/cli/verbs/starting.h"
@@ -25,10 +26,7 @@ class RunVerb : public Verb {
     add_request_options(*app_, request_);
     add_degree_options(*app_, request_);
     add_elastic_option(*app_, request_);
-    app_->add_option("--device", options_.device, "What actors compute on: cpu or cuda")
-        ->check(one_of({"cpu", "cuda"}))
-        ->type_name("NAME")
-        ->capture_default_str();
+    add_device_option(*app_, options_.device)->group(kUsualOptions);
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
     add_cuda_graphs_option(*app_, options_.cuda_graphs);
@@ -38,7 +36,8 @@ class RunVerb : public Verb {
             "With --parallel auto: actors to start, of which it picks; default: as many as "
             "there are GPUs, or as cores allow, 16 at most")
         ->check(whole(1, 1024))
-        ->type_name("N");
+        ->type_name("N")
+        ->group(kUsualOptions);
     add_task_deadline_option(*app_, options_.task_deadline);
     add_keep_logs_option(*app_, options_.log_folder);
     add_result_options(*app_, results_);
@@ -57,13 +56,13 @@ class RunVerb : public Verb {
     if (request_.model.empty()) throw UsageError("run needs --model");
     take_prompts(request_, "run");
     settle(request_);
-    if (actors_ > 0 && !request_.parallelism.automatic)
+    if (app_->count("--actors") > 0 && !request_.parallelism.automatic)
       throw UsageError("--actors goes with --parallel auto: else the degrees say how many");
     check_cuda_graphs(options_.cuda_graphs, options_.device);
     check_actors_per_gpu(options_.actors_per_gpu, options_.device);
     check_preview_options(*app_);
     settle_output(*app_, request_.request, results_);
-    check_outputs(results_, picture_count(request_));
+    check_outputs(results_, picture_count(request_), json() ? Report::json : Report::text);
     results_.owns_actors = true;
     Submission submission = make_submission(request_);
     ask_for_results(results_, submission.request);
@@ -115,6 +114,7 @@ class RunVerb : public Verb {
     cluster::Cluster cluster(options_);
     try {
       ActOnSignal stop(signals, [&] { cluster.stop(); });
+      const StartingView view(options_.actors, results_.quiet);
       cluster.wait_ready(ready_deadline(options_.actors));
     } catch (const std::exception& error) {
       if (!signals.caught()) throw;

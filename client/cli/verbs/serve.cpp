@@ -1,17 +1,22 @@
 #include <unistd.h>
 
+#include <array>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <csignal>
 #include <fstream>
 #include <iostream>
 #include <thread>
 
 #include "base/counted.h"
 #include "base/format.h"
+#include "base/log_line.h"
 #include "base/parse_number.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/model_option.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
+#include "models/spec/model_spec.h"
 #include "transport/control/own_keys.h"
 #include "web/caller.h"
 #include "web/gateway.h"
@@ -24,6 +29,36 @@
 
 namespace troupe::cli {
 namespace {
+
+/// Ends this process, as SIGTERM does, when standard input ends.
+class StdinWatch {
+ public:
+  explicit StdinWatch(bool wanted) {
+    if (!wanted) return;
+    stream_.assign(::dup(STDIN_FILENO));
+    read();
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  ~StdinWatch() {
+    io_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  StdinWatch(const StdinWatch&) = delete;
+  StdinWatch& operator=(const StdinWatch&) = delete;
+
+ private:
+  void read() {
+    stream_.async_read_some(boost::asio::buffer(piece_), [this](const auto& error, std::size_t) {
+      if (error) return static_cast<void>(::kill(::getpid(), SIGTERM));
+      read();
+    });
+  }
+
+  boost::asio::io_context io_{1};
+  boost::asio::posix::stream_descriptor stream_{io_};
+  std::array<char, 256> piece_{};
+  std::thread thread_;
+};
 
 class ServeVerb : public Verb {
  public:
@@ -65,26 +100,21 @@ class ServeVerb : public Verb {
                      "proxy for example (repeatable)")
         ->check(not_empty())
         ->type_name("NAME");
+    app_->add_flag("--end-with-stdin", end_with_stdin_,
+                   "End when standard input is closed: for a program that starts it and may be "
+                   "killed");
     app_->add_option("--max-connections", options_.max_connections, "At one time")
         ->check(whole(16, 100000))
         ->type_name("N")
         ->capture_default_str();
 #ifdef TROUPE_WITH_CLUSTER
     const std::string group = "A cluster of its own";
-    app_->add_option("--model", cluster_.model, "Start a cluster, and serve this model folder")
-        ->type_name("DIR")
+    add_model_option(*app_, cluster_.model, "Start a cluster, and serve this model folder")
         ->group(group);
-    app_->add_option("--actors", cluster_.actors, "With --model: actors to start")
-        ->check(whole(1, 1024))
-        ->type_name("N")
-        ->capture_default_str()
+    add_actors_option(*app_, cluster_.actors, 1, "With --model: actors to start")->group(group);
+    add_device_option(*app_, cluster_.device, "With --model: what actors compute on: cpu or cuda")
         ->group(group);
-    app_->add_option("--device", cluster_.device,
-                     "With --model: what actors compute on: cpu or cuda")
-        ->check(one_of({"cpu", "cuda"}))
-        ->type_name("NAME")
-        ->capture_default_str()
-        ->group(group);
+    add_model_plugin_option(*app_);
     add_threads_option(*app_, cluster_.threads_per_actor);
     add_actors_per_gpu_option(*app_, cluster_.actors_per_gpu);
     add_prompt_cache_option(*app_, cluster_.prompt_cache_bytes);
@@ -109,20 +139,26 @@ class ServeVerb : public Verb {
     if (options_.tls_certificate.empty() != options_.tls_key.empty())
       throw UsageError("--tls-cert and --tls-key go together");
 #ifdef TROUPE_WITH_CLUSTER
-    if (!cluster_.model.empty()) {
-      if (app_->get_option("--connect")->count() > 0 && std::getenv("TROUPE_ADDRESS") == nullptr)
+    const bool other = app_->count("--connect") > 0 && app_->count("--model") == 0;
+    if (!cluster_.model.empty() && !other) {
+      if (app_->count("--connect") > 0 && app_->count("--model") > 0 &&
+          std::getenv("TROUPE_ADDRESS") == nullptr)
         throw UsageError("--model starts a cluster: it does not go with --connect");
       return serve_own_cluster();
     }
     for (const char* option : {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu",
-                               "--prompt-cache", "--allow-models"})
+                               "--prompt-cache", "--model-plugin", "--allow-models"})
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) + " goes with --model only, which starts a cluster");
 #endif
     if (endpoints_.empty()) endpoints_.push_back(default_endpoint());
     for (const auto& endpoint : endpoints_)
       options_.clusters.push_back({checked_endpoint(endpoint), keys_});
+    options_.on_cluster = [](const std::string& endpoint, const std::string& why) {
+      log_line("the cluster " + endpoint + (why.empty() ? " is back" : " is gone: " + why));
+    };
     SignalWatch signals;
+    StdinWatch input(end_with_stdin_);
     const auto gateway = begin();
     ActOnSignal stop(signals, [&] { gateway->stop(); });
     for (const auto& cluster : options_.clusters) {
@@ -207,24 +243,25 @@ class ServeVerb : public Verb {
 #ifdef TROUPE_WITH_CLUSTER
   int serve_own_cluster() {
     check_actors_per_gpu(cluster_.actors_per_gpu, cluster_.device);
-    const auto absolute = [](const std::string& path) {
-      return std::filesystem::absolute(path).lexically_normal().string();
-    };
-    cluster_.model = absolute(cluster_.model);
+    cluster_.model = absolute_path(cluster_.model);
     read_model_folder(cluster_.model);
     // Who asks over HTTP may be somebody else: folders as a cluster on tcp takes them.
     cluster_.allow_models = {cluster_.model};
     for (const auto& folder : allow_models_)
-      cluster_.allow_models->push_back(absolute(folder));
+      cluster_.allow_models->push_back(absolute_path(folder));
     check_crowding(cluster_.actors, cluster_.threads_per_actor, cluster_.device);
     SignalWatch signals;
+    StdinWatch input(end_with_stdin_);
     cluster::Cluster cluster(cluster_);
     options_.clusters = {{cluster.endpoint(), ""}};
     const auto gateway = begin();
     std::string failure;
     std::thread side([&] {
       try {
-        cluster.wait_ready(ready_deadline(cluster_.actors));
+        {
+          const StartingView view(cluster_.actors, false);
+          cluster.wait_ready(ready_deadline(cluster_.actors));
+        }
         if (!signals.caught()) std::cout << ready_text(*gateway, cluster_.actors) << std::flush;
         cluster.run_until_stopped();
       } catch (const std::exception& error) {
@@ -250,6 +287,7 @@ class ServeVerb : public Verb {
   std::string keys_;
   std::string http_ = "127.0.0.1:7480";
   std::string new_key_;
+  bool end_with_stdin_ = false;
 };
 
 }  // namespace

@@ -32,17 +32,11 @@ class StartVerb : public Verb {
             "--listen", options_.listen,
             "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " + default_endpoint() + ")")
         ->type_name("ENDPOINT");
-    app_->add_option("--actors", options_.actors,
-                     "Actors to start; 0 = none here, all come with hosts that join")
-        ->check(whole(0, 1024))
-        ->type_name("N")
-        ->capture_default_str();
-    app_->add_option("--model", options_.model, "Model of the jobs that name none")
-        ->type_name("DIR");
-    app_->add_option("--device", options_.device, "What actors compute on: cpu or cuda")
-        ->check(one_of({"cpu", "cuda"}))
-        ->type_name("NAME")
-        ->capture_default_str();
+    add_model_plugin_option(*app_);
+    add_actors_option(*app_, options_.actors, 0,
+                      "Actors to start; 0 = none here, all come with hosts that join");
+    add_model_option(*app_, options_.model, "Model of the jobs that name none");
+    add_device_option(*app_, options_.device);
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
     add_cuda_graphs_option(*app_, options_.cuda_graphs);
@@ -155,17 +149,14 @@ class StartVerb : public Verb {
     }
     options_.listen = checked_endpoint(options_.listen, "--listen");
     check_metrics_port();
-    const auto absolute = [](std::string& path) {
-      if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
-    };
-    absolute(options_.model);
+    options_.model = absolute_path(options_.model);
     for (auto& plugin : options_.plugins) {
-      absolute(plugin);
+      plugin = absolute_path(plugin);
       if (!std::filesystem::exists(plugin))
         throw std::runtime_error("--plugin " + plugin + ": no such file");
     }
-    absolute(options_.journal);
-    absolute(log_);
+    options_.journal = absolute_path(options_.journal);
+    log_ = absolute_path(log_);
     if (options_.keys == control::kNoKeys) {
       // Clients say so, and trust whoever listens.
       if (options_.listen.starts_with("tcp://") && !options_.insecure)
@@ -174,7 +165,7 @@ class StartVerb : public Verb {
             "nobody for keys is started with --insecure");
       options_.keys.clear();
     }
-    absolute(options_.keys);
+    options_.keys = absolute_path(options_.keys);
     settle_security();
     make_log_folder(options_.log_folder);
     if (!options_.model.empty()) read_model_folder(options_.model);
@@ -261,6 +252,7 @@ class StartVerb : public Verb {
     const std::string name = "the cluster at " + cluster.endpoint();
     log(name + " begins with " + counted(options_.actors, "actor"));
     try {
+      const StartingView view(options_.actors, detach_);
       cluster.wait_ready(ready_deadline(options_.actors));
     } catch (const std::exception& error) {
       if (!signals.caught()) throw std::runtime_error(refusal(error.what()));

@@ -51,7 +51,7 @@ class SubmitVerb : public Verb {
     if (detach_) {
       refuse_with_detach();
     } else {
-      check_outputs(results_, picture_count(request_));
+      check_outputs(results_, picture_count(request_), json() ? Report::json : Report::text);
     }
     Submission submission = make_submission(request_);
     submission.detached = detach_;

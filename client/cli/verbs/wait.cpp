@@ -1,8 +1,17 @@
+#include <unistd.h>
+
 #include <chrono>
 #include <iostream>
+#include <set>
+#include <thread>
 
+#include "base/counted.h"
+#include "base/format.h"
+#include "base/text.h"
+#include "client/cli/cluster_view.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/follow.h"
+#include "client/cli/json.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {
@@ -14,18 +23,21 @@ class WaitVerb : public Verb {
       : Verb(parent, "wait",
              "Follow a job that was handed in with --detach, and write its pictures") {
     app_->add_option("ID", id_, "The job, as `troupe submit --detach` and `troupe jobs` name it");
+    app_->add_flag("--all", all_,
+                   "All jobs that have not ended: say how each ends, and write nothing");
     add_connect_option(*app_, target_);
     add_result_options(*app_, results_);
     set_footer(
         "--save-latents needs a job that was handed in with it. Ctrl-C and --timeout leave the job "
-        "alone.",
-        {"troupe wait 3 --output dog.png"}, "commands.md#wait");
+        "alone. The exit code of --all is 1 where a job failed or was cancelled.",
+        {"troupe wait 3 --output dog.png", "troupe wait --all --timeout 600"}, "commands.md#wait");
   }
 
   int run() override {
+    if (all_) return wait_for_all();
     const std::uint64_t job = checked_job_id("wait", id_);
     checked_endpoint(target_.endpoint);
-    check_outputs(results_, 1);
+    check_outputs(results_, 1, json() ? Report::json : Report::text);
     results_.cancels = false;
     const SignalWatch signals;
     Client client = connect(target_);
@@ -35,6 +47,58 @@ class WaitVerb : public Verb {
   }
 
  private:
+  int wait_for_all() {
+    for (const char* option : {"ID", "--output", "--fps", "--save-latents"})
+      if (app_->count(option) > 0)
+        throw UsageError(std::string(option) + " does not go with --all, which writes nothing");
+    const SignalWatch signals;
+    Client client = connect(target_);
+    const auto deadline = std::chrono::steady_clock::now() +
+                          std::chrono::duration_cast<std::chrono::milliseconds>(
+                              std::chrono::duration<double>(results_.timeout_seconds));
+    std::set<std::uint64_t> waited;
+    auto ended = nlohmann::json::array();
+    bool good = true;
+    for (;;) {
+      std::size_t left = 0;
+      for (const JobInfo& job : take(client.jobs())) {
+        const bool over =
+            job.state == "succeeded" || job.state == "failed" || job.state == "cancelled";
+        if (!over) {
+          waited.insert(job.id);
+          ++left;
+        } else if (waited.erase(job.id) > 0) {
+          good = good && job.state == "succeeded";
+          if (json())
+            ended.push_back({{"job", job.id}, {"state", job.state}, {"cause", job.cause}});
+          else
+            std::cout << "job " << job.id << " "
+                      << coloured(job.state, state_colour(job.state), STDOUT_FILENO)
+                      << (job.cause.empty() ? "" : ": " + one_line(job.cause)) << std::endl;
+        }
+      }
+      if (left == 0) break;
+      std::string why;
+      if (signals.caught() != 0)
+        why = "interrupted";
+      else if (std::chrono::steady_clock::now() >= deadline)
+        why = "timeout";
+      if (!why.empty())
+        throw CommandError(
+            Error{why, fmt::format("stopped waiting{}: {} {} on",
+                                   why == "timeout" ? " at the --timeout of " +
+                                                          seconds_text(results_.timeout_seconds)
+                                                    : "",
+                                   counted(left, "job"), left == 1 ? "goes" : "go")},
+            signals.caught() != 0 ? signals.exit_code() : kFailed);
+      std::this_thread::sleep_for(kAskJobsAgain);
+    }
+    if (json()) print_json({{"jobs", ended}});
+    return good ? kOk : kFailed;
+  }
+
+  static constexpr std::chrono::milliseconds kAskJobsAgain{300};
+  bool all_ = false;
   std::string id_;
   Target target_;
   ResultOptions results_;

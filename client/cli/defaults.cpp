@@ -1,0 +1,142 @@
+#include "client/cli/defaults.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "base/suggest.h"
+#include "client/cli/files.h"
+#include "client/cli/verb.h"
+
+namespace troupe::cli {
+namespace {
+
+using Values = std::vector<std::string>;
+constexpr std::size_t kMostDefaults = std::size_t{1} << 20;
+
+/// What is set so, "" where nothing is.
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Names of options that values can be set of.
+Values option_names(const CLI::App& app) {
+  Values names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames())
+      if (name != "help") names.push_back(name);
+  return names;
+}
+
+bool has_option(const CLI::App& app, const std::string& name) {
+  const auto names = option_names(app);
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// As if the values were the option's own default: it does not count as given.
+void set_default(CLI::Option& option, const Values& values, const std::string& from) {
+  try {
+    for (const std::string& value : values)
+      option.add_result(value);
+    option.run_callback();
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(from + ": " + parse_error_text(error.what()));
+  }
+  option.clear();
+  option.default_str(CLI::detail::join(values, " "));
+}
+
+/// Names with the dashes that they have as options.
+std::string dashed(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+/// The settings for one verb; those of its section go before the others.
+std::map<std::string, Values> settings_for(CLI::App& verb, const std::string& path) {
+  std::vector<CLI::ConfigItem> items;
+  try {
+    std::istringstream text(read_file(path, kMostDefaults));
+    items = CLI::ConfigBase().from_config(text);
+  } catch (const CLI::Error& error) {
+    throw std::runtime_error(path + ": " + error.what());
+  }
+  const auto& verbs = *verb.get_parent();
+  std::map<std::string, Values> common, own;
+  for (CLI::ConfigItem& item : items) {
+    if (item.name == "++" || item.name == "--") continue;  // a section begins, or ends
+    const std::string name = dashed(item.name);
+    if (item.parents.size() > 1) throw UsageError(path + ": sections are [COMMAND]");
+    if (item.parents.empty()) {
+      Values known;
+      for (const CLI::App* one : verbs.get_subcommands(nullptr))
+        for (auto& option : option_names(*one))
+          known.push_back(option);
+      if (std::find(known.begin(), known.end(), name) == known.end())
+        throw UsageError(path + ": " + name + " is no command's option" +
+                         did_you_mean(name, known));
+      if (has_option(verb, name)) common[name] = item.inputs;
+      continue;
+    }
+    const std::string& section = item.parents.front();
+    const CLI::App* meant = nullptr;
+    Values known;
+    for (const CLI::App* one : verbs.get_subcommands(nullptr)) {
+      known.push_back(one->get_name());
+      if (one->get_name() == section) meant = one;
+    }
+    if (meant == nullptr)
+      throw UsageError(path + ": section " + section + " is no command" +
+                       did_you_mean(section, known));
+    if (!has_option(*meant, name))
+      throw UsageError(path + ": " + name + " is no option of " + section +
+                       did_you_mean(name, option_names(*meant)));
+    if (meant == &verb) own[name] = item.inputs;
+  }
+  own.merge(common);
+  return own;
+}
+
+}  // namespace
+
+std::string defaults_file() {
+  namespace fs = std::filesystem;
+  if (const char* named = std::getenv("TROUPE_CONFIG")) return named;
+  fs::path folder = variable("XDG_CONFIG_HOME");
+  if (folder.empty() && !variable("HOME").empty()) folder = fs::path(variable("HOME")) / ".config";
+  if (!folder.is_absolute()) return "";
+  const auto path = folder / "troupe/config.toml";
+  std::error_code ignored;
+  return fs::exists(path, ignored) ? path.string() : "";
+}
+
+std::string variable_of(const std::string& option) {
+  std::string name = "TROUPE_";
+  for (const char c : option.substr(std::min(option.find_first_not_of('-'), option.size())))
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+void take_defaults(CLI::App& verb) {
+  const std::string path = defaults_file();
+  const auto settings = path.empty() ? std::map<std::string, Values>{} : settings_for(verb, path);
+  for (const std::string& name : option_names(verb)) {
+    CLI::Option& option = *verb.get_option("--" + name);
+    const std::string set = variable_of(name);
+    // Others are read by CLI11 itself.
+    const std::string value = option.get_envname().empty() ? variable(set.c_str()) : "";
+    if (!value.empty()) {
+      set_default(option, {value}, set);
+    } else if (const auto found = settings.find(name); found != settings.end()) {
+      set_default(option, found->second, path);
+    }
+  }
+}
+
+}  // namespace troupe::cli

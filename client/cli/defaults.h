@@ -1,0 +1,23 @@
+#pragma once
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace troupe::cli {
+
+/// The file of defaults: TROUPE_CONFIG, else `troupe/config.toml` in XDG_CONFIG_HOME or ~/.config;
+/// "" where there is none.
+std::string defaults_file();
+
+/// TROUPE_STEPS for --steps.
+std::string variable_of(const std::string& option);
+
+/// Gives the verb's options the defaults that the user has set: in the environment (variable_of),
+/// else in the file, under [VERB] or before the first section. The file is TOML as CLI11 reads it,
+/// with names of options without dashes in front. Throws UsageError for a name that no option has
+/// and a value that the option does not take, std::runtime_error for a file that cannot be read.
+void take_defaults(CLI::App& verb);
+
+}  // namespace troupe::cli

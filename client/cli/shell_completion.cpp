@@ -1,0 +1,379 @@
+#include "client/cli/shell_completion.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "base/format.h"
+#include "client/cli/checks.h"
+#include "client/cli/defaults.h"
+
+namespace troupe::cli {
+namespace {
+
+/// What may stand behind an option, or in an argument's place.
+enum class ValueKind { none, text, words, file, folder, job };
+
+struct CompletedOption {
+  std::vector<std::string> names;  // with dashes; none of an argument
+  ValueKind kind = ValueKind::none;
+  std::vector<std::string> words;
+  std::string ending;  // of a file: ".png"; "" = any
+  std::string type;
+  std::string summary;
+  bool repeated = false;
+};
+
+/// The first sentence, short enough for a list of choices.
+std::string summary_of(const std::string& text) {
+  constexpr std::size_t kLongest = 70;
+  std::string line = text.substr(0, text.find_first_of(";:("));
+  if (line.size() > kLongest) line = line.substr(0, line.rfind(' ', kLongest));
+  line.erase(line.find_last_not_of(" .,") + 1);
+  return line;
+}
+
+CompletedOption completed(CLI::Option& option) {
+  CompletedOption one;
+  for (const std::string& name : option.get_lnames())
+    one.names.push_back("--" + name);
+  for (const std::string& name : option.get_snames())
+    one.names.push_back("-" + name);
+  one.summary = summary_of(option.get_description());
+  one.repeated = option.get_expected_max() > 1;
+  if (option.get_items_expected_max() == 0) return one;
+  const std::string name = option.get_positional() ? option.get_name() : option.get_type_name();
+  one.type = name;
+  one.words = words_of(option);
+  const auto dot = name.rfind('.');
+  if (!one.words.empty()) {
+    one.kind = ValueKind::words;
+  } else if (name == "DIR" || name == "MODEL") {
+    one.kind = ValueKind::folder;
+  } else if (dot != std::string::npos || name.starts_with("FILE")) {
+    one.kind = ValueKind::file;
+    if (dot != std::string::npos) one.ending = name.substr(dot);
+  } else if (option.get_positional() && name == "ID") {
+    one.kind = ValueKind::job;
+  } else {
+    one.kind = ValueKind::text;
+  }
+  return one;
+}
+
+std::vector<CompletedOption> options_of_verb(CLI::App& verb, bool positional) {
+  std::vector<CompletedOption> options;
+  for (CLI::Option* option : verb.get_options())
+    if (option->get_positional() == positional && (positional || option->nonpositional()))
+      options.push_back(completed(*option));
+  return options;
+}
+
+std::vector<CLI::App*> verbs_of(CLI::App& troupe) {
+  return troupe.get_subcommands(nullptr);
+}
+
+std::string joined_by(const std::vector<std::string>& words, const char* between) {
+  return CLI::detail::join(words, between);
+}
+
+/// Inside '…' of a shell.
+std::string quoted(const std::string& text, const char* quote) {
+  std::string out;
+  for (const char c : text)
+    out += c == '\'' ? std::string(quote) : std::string(1, c);
+  return out;
+}
+
+/// Of a job's number: those that the cluster knows.
+constexpr const char* kJobs =
+    "troupe jobs --json 2>/dev/null | sed -n 's/^ *\"id\": \\([0-9]*\\),*$/\\1/p'";
+
+std::string bash_value(const CompletedOption& option) {
+  switch (option.kind) {
+    case ValueKind::words:
+      return "COMPREPLY=($(compgen -W '" + joined_by(option.words, " ") + "' -- \"$cur\"))";
+    case ValueKind::folder:
+      return "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\"))";
+    case ValueKind::file:
+      return "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\") $(compgen -f -X '!*" +
+             option.ending + "' -- \"$cur\"))";
+    case ValueKind::job:
+      return fmt::format("COMPREPLY=($(compgen -W \"$({})\" -- \"$cur\"))", kJobs);
+    default:
+      return ":";
+  }
+}
+
+std::string bash_script(CLI::App& troupe) {
+  std::vector<std::string> names;
+  std::string cases;
+  for (CLI::App* verb : verbs_of(troupe)) {
+    names.push_back(verb->get_name());
+    std::vector<std::string> words;
+    std::string values;
+    for (const auto& option : options_of_verb(*verb, false)) {
+      words.insert(words.end(), option.names.begin(), option.names.end());
+      if (option.kind != ValueKind::none)
+        values += fmt::format("        {}) {}; return ;;\n", joined_by(option.names, "|"),
+                              bash_value(option));
+    }
+    std::string argument;
+    for (const auto& option : options_of_verb(*verb, true))
+      if (option.kind != ValueKind::text && argument.empty())
+        argument = "      [[ $cur != -* ]] && { " + bash_value(option) + "; return; }\n";
+    cases += fmt::format("    {})\n      case $prev in\n{}      esac\n{}      words='{}' ;;\n",
+                         verb->get_name(), values, argument, joined_by(words, " "));
+  }
+  const auto all = joined_by(names, " ");
+  return "# Completes `troupe` in bash. Made by `troupe completion bash`.\n"
+         "_troupe() {\n"
+         "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= words= i\n"
+         "  if [[ $cur == = ]]; then cur=; elif [[ $prev == = ]]; then "
+         "prev=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
+         "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
+         "    if [[ ${COMP_WORDS[i]} != -* && ${COMP_WORDS[i]} != help ]]; then "
+         "verb=${COMP_WORDS[i]}; break; fi\n"
+         "  done\n"
+         "  COMPREPLY=()\n"
+         "  case $verb in\n"
+         "    '') words='" +
+         all + " help --help --version' ;;\n" + cases +
+         "  esac\n"
+         "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+         "}\n"
+         "complete -F _troupe troupe\n";
+}
+
+std::string zsh_value(const CompletedOption& option) {
+  switch (option.kind) {
+    case ValueKind::words:
+      return "(" + joined_by(option.words, " ") + ")";
+    case ValueKind::folder:
+      return "_files -/";
+    case ValueKind::file:
+      return option.ending.empty() ? "_files" : "_files -g \"*" + option.ending + "\"";
+    case ValueKind::job:
+      return "_troupe_jobs";
+    default:
+      return " ";
+  }
+}
+
+/// Inside '…[…]' of _arguments.
+std::string zsh_text(const std::string& text) {
+  std::string out;
+  for (const char c : quoted(text, "'\\''")) {
+    if (c == '[' || c == ']' || c == ':') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string zsh_script(CLI::App& troupe) {
+  std::string verbs, cases;
+  for (CLI::App* verb : verbs_of(troupe)) {
+    verbs += fmt::format("    '{}:{}'\n", verb->get_name(),
+                         quoted(summary_of(verb->get_description()), "'\\''"));
+    cases += fmt::format("    {})\n      _arguments", verb->get_name());
+    for (const auto& option : options_of_verb(*verb, false))
+      for (const std::string& name : option.names) {
+        cases += fmt::format(" \\\n        '{}{}[{}]", option.repeated ? "*" : "", name,
+                             zsh_text(option.summary));
+        if (option.kind != ValueKind::none)
+          cases += fmt::format(":{}:{}", zsh_text(option.type), zsh_value(option));
+        cases += "'";
+      }
+    for (const auto& option : options_of_verb(*verb, true))
+      cases += fmt::format(" \\\n        '{}:{}:{}'", option.repeated ? "*" : "",
+                           zsh_text(option.type), zsh_value(option));
+    cases += " ;;\n";
+  }
+  return "#compdef troupe\n"
+         "# Completes `troupe` in zsh. Made by `troupe completion zsh`.\n"
+         "_troupe_jobs() {\n  compadd -- $(" +
+         std::string(kJobs) +
+         ")\n}\n"
+         "_troupe() {\n"
+         "  local -a verbs\n"
+         "  verbs=(\n" +
+         verbs +
+         "    'help:Tell the options of a command'\n  )\n"
+         "  if (( CURRENT == 2 )); then\n"
+         "    _describe command verbs\n"
+         "    return\n"
+         "  fi\n"
+         "  shift words\n"
+         "  (( CURRENT-- ))\n"
+         "  case $words[1] in\n"
+         "    help) _describe command verbs ;;\n" +
+         cases +
+         "  esac\n"
+         "}\n"
+         "if [[ $funcstack[1] == _troupe ]]; then _troupe \"$@\"; else compdef _troupe troupe; "
+         "fi\n";
+}
+
+std::string fish_value(const CompletedOption& option) {
+  switch (option.kind) {
+    case ValueKind::none:
+      return "";
+    case ValueKind::words:
+      return " -x -a '" + joined_by(option.words, " ") + "'";
+    case ValueKind::folder:
+      return " -x -a '(__fish_complete_directories)'";
+    case ValueKind::file:
+      return option.ending.empty() ? " -r -F"
+                                   : " -r -f -a '(__fish_complete_suffix " + option.ending + ")'";
+    case ValueKind::job:
+      return fmt::format(" -x -a '({})'", quoted(kJobs, "\\'"));
+    case ValueKind::text:
+      return " -x";
+  }
+  return "";
+}
+
+std::string fish_script(CLI::App& troupe) {
+  std::string out =
+      "# Completes `troupe` in fish. Made by `troupe completion fish`.\n"
+      "complete -c troupe -f\n"
+      "complete -c troupe -n __fish_use_subcommand -l help -l version\n";
+  for (CLI::App* verb : verbs_of(troupe)) {
+    const std::string name = verb->get_name();
+    out += fmt::format("complete -c troupe -n __fish_use_subcommand -a {} -d '{}'\n", name,
+                       quoted(summary_of(verb->get_description()), "\\'"));
+    const std::string within =
+        fmt::format("complete -c troupe -n '__fish_seen_subcommand_from {}'", name);
+    for (const auto& option : options_of_verb(*verb, false)) {
+      out += within;
+      for (const std::string& spelled : option.names)
+        out += spelled.starts_with("--") ? " -l " + spelled.substr(2) : " -s " + spelled.substr(1);
+      out += fish_value(option) + " -d '" + quoted(option.summary, "\\'") + "'\n";
+    }
+    for (const auto& option : options_of_verb(*verb, true))
+      if (option.kind != ValueKind::text) out += within + fish_value(option) + "\n";
+  }
+  return out;
+}
+
+/// One beyond ASCII, of well-formed UTF-8, as groff takes it. `at` ends at its last byte.
+std::string roff_letter(const std::string& text, std::size_t& at) {
+  const auto first = static_cast<unsigned char>(text[at]);
+  const int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
+  unsigned code = first & (0x3fu >> more);
+  for (int i = 0; i < more && at + 1 < text.size(); ++i)
+    code = code << 6 | (static_cast<unsigned char>(text[++at]) & 0x3fu);
+  return fmt::format("\\[u{:04X}]", code);
+}
+
+/// Text of a manual page: no letter of it is taken for a request.
+std::string roff(const std::string& text) {
+  std::string out;
+  bool begins = true;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (begins && (c == '.' || c == '\'')) out += "\\&";
+    if (static_cast<unsigned char>(c) >= 0xc0)
+      out += roff_letter(text, at);
+    else if (c == '\\')
+      out += "\\e";
+    else if (c == '-')
+      out += "\\-";
+    else
+      out += c;
+    begins = c == '\n';
+  }
+  return out;
+}
+
+std::string roff_head(const std::string& name, const std::string& summary) {
+  return fmt::format(".TH \"{}\" 1 \"\" \"troupe " TROUPE_VERSION
+                     "\" \"Troupe\"\n.SH NAME\n{} \\- {}\n",
+                     name, roff(name), roff(summary));
+}
+
+std::string roff_option(const CLI::Option& option) {
+  std::string names;
+  for (const std::string& name : option.get_snames())
+    names += (names.empty() ? "" : ", ") + ("\\fB\\-" + roff(name) + "\\fR");
+  for (const std::string& name : option.get_lnames())
+    names += (names.empty() ? "" : ", ") + ("\\fB\\-\\-" + roff(name) + "\\fR");
+  if (option.get_positional()) names = "\\fI" + roff(option.get_name()) + "\\fR";
+  const bool takes = option.get_items_expected_max() > 0 && !option.get_positional();
+  if (takes) names += " \\fI" + roff(option.get_type_name()) + "\\fR";
+  std::string text = ".TP\n" + names + "\n" + roff(option.get_description()) + ".\n";
+  if (takes && !option.get_default_str().empty())
+    text += "Default: " + roff(option.get_default_str()) + ".\n";
+  if (!option.get_envname().empty()) text += "Also from " + roff(option.get_envname()) + ".\n";
+  return text;
+}
+
+/// Paragraphs; lines that are indented, as examples, stand as they are.
+std::string roff_paragraphs(const std::string& text) {
+  std::string out;
+  bool plain = false;  // inside lines that stand as they are
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const bool indented = line.starts_with("  ");
+    if (indented != plain) out += indented ? ".PP\n.nf\n.RS 2\n" : ".RE\n.fi\n";
+    plain = indented;
+    out += line.empty() ? ".PP\n" : roff(indented ? line.substr(2) : line) + "\n";
+  }
+  return out + (plain ? ".RE\n.fi\n" : "");
+}
+
+}  // namespace
+
+std::string completion_script(CLI::App& troupe, Shell shell) {
+  switch (shell) {
+    case Shell::bash:
+      return bash_script(troupe);
+    case Shell::zsh:
+      return zsh_script(troupe);
+    case Shell::fish:
+      return fish_script(troupe);
+  }
+  return "";
+}
+
+std::string manual_page(CLI::App& troupe) {
+  std::string page = roff_head("troupe", "diffusion transformers on a cluster of actors");
+  page += ".SH SYNOPSIS\n\\fBtroupe\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR]\n.SH COMMANDS\n";
+  for (CLI::App* verb : verbs_of(troupe))
+    page += ".TP\n\\fBtroupe\\-" + roff(verb->get_name()) + "\\fR(1)\n" +
+            roff(verb->get_description()) + "\n";
+  return page + ".SH NOTES\n" + roff_paragraphs(troupe.get_footer());
+}
+
+std::string manual_page(CLI::App& troupe, CLI::App& verb) {
+  const std::string name = troupe.get_name() + "-" + verb.get_name();
+  std::string page = roff_head(name, verb.get_description());
+  page += ".SH SYNOPSIS\n\\fBtroupe " + roff(verb.get_name()) + "\\fR [\\fIOPTIONS\\fR]";
+  for (const CLI::Option* option : verb.get_options())
+    if (option->get_positional()) page += " [\\fI" + roff(option->get_name()) + "\\fR]";
+  page += "\n";
+  std::string arguments;
+  for (const CLI::Option* option : verb.get_options())
+    if (option->get_positional()) arguments += roff_option(*option);
+  if (!arguments.empty()) page += ".SH ARGUMENTS\n" + arguments;
+  for (const std::string& group : verb.get_groups()) {
+    std::string options;
+    for (const CLI::Option* option : verb.get_options())
+      if (option->nonpositional() && option->get_group() == group) options += roff_option(*option);
+    if (options.empty()) continue;
+    std::string heading = group == "Options" ? "OPTIONS" : group.substr(0, group.find(" ("));
+    std::ranges::transform(heading, heading.begin(),
+                           [](unsigned char c) { return std::toupper(c); });
+    page += ".SH " + roff(heading) + "\n" + options;
+  }
+  page += ".SH NOTES\n" + roff_paragraphs(verb.get_footer());
+  return page + ".SH ENVIRONMENT\nAn option's default can be set in a variable, as " +
+         roff(variable_of("--threads-per-actor")) +
+         " for \\-\\-threads\\-per\\-actor, or in ~/.config/troupe/config.toml.\n"
+         ".SH SEE ALSO\n\\fBtroupe\\fR(1)\n";
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <torch/headeronly/version.h>
+
+#include <filesystem>
+#include <string>
+
+#include "models/dit/user_networks.h"
+#include "models/samplers/user_samplers.h"
+#include "models/spec/model_plugin.h"
+
+// The half of a model plugin that computes. It lies beside the half that models/spec/model_plugin.h
+// speaks of: libNAME.so and libNAME_network.so.
+
+namespace troupe::models {
+
+/// What a plugin's entry point adds to, by the names that the other half has brought.
+class NetworkRegistry {
+ public:
+  void add_transformer(const std::string& class_name, MakeNetwork make);
+  /// By the sampler's short name.
+  void add_sampler(const std::string& name, MakeSampler make);
+};
+
+/// TROUPE_NETWORK_PLUGIN(add): in one source file of libNAME_network.so, with a function
+/// `void add(troupe::models::NetworkRegistry&)`.
+#define TROUPE_NETWORK_BUILD TROUPE_MODEL_BUILD " LibTorch " TORCH_VERSION
+#define TROUPE_NETWORK_LAYOUT                                                     \
+  (TROUPE_MODEL_LAYOUT ^                                                          \
+   troupe::spec::plugin::layout_of(                                               \
+       {sizeof(troupe::models::StagePart), sizeof(troupe::models::CallTokens),    \
+        sizeof(troupe::models::EncoderOutput), sizeof(troupe::models::StepInput), \
+        sizeof(troupe::models::WeightLoader), sizeof(troupe::kernels::Linear),    \
+        sizeof(troupe::models::SamplerRun), sizeof(troupe::models::NetworkRegistry)}))
+#define TROUPE_NETWORK_PLUGIN(add_to)                                                         \
+  extern "C" [[gnu::visibility("default")]] const void* troupe_network_plugin() {             \
+    using Registry = troupe::models::NetworkRegistry;                                         \
+    static const troupe::spec::plugin::Description<Registry> description{                     \
+        troupe::spec::plugin::kModelAbi, sizeof(troupe::spec::plugin::Description<Registry>), \
+        TROUPE_NETWORK_BUILD, TROUPE_NETWORK_LAYOUT, add_to};                                 \
+    return &description;                                                                      \
+  }
+
+/// Opens libNAME_network.so beside the model plugin libNAME.so, which is open. Throws as
+/// spec::open_model_plugin.
+void open_network_plugin(const std::filesystem::path& model_plugin);
+
+}  // namespace troupe::models

@@ -1,0 +1,240 @@
+// What helps a person at a shell: completion, manual pages, defaults, colours, names of elsewhere.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/client/fake_controller.h"
+#include "tests/client/run_command.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+const std::string kTinyFolder = TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart";
+
+bool installed(const std::string& program) {
+  return std::system(("command -v " + program + " > /dev/null 2>&1").c_str()) == 0;
+}
+
+/// A script of the command's own, for a shell to read.
+std::string script_for(const std::string& shell, const Scratch& scratch) {
+  const auto made = troupe::testing::troupe("completion " + shell);
+  REQUIRE(made.exit_code == 0);
+  std::ofstream(scratch / shell) << made.out;
+  return scratch / shell;
+}
+
+}  // namespace
+
+TEST_CASE("bash completes commands, options, words, files and folders") {
+  const Scratch scratch;
+  const auto script = script_for("bash", scratch);
+  std::filesystem::create_directory(scratch.path / "models");
+  std::ofstream(scratch / "one.png") << "x";
+  std::ofstream(scratch / "two.txt") << "x";
+  const auto choices = [&](const std::string& words) {
+    std::ofstream(scratch / "ask")
+        << "source " << script << "\ncd " << scratch.path.string() << "\nCOMP_WORDS=(" << words
+        << ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_troupe 2>/dev/null\necho "
+           "\"${COMPREPLY[@]}\"\n";
+    return run_command("bash --norc " + scratch / "ask").out;
+  };
+  CHECK(choices("troupe su") == "submit\n");
+  CHECK(has(choices("troupe ''"), "run start"));
+  CHECK(choices("troupe run --neg") == "--negative-prompt\n");
+  CHECK(choices("troupe run --device ''") == "cpu cuda\n");
+  CHECK(choices("troupe run --method = pipe") == "pipefusion\n");
+  CHECK(choices("troupe start --model mo") == "models\n");
+  CHECK(choices("troupe run --preview o") == "one.png\n");
+  CHECK(choices("troupe run --preview t") == "\n");
+  CHECK(choices("troupe completion f") == "fish\n");
+}
+
+TEST_CASE("zsh and fish read their scripts, where they are installed") {
+  const Scratch scratch;
+  for (const std::string shell : {"zsh", "fish"}) {
+    const auto script = script_for(shell, scratch);
+    if (!installed(shell)) {
+      MESSAGE(shell << " is not installed: its script was made, and not read");
+      continue;
+    }
+    const auto read = run_command(shell + " --no-exec " + script);
+    INFO(read.err);
+    CHECK(read.exit_code == 0);
+  }
+}
+
+TEST_CASE("manual pages: one for each command, which groff takes without a warning") {
+  const Scratch scratch;
+  const auto made = troupe::testing::troupe("man --write " + scratch / "man1");
+  REQUIRE(made.exit_code == 0);
+  for (const char* page : {"troupe.1", "troupe-run.1", "troupe-top.1"})
+    CHECK(std::filesystem::exists(scratch.path / "man1" / page));
+  CHECK(has(read_all(scratch / "man1/troupe-run.1"), ".SH USUAL OPTIONS"));
+  CHECK(troupe::testing::troupe("man nonsense").exit_code == 2);
+  if (!installed("groff")) return;
+  for (const auto& page : std::filesystem::directory_iterator(scratch.path / "man1")) {
+    const auto shown = run_command("groff -man -Tutf8 -ww -P-c " + page.path().string());
+    INFO(page.path() << ": " << shown.err);
+    CHECK(shown.exit_code == 0);
+    CHECK(shown.err.empty());
+  }
+}
+
+TEST_CASE("defaults: the command line, else the environment, else the file, else our own") {
+  const Scratch scratch;
+  std::ofstream(scratch / "config.toml")
+      << "# mine\nsteps = 7\nmodel = \"" << kTinyFolder
+      << "\"\n[plan]\nheight = 64\nwidth = 96\n[run]\nsteps = 9\n";
+  const std::string file = "TROUPE_CONFIG=" + scratch / "config.toml";
+  const auto plan = [&](const std::string& arguments, const std::string& before) {
+    const auto result = troupe::testing::troupe("plan --json " + arguments, before);
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
+    return nlohmann::json::parse(result.out);
+  };
+  CHECK(plan("", file)["steps"] == 7);
+  CHECK(plan("", file)["height"] == 64);
+  CHECK(plan("", file)["width"] == 96);
+  CHECK(plan("", file + " TROUPE_STEPS=5")["steps"] == 5);
+  CHECK(plan("--steps 3", file + " TROUPE_STEPS=5")["steps"] == 3);
+  CHECK(plan("-m " + kTinyFolder, "TROUPE_CONFIG=")["steps"] == 20);
+  // In its usual place.
+  std::filesystem::create_directory(scratch.path / "troupe");
+  std::filesystem::copy(scratch.path / "config.toml", scratch.path / "troupe/config.toml");
+  CHECK(plan("", "XDG_CONFIG_HOME=" + scratch.path.string())["steps"] == 7);
+  // A default is none that is given: it contradicts nothing.
+  CHECK(plan("--timesteps 900,500,100", file)["steps"] == 3);
+  CHECK(has(troupe::testing::troupe("run --help", file).out, "--steps N=9"));
+}
+
+TEST_CASE("defaults that make no sense are named with where they stand") {
+  const Scratch scratch;
+  const auto refused = [&](const std::string& text, const std::string& before,
+                           const std::string& what) {
+    std::ofstream(scratch / "c.toml") << text;
+    const auto result = troupe::testing::troupe(
+        "plan -m " + kTinyFolder,
+        "TROUPE_CONFIG=" + (text.empty() ? "" : scratch / "c.toml") + before);
+    INFO(result.err);
+    CHECK(result.exit_code == 2);
+    CHECK(has(result.err, what));
+  };
+  refused("steps = many\n", "", "c.toml: --steps: \"many\" is not a number");
+  refused("stpes = 7\n", "", "c.toml: stpes is no command's option; did you mean steps?");
+  refused("[paln]\nsteps = 7\n", "", "c.toml: section paln is no command; did you mean plan?");
+  refused("[run]\nfrom = 7\n", "", "c.toml: from is no option of run");
+  refused("", " TROUPE_STEPS=many", "TROUPE_STEPS: --steps: \"many\" is not a number");
+  // Another command's are not looked at.
+  std::ofstream(scratch / "c.toml") << "[run]\nsteps = many\n";
+  CHECK(troupe::testing::troupe("plan -m " + kTinyFolder, "TROUPE_CONFIG=" + scratch / "c.toml")
+            .exit_code == 0);
+  const auto none = troupe::testing::troupe("plan", "TROUPE_CONFIG=" + scratch / "none.toml");
+  CHECK(none.exit_code == 1);
+  CHECK(has(none.err, "none.toml: No such file"));
+}
+
+TEST_CASE("words of Ray, diffusers and stable-diffusion.cpp are answered with ours") {
+  const auto says = [](const std::string& arguments, const std::string& what) {
+    const auto result = troupe::testing::troupe(arguments);
+    INFO(result.err);
+    CHECK(result.exit_code == 2);
+    CHECK(has(result.err, what));
+  };
+  says("up", "unknown command up: here it is troupe start");
+  says("txt2img -p x", "unknown command txt2img: here it is troupe run");
+  says("run --sampling-method euler_a", "here it is --sampler");
+  says("run --prompt x --elsewhere", "unknown option --elsewhere (see");
+  says("run --connect x", "--connect");
+  says("status --follow", "unknown option --follow; --follow is an option of `troupe logs`");
+}
+
+TEST_CASE("the usual options come first in --help of run") {
+  const auto help = troupe::testing::troupe("run --help").out;
+  const auto usual = help.find("Usual options:"), others = help.find("\nPicture:");
+  REQUIRE(usual != std::string::npos);
+  REQUIRE(others != std::string::npos);
+  CHECK(usual < others);
+  const auto first = help.substr(usual, others - usual);
+  for (const char* option : {"-m,--model", "-p,--prompt", "-H,--height", "-W,--width", "--steps",
+                             "-s,--seed", "-o,--output", "--guidance", "--sampler", "--device"})
+    CHECK(has(first, option));
+}
+
+TEST_CASE("colours: on a terminal, unless NO_COLOR is set") {
+  FakeController controller;
+  controller.on(wire::Kind::list_jobs, [&](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    wire::JobList list;
+    list.jobs.push_back({3, wire::JobState::failed, "p", 2, 5, 20, 1.5, "died"});
+    c.server().reply(peer, header, list);
+  });
+  const std::string address = "TERM=xterm TROUPE_ADDRESS=" + controller.endpoint();
+  CHECK(has(troupe_on_terminal("jobs", 100, "NO_COLOR= " + address), "\x1b[31mfailed\x1b[0m"));
+  CHECK(!has(troupe_on_terminal("jobs", 100, "NO_COLOR=1 " + address), "\x1b[3"));
+  CHECK(
+      !has(troupe_on_terminal("jobs", 100, "NO_COLOR= TERM=dumb " + address.substr(11)), "\x1b[3"));
+  CHECK(!has(troupe::testing::troupe("jobs", address).out, "\x1b["));
+}
+
+TEST_CASE("inspect MODELDIR: what the model is and what it takes") {
+  const auto json = troupe::testing::troupe("inspect --json " + kTinyFolder);
+  INFO(json.err);
+  REQUIRE(json.exit_code == 0);
+  const auto model = nlohmann::json::parse(json.out);
+  CHECK(model["pipeline"] == "PixArtAlphaPipeline");
+  CHECK(model["parts"].size() == 3);
+  CHECK(model["parts"][0]["parameters"].get<std::uint64_t>() > 1000);
+  CHECK(model["memory"]["float32"] > model["memory"]["bfloat16"]);
+  CHECK(model["degrees"]["cfg"] == 2);
+  CHECK(model["methods"] == nlohmann::json({"exact", "pipefusion", "distrifusion"}));
+  const auto text = troupe::testing::troupe("inspect " + kTinyFolder).out;
+  for (const char* word : {"PixArtAlphaPipeline", "transformer", "text_encoder", "vae", "degrees"})
+    CHECK(has(text, word));
+  CHECK(troupe::testing::troupe("inspect " TROUPE_SOURCE_DIR "/docs").exit_code == 1);
+}
+
+TEST_CASE("wait --all says how each job ends; top shows them full screen") {
+  FakeController controller;
+  int asked = 0;
+  controller.on(wire::Kind::list_jobs, [&](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    const bool over = ++asked > 2;
+    wire::JobList list;
+    list.jobs.push_back({2, wire::JobState::succeeded, "before", 1, 20, 20, 1.5, ""});
+    list.jobs.push_back({3, over ? wire::JobState::succeeded : wire::JobState::running, "p", 1,
+                         over ? 20 : 5, 20, 1.5, ""});
+    list.jobs.push_back({4, over ? wire::JobState::failed : wire::JobState::queued, "q", 1, 0, 20,
+                         1.5, over ? "actor 1 died" : ""});
+    c.server().reply(peer, header, list);
+  });
+  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    wire::ClusterStatus status;
+    wire::ActorRow actor;
+    actor.id = 1;
+    actor.state = "busy";
+    actor.host = "render-node-17";
+    actor.doing = "job 3 step 5";
+    status.actors.push_back(actor);
+    c.server().reply(peer, header, status);
+  });
+  const std::string address = "TROUPE_ADDRESS=" + controller.endpoint();
+  const auto waited = troupe::testing::troupe("wait --all", address);
+  INFO(waited.err);
+  CHECK(waited.exit_code == 1);
+  CHECK(waited.out == "job 3 succeeded\njob 4 failed: actor 1 died\n");
+  CHECK(troupe::testing::troupe("wait --all 3", address).exit_code == 2);
+  CHECK(troupe::testing::troupe("wait --all --json", address).exit_code == 0);
+  CHECK(troupe::testing::troupe("top", address).exit_code == 2);
+  const auto screen = troupe_on_terminal("top < /dev/null", 100, address + " TERM=xterm");
+  CHECK(screen.starts_with("\x1b[?1049h"));
+  CHECK(screen.ends_with("\x1b[?1049l"));
+  for (const char* word : {"1 of 1 actors busy", "render-node-17", "actor 1 died"})
+    CHECK(has(screen, word));
+}
