@@ -20,6 +20,8 @@ struct Settings {
   int hosts = 0;               // that are played; 0 = the dispatcher by itself
   int jobs = 0;                // through the controller; 0 = one for each host
   int steps = 40;              // of a job through the controller
+  int lose = 0;                // hosts that vanish meanwhile
+  double within = 0;           // seconds for their jobs to begin again; 0 = any time
 };
 
 const std::vector<DispatchShape>& shapes() {
@@ -59,8 +61,13 @@ void print(const nlohmann::json& row) {
 int run_cluster(const Settings& settings) {
   const wire::Parallelism of_8{.pp = 8};
   const DispatchShape shape{settings.jobs > 0 ? settings.jobs : settings.hosts, of_8};
-  const auto figures =
-      dispatch_cluster(shape, settings.hosts, settings.task_ms * 1e-3, settings.steps);
+  const auto figures = dispatch_cluster({.shape = shape,
+                                         .hosts = settings.hosts,
+                                         .task_seconds = settings.task_ms * 1e-3,
+                                         .steps = settings.steps,
+                                         .lose = settings.lose});
+  const double us_per_end =
+      1e6 * (figures.controller_seconds + figures.controller_io_seconds) / figures.ends;
   const nlohmann::json row = {{"jobs", figures.jobs},
                               {"actors", figures.actors},
                               {"task_ms", settings.task_ms},
@@ -68,17 +75,33 @@ int run_cluster(const Settings& settings) {
                               {"seconds", figures.seconds},
                               {"ends_per_second", figures.ends / figures.seconds},
                               {"controller_wait", figures.controller_wait},
-                              {"controller_cores", figures.controller_processor}};
+                              {"controller_seconds", figures.controller_seconds},
+                              {"controller_io_seconds", figures.controller_io_seconds},
+                              {"controller_starved_seconds", figures.controller_starved_seconds},
+                              {"players_seconds", figures.players_seconds},
+                              {"controller_us_per_end", us_per_end},
+                              {"jobs_lost", figures.jobs_lost},
+                              {"noticed_seconds", figures.noticed_seconds},
+                              {"placed_seconds", figures.placed_seconds}};
+  const bool late =
+      settings.within > 0 && (figures.jobs_lost == 0 || figures.placed_seconds > settings.within);
   if (settings.json) {
     std::cout << nlohmann::json::array({row}).dump(1) << std::endl;
-    return 0;
+    return late ? 1 : 0;
   }
   std::printf(
       "%d jobs on %d actors, %.1f ms a task: joined in %.2f s, ran %.2f s, %.0f ends/s, waited "
-      "%.2f %% for the controller, which took %.2f cores\n",
+      "%.2f %% for the controller, which took %.2f us of the processor an end\n"
+      "processor: controller %.2f s, its sockets %.2f s, it had no core for %.2f s; players %.2f "
+      "s\n",
       figures.jobs, figures.actors, settings.task_ms, figures.join_seconds, figures.seconds,
-      figures.ends / figures.seconds, 100 * figures.controller_wait, figures.controller_processor);
-  return 0;
+      figures.ends / figures.seconds, 100 * figures.controller_wait, us_per_end,
+      figures.controller_seconds, figures.controller_io_seconds, figures.controller_starved_seconds,
+      figures.players_seconds);
+  if (settings.lose > 0)
+    std::printf("%d hosts vanished: %d jobs were told within %.2f s and ran again within %.2f s\n",
+                settings.lose, figures.jobs_lost, figures.noticed_seconds, figures.placed_seconds);
+  return late ? 1 : 0;
 }
 
 int run(const Settings& settings) {
@@ -118,6 +141,11 @@ int main(int argc, char** argv) {
   app.add_option("--steps", settings.steps, "With --hosts: of a job")
       ->check(whole(2, 1000))
       ->capture_default_str();
+  app.add_option("--lose", settings.lose, "With --hosts: so many vanish once all jobs have begun")
+      ->check(whole(1, 64));
+  app.add_option("--within", settings.within,
+                 "With --lose: fail unless their jobs run again within so many seconds")
+      ->check(number_above(0, 1000));
   app.add_option("--play-host", played.name)->group("");
   app.add_option("--endpoint", played.endpoint)->group("");
   app.add_flag("--json", settings.json, "Print one JSON document");

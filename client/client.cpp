@@ -234,16 +234,49 @@ Result<std::string> Client::drain(const std::vector<std::string>& places, bool n
 }
 
 Result<std::vector<JobInfo>> Client::jobs() {
+  auto page = jobs(JobQuery{});
+  if (!page) return page.error();
+  return std::move(page.value().jobs);
+}
+
+Result<JobPage> Client::jobs(const JobQuery& query) {
   if (impl_->link().on_thread()) return called_from_callback("jobs");
-  auto list = impl_->link().ask<wire::JobList>(wire::ListJobs{}, kAnswerDeadline);
-  if (!list) return list.error();
-  return client::to_public(std::move(list.value()));
+  const auto number = [](std::size_t value) {
+    return static_cast<std::uint32_t>(std::min<std::size_t>(value, ~0u));
+  };
+  wire::JobList found;
+  for (std::size_t skip = query.skip;;) {
+    const auto most = query.most == 0 ? 0 : query.most - found.jobs.size();
+    auto list = impl_->link().ask<wire::JobList>(
+        wire::ListJobs{query.job, number(skip), number(most)}, kAnswerDeadline);
+    if (!list) return list.error();
+    found.all = list.value().all;
+    auto& rows = list.value().jobs;
+    skip += rows.size();
+    std::ranges::move(rows, std::back_inserter(found.jobs));
+    if (rows.empty() || skip >= found.all) break;
+    if (query.most != 0 && found.jobs.size() >= query.most) break;
+  }
+  // Between two requests one may have begun, and is on both pages.
+  std::ranges::stable_sort(found.jobs, {}, &wire::JobRow::id);
+  const auto twice = std::ranges::unique(found.jobs, {}, &wire::JobRow::id);
+  found.jobs.erase(twice.begin(), twice.end());
+  const std::size_t all = std::max<std::size_t>(found.all, found.jobs.size());
+  return JobPage{client::to_public(std::move(found)), all};
 }
 
 Result<ClusterInfo> Client::status() {
   if (impl_->link().on_thread()) return called_from_callback("status");
   auto status = impl_->link().ask<wire::ClusterStatus>(wire::GetStatus{}, kAnswerDeadline);
   if (!status) return status.error();
+  auto& actors = status.value().actors;
+  while (!actors.empty() && actors.size() < status.value().actors_all) {
+    auto next = impl_->link().ask<wire::ClusterStatus>(
+        wire::GetStatus{static_cast<std::uint32_t>(actors.size())}, kAnswerDeadline);
+    if (!next) return next.error();
+    if (next.value().actors.empty()) break;
+    std::ranges::move(next.value().actors, std::back_inserter(actors));
+  }
   return client::to_public(std::move(status.value()));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
 
 #include "base/counted.h"
 #include "base/finite.h"
@@ -238,11 +239,14 @@ std::vector<JobInfo> to_public(wire::JobList list) {
                     .queue_position = row.queue_position,
                     .model = std::move(row.model)});
   }
+  std::map<std::uint64_t, std::vector<std::uint64_t>> batches;
+  for (const JobInfo& job : jobs) {
+    if (job.batch != 0) batches[job.batch].push_back(job.id);
+  }
   for (JobInfo& job : jobs) {
-    for (const JobInfo& other : jobs) {
-      if (job.batch != 0 && other.batch == job.batch && other.id != job.id)
-        job.with_jobs.push_back(other.id);
-    }
+    if (job.batch == 0) continue;
+    job.with_jobs = batches.at(job.batch);
+    std::erase(job.with_jobs, job.id);
   }
   return jobs;
 }

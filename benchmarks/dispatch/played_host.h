@@ -11,8 +11,8 @@ struct PlayedHostOptions {
   double task_seconds = 0.005;
 };
 
-/// A host that joins a controller with real links, one for its node agent and one for each actor,
-/// and starts no process: its actors are played here. They load nothing and compute nothing; each
+/// A host that joins a controller with a real link, which carries its actors' links, and starts no
+/// process: its actors are played here. They load nothing and compute nothing; each
 /// task takes them the given time, one after another in the order of their mailboxes. Returns when
 /// the controller has stopped or is lost.
 void play_host(const PlayedHostOptions& options);

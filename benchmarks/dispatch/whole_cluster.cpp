@@ -9,7 +9,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -42,13 +46,38 @@ void allow_descriptors() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-double processor_seconds() {
+/// Of all processes that have ended and were waited for.
+double seconds_of_children() {
   rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
+  getrusage(RUSAGE_CHILDREN, &usage);
   const auto seconds = [](const timeval& time) {
     return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+/// What the threads of this process have had of the processor, seconds.
+struct Processor {
+  double io = 0;      // ZeroMQ's
+  double others = 0;  // the rest
+  double starved = 0;
+
+  Processor operator-(const Processor& before) const {
+    return {io - before.io, others - before.others, starved - before.starved};
+  }
+};
+
+Processor processor_now() {
+  Processor sum;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    double ran = 0, waited = 0;  // nanoseconds
+    std::ifstream(thread.path() / "comm") >> name;
+    std::ifstream(thread.path() / "schedstat") >> ran >> waited;
+    (name.starts_with("ZMQ") ? sum.io : sum.others) += 1e-9 * ran;
+    sum.starved += 1e-9 * waited;
+  }
+  return sum;
 }
 
 /// Processes that play hosts; they end with the cluster, or are killed.
@@ -70,6 +99,11 @@ class Hosts {
         throw std::runtime_error("no process can be started for host " + std::to_string(i));
       pids_.push_back(pid);
     }
+  }
+  /// The first of them vanish, without a word.
+  void lose(int count) {
+    for (int i = 0; i < count; ++i)
+      kill(pids_.at(static_cast<std::size_t>(i)), SIGKILL);
   }
   ~Hosts() {
     for (const auto pid : pids_)
@@ -98,6 +132,8 @@ class Client {
     link_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
       if (header.kind == wire::Kind::job_finished)
         finished(wire::decode<wire::JobFinished>(payload));
+      if (header.kind == wire::Kind::job_progress)
+        progress(wire::decode<wire::JobProgress>(payload));
     });
     link_->start([this](const wire::Welcome&) { io_.stop(); },
                  [this](const wire::Failure& failure) { fail(failure.what); });
@@ -108,25 +144,33 @@ class Client {
   void await_actors(std::size_t count) {
     const auto until = Clock::now() + std::chrono::seconds(60);
     std::size_t ready = 0;
+    std::uint32_t seen = 0;
     while (ready < count) {
       if (Clock::now() > until)
         throw std::runtime_error(std::to_string(ready) + " of " + std::to_string(count) +
                                  " actors are ready after 60 s");
-      link_->request(wire::GetStatus{}, std::chrono::seconds(10), [&](const control::Reply& reply) {
-        if (!reply.ok()) return fail(reply.failure().what);
-        const auto status = reply.as<wire::ClusterStatus>();
-        ready = 0;
-        for (const auto& actor : status.actors)
-          ready += actor.state == "ready" ? 1 : 0;
-        timer_.expires_after(std::chrono::milliseconds(50));
-        timer_.async_wait([this](auto) { io_.stop(); });
-      });
+      link_->request(wire::GetStatus{seen}, std::chrono::seconds(10),
+                     [&](const control::Reply& reply) {
+                       if (!reply.ok()) return fail(reply.failure().what);
+                       const auto status = reply.as<wire::ClusterStatus>();
+                       if (seen == 0) ready = 0;
+                       for (const auto& actor : status.actors)
+                         ready += actor.state == "ready" ? 1 : 0;
+                       seen += static_cast<std::uint32_t>(status.actors.size());
+                       if (!status.actors.empty() && seen < status.actors_all) return io_.stop();
+                       seen = 0;
+                       timer_.expires_after(std::chrono::milliseconds(50));
+                       timer_.async_wait([this](auto) { io_.stop(); });
+                     });
       run();
     }
   }
 
-  void play(const wire::JobSpec& spec, int jobs) {
+  /// `lose`, unless it is null: called once, a second after the last job began.
+  void play(const wire::JobSpec& spec, int jobs, std::function<void()> lose) {
     to_come_ = jobs;
+    to_begin_ = lose ? jobs : 0;
+    lose_ = std::move(lose);
     for (int i = 0; i < jobs; ++i) {
       link_->request(wire::SubmitJob{.job = spec, .detached = true, .key = 0},
                      std::chrono::seconds(60), [this](const control::Reply& reply) {
@@ -138,8 +182,26 @@ class Client {
 
   double busy = 0;
   double waits = 0;
+  std::set<std::uint64_t> lost;  // jobs that were told of a loss
+  double noticed = 0;            // seconds from the loss until the last of them was
+  double placed = 0;             // and until the last of them began again
 
  private:
+  void progress(const wire::JobProgress& progress) {
+    if (progress.phase == "recovering") {
+      if (lost.insert(progress.job).second) noticed = seconds_since(lost_at_);
+      waiting_.insert(progress.job);
+    } else if (progress.phase == "text") {
+      if (waiting_.erase(progress.job) > 0) placed = seconds_since(lost_at_);
+      if (begun_.insert(progress.job).second && --to_begin_ == 0) {
+        timer_.expires_after(std::chrono::seconds(1));
+        timer_.async_wait([this](auto) {
+          lost_at_ = Clock::now();
+          lose_();
+        });
+      }
+    }
+  }
   void finished(const wire::JobFinished& end) {
     if (end.state != wire::JobState::succeeded)
       return fail("job " + std::to_string(end.job) + ": " + end.failure.what);
@@ -167,6 +229,11 @@ class Client {
   std::unique_ptr<control::Connection> link_;
   std::string failure_;
   int to_come_ = 0;
+  int to_begin_ = 0;
+  std::function<void()> lose_;
+  std::set<std::uint64_t> begun_;
+  std::set<std::uint64_t> waiting_;  // for other actors
+  Clock::time_point lost_at_{};
 };
 
 wire::JobSpec spec_of(const wire::Parallelism& degrees, int steps) {
@@ -180,8 +247,8 @@ wire::JobSpec spec_of(const wire::Parallelism& degrees, int steps) {
 
 }  // namespace
 
-ClusterFigures dispatch_cluster(const DispatchShape& shape, int hosts, double task_seconds,
-                                int steps) {
+ClusterFigures dispatch_cluster(const ClusterPlay& play) {
+  const auto& [shape, hosts, task_seconds, steps, lose] = play;
   allow_descriptors();
   cluster::ClusterOptions options;
   options.actors = 1;
@@ -194,20 +261,30 @@ ClusterFigures dispatch_cluster(const DispatchShape& shape, int hosts, double ta
   cluster.wait_ready(std::chrono::seconds(30));
 
   auto from = Clock::now();
-  const Hosts played(hosts, cluster.endpoint(), task_seconds);
+  std::optional<Hosts> played(std::in_place, hosts, cluster.endpoint(), task_seconds);
   Client client(cluster.endpoint());
   client.await_actors(static_cast<std::size_t>(hosts) * kActorsOfHost + 1);
   ClusterFigures figures{.jobs = shape.jobs, .join_seconds = seconds_since(from)};
 
   from = Clock::now();
-  const double processor = processor_seconds();
-  client.play(spec_of(shape.degrees, steps), shape.jobs);
+  const auto processor = processor_now();
+  std::function<void()> vanish;
+  if (lose > 0) vanish = [&played, count = lose] { played->lose(count); };
+  client.play(spec_of(shape.degrees, steps), shape.jobs, vanish);
   figures.seconds = seconds_since(from);
-  figures.controller_processor = (processor_seconds() - processor) / figures.seconds;
+  const auto used = processor_now() - processor;
+  figures.controller_seconds = used.others;
+  figures.controller_io_seconds = used.io;
+  figures.controller_starved_seconds = used.starved;
   figures.actors = shape.jobs * actors_of(shape.degrees);
   figures.ends = client.busy / task_seconds;
+  figures.jobs_lost = static_cast<int>(client.lost.size());
+  figures.noticed_seconds = client.noticed;
+  figures.placed_seconds = client.placed;
   figures.controller_wait = client.waits / (client.busy + client.waits);
   cluster.stop();
+  played.reset();
+  figures.players_seconds = seconds_of_children();
   return figures;
 }
 

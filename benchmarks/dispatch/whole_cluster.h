@@ -11,12 +11,27 @@ struct ClusterFigures {
   double ends = 0;             // of tasks, each member's counted
   double controller_wait = 0;  // part of the time between an actor's first and last task in which
                                // it had none
-  double controller_processor = 0;  // cores that the controller's process took meanwhile
+  /// Seconds of the processor meanwhile: of the controller's threads but ZeroMQ's, of ZeroMQ's, and
+  /// how long one of them could have run and had no core.
+  double controller_seconds = 0;
+  double controller_io_seconds = 0;
+  double controller_starved_seconds = 0;
+  double players_seconds = 0;  // of the processes that play, all their life
+  int jobs_lost = 0;           // that had an actor on a host that vanished
+  double noticed_seconds = 0;  // from then until the last of them was told so
+  double placed_seconds = 0;   // until the last of them began again on other actors
 };
 
-/// The real controller with sockets, and `hosts` processes that play a host of eight actors each
+struct ClusterPlay {
+  DispatchShape shape;
+  int hosts = 1;
+  double task_seconds = 0.005;
+  int steps = 40;  // of a job
+  int lose = 0;    // so many hosts vanish at once, a second after the last job began
+};
+
+/// The real controller with sockets, and processes that play a host of eight actors each
 /// (played_host.h). The jobs are submitted at once. Throws std::runtime_error when one fails.
-ClusterFigures dispatch_cluster(const DispatchShape& shape, int hosts, double task_seconds,
-                                int steps);
+ClusterFigures dispatch_cluster(const ClusterPlay& play);
 
 }  // namespace troupe::bench

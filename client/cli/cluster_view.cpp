@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/format.h"
 #include "base/text.h"
+#include "client/cli/job_view.h"
 
 namespace troupe::cli {
 namespace {
@@ -88,8 +90,9 @@ CellColour state_column(const Row& heads) {
   };
 }
 
-std::string actors_text(const std::vector<ActorInfo>& actors, std::size_t width) {
-  auto text = fmt::format("Actors: {}", actors.size());
+std::string actors_text(const std::vector<ActorInfo>& all, std::size_t width, std::size_t most) {
+  const auto actors = std::span(all).first(std::min(all.size(), most));
+  auto text = fmt::format("Actors: {}", all.size());
   Row heads(kActorHeads.begin(), kActorHeads.end());
   std::vector<Row> rows;
   for (const ActorInfo& actor : actors)
@@ -99,16 +102,17 @@ std::string actors_text(const std::vector<ActorInfo>& actors, std::size_t width)
     if (!said.empty()) text += " (each: " + said + ")";
   }
   return text + "\n" +
-         (rows.empty() ? "" : table(heads, rows, width, Overflow::wrap, state_column(heads)));
+         (rows.empty() ? "" : table(heads, rows, width, Overflow::wrap, state_column(heads))) +
+         shown_text(actors.size(), all.size(), "actors", "troupe status --all");
 }
 
-std::string status_text(const ClusterInfo& cluster, std::size_t width) {
+std::string status_text(const ClusterInfo& cluster, std::size_t width, std::size_t most) {
   auto text = fmt::format(
       "Cluster\n  endpoint    {}\n  controller  {}, pid {}, troupe {}, up {}\n  model       {}\n\n",
       cluster.endpoint, cluster.host, cluster.pid, cluster.version,
       duration_text(cluster.uptime_seconds),
       cluster.model.empty() ? "(as each job says)" : cluster.model);
-  text += actors_text(cluster.actors, width);
+  text += actors_text(cluster.actors, width, most);
   text += fmt::format("\nJobs: {} queued, {} running, {} ended\n\nRecent failures:{}\n",
                       cluster.jobs_queued, cluster.jobs_running, cluster.jobs_ended,
                       cluster.recent_failures.empty() ? " none" : "");

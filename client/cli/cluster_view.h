@@ -15,8 +15,11 @@ CellColour state_column(const Row& heads);
 
 /// Who lives where and does what, fitted into so many columns (0 = no limit): the rows of
 /// `troupe status` for actors.
-std::string actors_text(const std::vector<ActorInfo>& actors, std::size_t width);
+/// Of more than `most` actors the first, and how many there are.
+std::string actors_text(const std::vector<ActorInfo>& all, std::size_t width,
+                        std::size_t most = std::string::npos);
 /// All that `troupe status` prints.
-std::string status_text(const ClusterInfo& cluster, std::size_t width);
+std::string status_text(const ClusterInfo& cluster, std::size_t width,
+                        std::size_t most = std::string::npos);
 
 }  // namespace troupe::cli

@@ -107,6 +107,14 @@ std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
   return text;
 }
 
+std::string shown_text(std::size_t shown, std::size_t all, const std::string& what,
+                       const std::string& next) {
+  if (shown >= all) return "";
+  auto text = fmt::format("{} of {} {}", shown, all, what);
+  if (!next.empty()) text += "; `" + next + "` shows more";
+  return text + "\n";
+}
+
 std::string job_text(const JobInfo& job, std::size_t width) {
   auto text = std::string("job ").append(std::to_string(job.id)).append("\n");
   const std::size_t room =

@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "base/format.h"
 #include "base/text.h"
@@ -131,13 +132,16 @@ void print_jobs(const std::vector<JobInfo>& jobs) {
 
 void jobs(Session& session, const Words& words) {
   const auto id = words.empty() ? 0 : job_of(words[0]);
-  const auto all = cli::chosen_jobs(take(session.client().jobs()), id);
+  const bool whole = id != 0 || session.json();
+  const auto page = take(session.client().jobs({.job = id, .most = whole ? 0 : cli::kShownRows}));
+  const auto all = cli::chosen_jobs(page.jobs, id);
   if (session.json()) return print_jobs(all);
   const auto width = cli::output_width();
   if (id != 0) {
     std::cout << cli::job_text(all.front(), width);
   } else {
-    std::cout << (all.empty() ? "no jobs\n" : cli::jobs_table(all, width, "jobs"));
+    std::cout << (all.empty() ? "no jobs\n" : cli::jobs_table(all, width, "jobs"))
+              << cli::shown_text(all.size(), page.all, "jobs", "");
   }
 }
 
@@ -150,13 +154,14 @@ void queue(Session& session, const Words&) {
   if (session.json()) return print_jobs(jobs);
   const std::size_t longest = cli::output_width() == 0 ? std::string::npos : 48;
   std::vector<Row> rows;
-  for (const JobInfo& job : jobs) {
+  for (const JobInfo& job : std::span(jobs).first(std::min(jobs.size(), cli::kShownRows))) {
     rows.push_back({std::to_string(job.id), std::to_string(job.priority),
                     job.share.empty() ? "-" : job.share, std::to_string(job.pictures),
                     duration_text(job.seconds), cli::shorten(job.prompt, longest),
                     cli::shorten(job.cause, std::string::npos)});
   }
   print({"ID", "PRIORITY", "SHARE", "PICTURES", "WAITS", "PROMPT", "CAUSE"}, rows, "no job waits");
+  std::cout << cli::shown_text(rows.size(), jobs.size(), "jobs that wait", "");
 }
 
 void one_failure(const nlohmann::json& failure) {

@@ -14,6 +14,7 @@
 
 #include "base/parse_number.h"
 #include "base/suggest.h"
+#include "client/cli/job_view.h"
 #include "client/cli/json.h"
 #include "client/cli/parse_errors.h"
 #include "client/cli/terminal.h"
@@ -144,7 +145,7 @@ bool Session::run(const Words& words) {
 void Session::reconnect_if_lost(const std::string& code) {
   if (code != "lost") return;
   const auto gone = [](const auto& answer) { return !answer && answer.error().code == "lost"; };
-  if (!gone(client_->jobs()) && !gone(inspector_->logs(-1, 0, 1))) return;
+  if (!gone(client_->jobs({.most = 1})) && !gone(inspector_->logs(-1, 0, 1))) return;
   constexpr std::chrono::seconds kSoon{1};
   auto client = Client::connect(target_.endpoint, kSoon, target_.keys);
   auto inspector = Inspector::connect(target_.endpoint, kSoon, target_.keys);
@@ -156,8 +157,8 @@ void Session::reconnect_if_lost(const std::string& code) {
 
 std::vector<std::string> Session::job_ids() {
   std::vector<std::string> ids;
-  if (const auto jobs = client_->jobs()) {
-    for (const JobInfo& job : jobs.value())
+  if (const auto page = client_->jobs({.most = cli::kShownRows})) {
+    for (const JobInfo& job : page.value().jobs)
       ids.push_back(std::to_string(job.id));
   }
   return ids;

@@ -27,6 +27,7 @@
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
 #include "transport/control/own_keys.h"
+#include "transport/control/relay.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/done.h"
@@ -59,6 +60,8 @@ class JoinedHost::Impl {
   void wait_until_empty(control::Clock::time_point until, std::optional<std::string> too_late);
   /// No actor runs here: tells `on_drained` where the controller says that they were drained.
   void ask_if_drained();
+  /// `drained` and `others`: of this host's actors, on the pages of the status before this one.
+  void count_drained(std::uint32_t skip, int drained, int others);
   void end(std::optional<std::string> failure);
 
   /// Those before end with all their processes.
@@ -73,6 +76,9 @@ class JoinedHost::Impl {
   boost::asio::steady_timer drain_timer_;
   std::shared_ptr<zmq::context_t> context_;
   std::unique_ptr<control::Connection> connection_;
+  control::IpcFolder folder_;
+  int relays_ = 0;
+  std::unique_ptr<control::Relay> relay_;  // of the actors' links to the controller
   std::unique_ptr<HostOrders> orders_;
   std::function<void()> on_joined_;
   control::Clock::time_point give_up_;
@@ -249,6 +255,8 @@ void JoinedHost::Impl::try_again() {
 void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const std::byte> payload) {
   if (orders_->on_message(header, payload, stopping_)) return;
   switch (header.kind) {
+    case wire::Kind::carried:
+      return relay_->take(wire::decode<wire::Carried>(payload));
     case wire::Kind::shutdown:
       stopping_ = true;
       orders_->end_checks();
@@ -288,15 +296,22 @@ void JoinedHost::Impl::wait_until_empty(control::Clock::time_point until,
 
 void JoinedHost::Impl::ask_if_drained() {
   if (!options_.on_drained || !joined_ || stopping_ || ended_) return;
-  connection_->request(wire::GetStatus{}, kAnswerDeadline, [this](const control::Reply& reply) {
-    if (!reply || !joined_ || stopping_ || ended_ || orders_->running_actors() > 0) return;
-    const auto status = reply.as<wire::ClusterStatus>();
-    int drained = 0, others = 0;
-    for (const auto& actor : status.actors) {
-      if (actor.host == options_.name) ++(actor.state == "drained" ? drained : others);
-    }
-    if (drained > 0 && others == 0) options_.on_drained();
-  });
+  count_drained(0, 0, 0);
+}
+
+void JoinedHost::Impl::count_drained(std::uint32_t skip, int drained, int others) {
+  connection_->request(
+      wire::GetStatus{skip}, kAnswerDeadline, [=, this](const control::Reply& reply) mutable {
+        if (!reply || !joined_ || stopping_ || ended_ || orders_->running_actors() > 0) return;
+        const auto status = reply.as<wire::ClusterStatus>();
+        for (const auto& actor : status.actors) {
+          if (actor.host == options_.name) ++(actor.state == "drained" ? drained : others);
+        }
+        skip += static_cast<std::uint32_t>(status.actors.size());
+        if (!status.actors.empty() && skip < status.actors_all)
+          return count_drained(skip, drained, others);
+        if (drained > 0 && others == 0) options_.on_drained();
+      });
 }
 
 void JoinedHost::Impl::end(std::optional<std::string> failure) {
@@ -306,10 +321,19 @@ void JoinedHost::Impl::end(std::optional<std::string> failure) {
 }
 
 void JoinedHost::Impl::make_orders() {
+  // Closing a socket takes its file away, at any time: each has a name of its own.
+  relay_ = std::make_unique<control::Relay>(
+      io_,
+      control::RelayOptions{.endpoint = folder_.endpoint(fmt::format("relay-{}", ++relays_)),
+                            .socket = {.context = context_}},
+      [this](const wire::Carried& carried) {
+        if (joined_ && !ended_) connection_->send(carried);
+      });
   HostOrders::Options orders{
       .processes = {.host = options_,
                     .host_program = host_program(),
                     .control_endpoint = options_.endpoint,
+                    .actor_endpoint = relay_->endpoint(),
                     .blob_endpoint = control::blob_endpoint_of(options_.endpoint),
                     .listen_host = options_.tensor_host},
       .check = {.host_program = host_program()},

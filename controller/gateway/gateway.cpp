@@ -6,6 +6,18 @@
 #include "controller/jobs/report.h"
 
 namespace troupe::gateway {
+namespace {
+
+/// However many watch a job, what they are told is encoded once.
+template <class M>
+void tell_watchers(control::Server& server, const jobs::JobEntry& job, const M& message) {
+  if (job.client.watchers.empty()) return;
+  const auto frame = wire::encode_frame({}, message);
+  for (const auto watcher : job.client.watchers)
+    server.send_frame(watcher, frame);
+}
+
+}  // namespace
 
 Gateway::Gateway(ClusterFacts facts, Tools tools)
     : facts_(std::move(facts)),
@@ -30,12 +42,14 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
     case wire::Kind::cancel_job:
       return cancel(peer, header, wire::decode<wire::CancelJob>(payload).job);
     case wire::Kind::list_jobs:
-      wire::decode<wire::ListJobs>(payload);
-      tools_.server.reply(peer, header, job_list(tools_, tools_.server.user(peer)));
+      tools_.server.reply(
+          peer, header,
+          job_list(tools_, tools_.server.user(peer), wire::decode<wire::ListJobs>(payload)));
       return;
     case wire::Kind::get_status:
-      wire::decode<wire::GetStatus>(payload);
-      tools_.server.reply(peer, header, cluster_status(facts_, tools_, tools_.server.user(peer)));
+      tools_.server.reply(peer, header,
+                          cluster_status(facts_, tools_, tools_.server.user(peer),
+                                         wire::decode<wire::GetStatus>(payload)));
       return;
     case wire::Kind::stop_cluster:
       wire::decode<wire::StopCluster>(payload);
@@ -115,8 +129,7 @@ void Gateway::client_lost(control::PeerId peer, const control::Loss& loss) {
 
 void Gateway::progress(const jobs::JobEntry& job, const wire::JobProgress& progress) {
   if (tools_.journal && !closed_) tools_.journal->changed(job);
-  for (const auto watcher : job.client.watchers)
-    tools_.server.send(watcher, progress);
+  tell_watchers(tools_.server, job, progress);
 }
 
 void Gateway::failing(jobs::JobEntry& job) {
@@ -165,14 +178,11 @@ void Gateway::say_not_kept(jobs::JobEntry& job, const std::string& error) {
   progress.phase = job.phase;
   progress.step = progress.steps = job.plan.request.steps;
   progress.warnings = {error};
-  for (const auto watcher : job.client.watchers)
-    tools_.server.send(watcher, progress);
+  tell_watchers(tools_.server, job, progress);
 }
 
 void Gateway::say_finished(const jobs::JobEntry& job) {
-  const auto message = jobs::finished_message(job);
-  for (const auto watcher : job.client.watchers)
-    tools_.server.send(watcher, message);
+  tell_watchers(tools_.server, job, jobs::finished_message(job));
   if (job.state == wire::JobState::failed)
     tools_.failures.note(fmt::format("job {}: {}", job.id, job.failure.what));
 }

@@ -45,36 +45,78 @@ bool may_see_work(const control::ClientUser& user, const Tools& tools, cluster::
   });
 }
 
+wire::JobRow job_row(const Tools& tools, const jobs::JobEntry& job, std::int32_t position) {
+  const bool over = wire::is_terminal(job.state);
+  return {.id = job.id,
+          .state = job.state,
+          .prompt = beginning(job.plan.request.prompts.front(), 200),
+          .pictures = job.plan.picture_count(),
+          .step = job.step,
+          .steps = job.plan.request.steps,
+          .seconds = (over ? job.ended : tools.now()) - job.submitted,
+          .cause = beginning(over ? job.failure.what : tools.runner.waits_for(job), 1000),
+          .priority = job.spec.priority,
+          .share = job.spec.share,
+          .paused = tools.runner.paused(job.id),
+          .batch = job.batching.number,
+          .not_batched = beginning(job.batching.why_not, 300),
+          .queue_position = position,
+          .model = beginning(job.spec.model, 300)};
+}
+
+struct Listed {
+  const jobs::JobEntry* job = nullptr;
+  std::int32_t position = 0;  // of one that waits
+};
+
+/// Those that run, those that wait in the order of their turns, those that have ended, newest
+/// first.
+std::vector<Listed> in_order(const Tools& tools) {
+  std::vector<Listed> order, without_turn, ended;
+  const auto turns = tools.table.queue();
+  const auto& all = tools.table.all();
+  order.reserve(all.size());
+  for (const auto& [id, job] : all) {
+    if (wire::is_terminal(job.state)) {
+      ended.push_back({&job});
+    } else if (job.state != wire::JobState::queued) {
+      order.push_back({&job});
+    } else if (job.held) {
+      without_turn.push_back({&job, static_cast<std::int32_t>(turns.size())});
+    }
+  }
+  for (std::size_t turn = 0; turn < turns.size(); ++turn)
+    order.push_back({&all.at(turns[turn]), static_cast<std::int32_t>(turn)});
+  order.insert(order.end(), without_turn.begin(), without_turn.end());
+  order.insert(order.end(), ended.rbegin(), ended.rend());
+  return order;
+}
+
 }  // namespace
 
-wire::JobList job_list(const Tools& tools, const control::ClientUser& user) {
-  wire::JobList list;
-  for (const auto& [id, job] : tools.table.all()) {
-    if (!may_see(user, job)) continue;
-    const double until = wire::is_terminal(job.state) ? job.ended : tools.now();
-    list.jobs.push_back(
-        {.id = id,
-         .state = job.state,
-         .prompt = beginning(job.plan.request.prompts.front(), 200),
-         .pictures = job.plan.picture_count(),
-         .step = job.step,
-         .steps = job.plan.request.steps,
-         .seconds = until - job.submitted,
-         .cause = beginning(
-             wire::is_terminal(job.state) ? job.failure.what : tools.runner.waits_for(job), 1000),
-         .priority = job.spec.priority,
-         .share = job.spec.share,
-         .paused = tools.runner.paused(id),
-         .batch = job.batching.number,
-         .not_batched = beginning(job.batching.why_not, 300),
-         .queue_position = job.state == wire::JobState::queued ? tools.table.position(id) : 0,
-         .model = beginning(job.spec.model, 300)});
+wire::JobList job_list(const Tools& tools, const control::ClientUser& user,
+                       const wire::ListJobs& asked) {
+  auto order = in_order(tools);
+  std::erase_if(order, [&](const Listed& entry) { return !may_see(user, *entry.job); });
+  if (asked.job != 0) {
+    const auto wanted =
+        std::ranges::find(order, asked.job, [](auto& entry) { return entry.job->id; });
+    const auto batch = wanted == order.end() ? 0 : wanted->job->batching.number;
+    std::erase_if(order, [&](const Listed& entry) {
+      return entry.job->id != asked.job && (batch == 0 || entry.job->batching.number != batch);
+    });
   }
+  wire::JobList list;
+  list.all = static_cast<std::uint32_t>(order.size());
+  const std::size_t most = std::min(asked.most > 0 ? asked.most : ~0u, wire::kJobsOfPage);
+  for (std::size_t i = asked.skip; i < order.size() && list.jobs.size() < most; ++i)
+    list.jobs.push_back(job_row(tools, *order[i].job, order[i].position));
+  std::ranges::sort(list.jobs, {}, &wire::JobRow::id);
   return list;
 }
 
 wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools,
-                                   const control::ClientUser& user) {
+                                   const control::ClientUser& user, const wire::GetStatus& asked) {
   wire::ClusterStatus status;
   status.version = facts.version;
   status.host = facts.host;
@@ -82,7 +124,12 @@ wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools
   status.endpoint = facts.endpoint;
   status.model = facts.model;
   status.uptime_seconds = tools.now() - facts.started;
-  for (const auto& [id, actor] : tools.members.all()) {
+  const auto& all = tools.members.all();
+  status.actors_all = static_cast<std::uint32_t>(all.size());
+  auto next = all.begin();
+  std::advance(next, std::min<std::size_t>(asked.skip_actors, all.size()));
+  for (; next != all.end() && status.actors.size() < wire::kActorsOfPage; ++next) {
+    const auto& [id, actor] = *next;
     wire::ActorRow row;
     row.id = id;
     row.incarnation = actor.restarts + 1;  // which of its processes; their secret numbers stay here

@@ -4,10 +4,11 @@
 
 namespace troupe::gateway {
 
-/// The jobs that this user may see, for `troupe jobs`.
-wire::JobList job_list(const Tools& tools, const control::ClientUser& user);
+/// A page of the jobs that this user may see, for `troupe jobs`.
+wire::JobList job_list(const Tools& tools, const control::ClientUser& user,
+                       const wire::ListJobs& asked);
 /// For `troupe status`. What failed of late is for those who may see everybody's jobs.
 wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools,
-                                   const control::ClientUser& user);
+                                   const control::ClientUser& user, const wire::GetStatus& asked);
 
 }  // namespace troupe::gateway

@@ -75,8 +75,11 @@ std::uint32_t LocalProcessHost::start(const wire::StartProcess& launch) {
   const Pin* pin = is_actor ? pins_.of(actor_of(owner), launch.device) : nullptr;
   Running running{.owner = owner, .process = nullptr, .doing = {}, .sockets = {}};
   ProcessOptions process;
-  process.arguments = {"--control", options_.control_endpoint, "--id", std::to_string(owner.id),
-                       "--parent",  std::to_string(getpid())};
+  const bool is_relayed = is_actor && !options_.actor_endpoint.empty();
+  process.arguments = {
+      "--control", is_relayed ? options_.actor_endpoint : options_.control_endpoint,
+      "--id",      std::to_string(owner.id),
+      "--parent",  std::to_string(getpid())};
   // In the environment, which other users cannot read, and never on the command line, which they
   // can.
   process.environment = {"TROUPE_TOKEN=" + launch.token,

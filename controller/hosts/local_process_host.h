@@ -30,6 +30,7 @@ class LocalProcessHost final : public ProcessHost {
     HostOptions host;          // all but the memory's limit is used; actor_program is named
     std::string host_program;  // troupe-host, for users' actors that need no torch
     std::string control_endpoint;
+    std::string actor_endpoint = {};  // where actors reach it instead; "" = there
     std::string blob_endpoint;
     std::string listen_host;  // where tensor planes and users' actors listen for other hosts; "" =
                               // loopback

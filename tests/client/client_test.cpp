@@ -222,6 +222,53 @@ TEST_CASE("another client's job can be followed by its number; an unknown one is
   CHECK(client.value().wait(5, 60s).ok());  // asked for once more, it is sent once more
 }
 
+TEST_CASE("long lists are asked for page by page") {
+  FakeController controller;
+  static constexpr std::uint32_t kAll = 1000;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> asked;
+  controller.on(wire::Kind::list_jobs, [&](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header,
+                                           std::span<const std::byte> payload) {
+    const auto page = wire::decode<wire::ListJobs>(payload);
+    asked.emplace_back(page.skip, page.most);
+    wire::JobList list;
+    list.all = kAll;
+    const auto most = page.most == 0 ? wire::kJobsOfPage : std::min(page.most, wire::kJobsOfPage);
+    for (auto id = page.skip; id < std::min(kAll, page.skip + most); ++id)
+      list.jobs.emplace_back().id = id + 1;
+    c.server().reply(peer, header, list);
+  });
+  controller.on(wire::Kind::get_status,
+                [](FakeController& c, control::PeerId peer, const wire::Header& header,
+                   std::span<const std::byte> payload) {
+                  const auto skip = wire::decode<wire::GetStatus>(payload).skip_actors;
+                  wire::ClusterStatus status;
+                  status.actors_all = kAll;
+                  for (auto id = skip; id < std::min(kAll, skip + wire::kActorsOfPage); ++id)
+                    status.actors.emplace_back().id = id;
+                  c.server().reply(peer, header, status);
+                });
+  auto client = Client::connect(controller.endpoint(), 60s);
+  REQUIRE(client.ok());
+  const auto jobs = client.value().jobs();
+  REQUIRE(jobs.ok());
+  REQUIRE(jobs.value().size() == kAll);
+  CHECK(jobs.value().back().id == kAll);
+  CHECK(asked.size() == 3);
+  asked.clear();
+  const auto page = client.value().jobs({.skip = 100, .most = 500});
+  REQUIRE(page.ok());
+  CHECK(page.value().all == kAll);
+  REQUIRE(page.value().jobs.size() == 500);
+  CHECK(page.value().jobs.front().id == 101);
+  CHECK(page.value().jobs.back().id == 600);
+  CHECK(asked == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{100, 500}, {500, 100}});
+  const auto status = client.value().status();
+  REQUIRE(status.ok());
+  REQUIRE(status.value().actors.size() == kAll);
+  CHECK(status.value().actors.back().id == kAll - 1);
+}
+
 TEST_CASE("cancel, jobs, status and stop answer with what the controller says") {
   FakeController controller;
   controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,

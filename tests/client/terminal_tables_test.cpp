@@ -9,6 +9,41 @@
 using namespace troupe;
 using testing::FakeController;
 
+TEST_CASE("of long lists a part is shown, with how much more there is") {
+  FakeController controller;
+  controller.on(wire::Kind::list_jobs,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte> payload) {
+                  const auto page = wire::decode<wire::ListJobs>(payload);
+                  wire::JobList list;
+                  list.all = 250;
+                  const auto most = page.most == 0 ? wire::kJobsOfPage : page.most;
+                  for (auto id = page.skip; id < std::min(list.all, page.skip + most); ++id) {
+                    list.jobs.emplace_back().id = id + 1;
+                    list.jobs.back().prompt = "a cat";
+                  }
+                  c.server().reply(peer, header, list);
+                });
+  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    wire::ClusterStatus status;
+    status.actors.resize(250);
+    c.server().reply(peer, header, status);
+  });
+  const std::string address = "TROUPE_ADDRESS=" + controller.endpoint();
+  const auto shows = [&](const std::string& command, const std::string& text) {
+    const auto out = testing::troupe_on_terminal(command, 100, address);
+    INFO(out);
+    CHECK(out.find(text) != std::string::npos);
+  };
+  shows("jobs", "200 of 250 jobs; `troupe jobs --skip 200` shows more");
+  shows("jobs --limit 20 --skip 30", "20 of 250 jobs; `troupe jobs --skip 50` shows more");
+  shows("jobs --skip 300", "no more jobs: there are 250");
+  shows("status", "200 of 250 actors; `troupe status --all` shows more");
+  const auto whole = testing::troupe_on_terminal("status --all", 100, address);
+  CHECK(whole.find(" of 250") == std::string::npos);
+}
+
 TEST_CASE("status and jobs fit on a terminal, and say as much as they can there") {
   FakeController controller;
   const std::string cause(300, 'x');

@@ -43,8 +43,9 @@ class Gate {
 struct GatewayFixture : Endpoints {
   bool with_journal;
   std::chrono::milliseconds accept_within;
+  std::size_t most_queued;
   cluster::Members members{"secret"};
-  jobs::JobTable table{4, 8};
+  jobs::JobTable table{most_queued, 8};
   cluster::LiveEnvironment environment{io, server, blob_server, blobs, {}};
   cluster::Deployments deployments{environment, members};
   recorder::Recorder recorder;
@@ -107,8 +108,9 @@ struct GatewayFixture : Endpoints {
   }
 
   explicit GatewayFixture(bool journaled = false,
-                          std::chrono::milliseconds within = std::chrono::seconds(25))
-      : with_journal(journaled), accept_within(within) {
+                          std::chrono::milliseconds within = std::chrono::seconds(25),
+                          std::size_t queued = 4)
+      : with_journal(journaled), accept_within(within), most_queued(queued) {
     test::sample_model();  // read here, not on the reader's thread
     members.spawned(members.add("here", "cpu").id, 77, 1);
     gateway.use(desk);

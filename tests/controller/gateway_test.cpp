@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "controller/plan/plan.h"
 #include "tests/controller/gateway_fixture.h"
 #include "tests/support/doctest.h"
 
@@ -221,4 +222,58 @@ TEST_CASE("the time for accepting a job is one: reading its model and writing it
     if (late)
       CHECK(fixture.table.find(1)->failure.what == "it was accepted too late for its client");
   }
+}
+
+TEST_CASE("of ten thousand jobs that wait a client is told page by page, each in a moment") {
+  constexpr std::uint32_t kJobs = 10'000;
+  GatewayFixture fixture(/*journaled=*/false, std::chrono::seconds(25), kJobs);
+  wire::JobSpec spec;
+  spec.request.prompts = {std::string(400, 'p')};
+  const auto plan = plan::make_plan(test::sample_model(), spec.request, {});
+  for (std::uint32_t i = 0; i < kJobs; ++i) {
+    spec.priority = i == 7000 ? 1 : 0;
+    REQUIRE(fixture.table.add(spec, plan, /*owner=*/1, /*detached=*/true, 0));
+  }
+  double longest = 0;
+  const auto page = [&](const wire::ListJobs& asked) {
+    std::optional<wire::JobList> list;
+    const auto from = control::Clock::now();
+    fixture.client->request(asked, std::chrono::seconds(60), [&](const control::Reply& reply) {
+      REQUIRE(reply.ok());
+      list = reply.as<wire::JobList>();
+    });
+    REQUIRE(fixture.until([&] { return list.has_value(); }));
+    const std::chrono::duration<double> took = control::Clock::now() - from;
+    longest = std::max(longest, took.count());
+    CHECK(list->all == (asked.job == 0 ? kJobs : 1));
+    return list->jobs;
+  };
+  // A job of higher priority waits before all others, and is on the first page.
+  const auto first = page({.most = 3});
+  REQUIRE(first.size() == 3);
+  CHECK(first[0].id == 1);
+  CHECK(first[1].id == 2);
+  CHECK(first[2].id == 7001);
+  CHECK(first[2].queue_position == 0);
+  CHECK(first[0].queue_position == 1);
+  std::vector<std::uint64_t> seen;
+  for (std::uint32_t skip = 0; skip < kJobs;) {
+    const auto rows = page({.skip = skip, .most = 1'000'000});
+    REQUIRE(!rows.empty());
+    CHECK(rows.size() <= wire::kJobsOfPage);
+    for (const auto& row : rows)
+      seen.push_back(row.id);
+    skip += static_cast<std::uint32_t>(rows.size());
+  }
+  std::ranges::sort(seen);
+  REQUIRE(seen.size() == kJobs);
+  CHECK(seen.front() == 1);
+  CHECK(seen.back() == kJobs);
+  CHECK(std::ranges::adjacent_find(seen) == seen.end());
+  const auto one = page({.job = 5000});
+  REQUIRE(one.size() == 1);
+  CHECK(one[0].queue_position == 5000);
+  CHECK(page({.skip = kJobs}).empty());
+  MESSAGE("the longest answer took " << 1e3 * longest << " ms");
+  CHECK(longest < 2);
 }

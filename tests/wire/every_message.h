@@ -4,6 +4,7 @@
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/blob_messages.h"
 #include "transport/wire/call_messages.h"
+#include "transport/wire/carried.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
@@ -40,6 +41,6 @@ using EveryMessage =
                 Pong, SpawnActor, ActorAddress, FindActor, KillActor, ListActors, ActorList,
                 ListClasses, ClassList, WatchActor, ActorDied, CreateActor, ActorCreated,
                 ActorCalls, CallResults, ReleaseValues, StartProcess, ProcessStarted, SignalProcess,
-                ProcessWrote, ProcessEnded, DrainPlaces, CheckPlugins, PluginsChecked>;
+                ProcessWrote, ProcessEnded, DrainPlaces, Carried, CheckPlugins, PluginsChecked>;
 
 }  // namespace troupe::wire

@@ -83,9 +83,11 @@ class Connection {
   /// thread.
   void set_progress(std::uint64_t progress);
 
+  /// As send, for a message that is a frame already.
+  bool send_frame(std::string frame);
+
  private:
   class Impl;
-  bool send_frame(std::string frame);
   void request_frame(std::string frame, Milliseconds deadline, ReplyHandler handler);
 
   std::shared_ptr<Impl> impl_;

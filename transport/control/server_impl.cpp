@@ -1,6 +1,7 @@
 #include "transport/control/server_impl.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "base/format.h"
@@ -13,7 +14,30 @@ namespace {
 
 constexpr int kUnread = 4096;  // messages that may lie before a goodbye
 
+/// A link that is carried has a routing id that no connection has: ZeroMQ's own have five bytes,
+/// and no peer's may begin with a zero.
+constexpr std::string_view kCarriedPrefix{"\0C", 2};
+constexpr std::size_t kCarriedRouting =
+    kCarriedPrefix.size() + sizeof(PeerId) + sizeof(std::uint32_t);
+
 }  // namespace
+
+std::string carried_routing(const CarriedPlace& place) {
+  std::string routing(kCarriedPrefix);
+  routing.append(reinterpret_cast<const char*>(&place.carrier), sizeof place.carrier);
+  routing.append(reinterpret_cast<const char*>(&place.slot), sizeof place.slot);
+  return routing;
+}
+
+std::optional<CarriedPlace> carried_place(std::string_view routing) {
+  if (routing.size() != kCarriedRouting || !routing.starts_with(kCarriedPrefix))
+    return std::nullopt;
+  CarriedPlace place;
+  std::memcpy(&place.carrier, routing.data() + kCarriedPrefix.size(), sizeof place.carrier);
+  std::memcpy(&place.slot, routing.data() + kCarriedPrefix.size() + sizeof place.carrier,
+              sizeof place.slot);
+  return place;
+}
 
 Server::Impl::Peer::Peer(PeerInfo info_, std::string routing_, const SocketOptions& options)
     : info(std::move(info_)),
@@ -59,6 +83,7 @@ Server::Impl::Peer* Server::Impl::find(std::string_view routing) {
 }
 
 int Server::Impl::transmit(std::string_view routing, zmq::message_t& frame) {
+  if (const auto place = carried_place(routing)) return carry(place->carrier, place->slot, frame);
   try {
     const auto sent =
         socket_.send(zmq::buffer(routing), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
@@ -70,6 +95,24 @@ int Server::Impl::transmit(std::string_view routing, zmq::message_t& frame) {
     return 1;
   } catch (const zmq::error_t&) {
     return -1;  // EHOSTUNREACH: it disconnected
+  }
+}
+
+int Server::Impl::carry(PeerId id, std::uint32_t slot, const zmq::message_t& frame) {
+  const auto found = peers.find(id);
+  if (found == peers.end() || !found->second->carriage) return -1;
+  Peer& carrier = *found->second;
+  if (carrier.hung_up) return 1;  // its own end, which follows, says more
+  if (carrier.carriage->out.empty()) laden_.push_back(id);
+  carrier.carriage->out.add(slot, frame.to_string_view());
+  return 1;
+}
+
+void Server::Impl::send_carried(PeerId id) {
+  const auto found = peers.find(id);
+  if (found == peers.end() || !found->second->carriage) return;
+  for (const auto& message : found->second->carriage->out.take()) {
+    if (!send_frame(id, wire::encode_frame({}, message))) return;
   }
 }
 
@@ -123,6 +166,8 @@ bool Server::Impl::flush_peer(Peer& peer) {
 }
 
 void Server::Impl::flush() {
+  for (const PeerId id : std::exchange(laden_, {}))
+    send_carried(id);
   if (queued_bytes_ == 0) return;
   std::vector<PeerId> gone;
   for (const auto& [id, peer] : peers) {
@@ -162,7 +207,9 @@ std::unique_ptr<Server::Impl::Peer> Server::Impl::forget(PeerId id) {
   by_routing_.erase(peer->routing);
   peer->requests.forget(open_);
   queued_bytes_ -= peer->outbox.bytes();
-  Doorkeeper::of_process().parted(peer->at);
+  if (peer->carrier == 0) Doorkeeper::of_process().parted(peer->at);
+  if (const auto carrier = peers.find(peer->carrier); carrier != peers.end())
+    carrier->second->carriage->links.erase(id);
   const auto process = by_incarnation.find(peer->info.incarnation);
   if (process != by_incarnation.end() && process->second == id) by_incarnation.erase(process);
   return peer;
@@ -188,15 +235,23 @@ void Server::Impl::lose(PeerId id, const Loss& loss) {
   defer([this, id, loss] {
     if (on_lost) on_lost(id, loss);
   });
+  if (peer->carriage) lose_carried(peer->carriage->links, loss.why);
+}
+
+void Server::Impl::lose_carried(const std::set<PeerId>& links, const std::string& why) {
+  for (const PeerId link : links)
+    lose(link, "its host's link is lost: " + why);
 }
 
 void Server::Impl::drop(PeerId id, const Loss& how) {
   const std::string name = name_of(id);
+  send_carried(id);
   if (const auto found = peers.find(id); found != peers.end()) flush_peer(*found->second);
   const auto peer = forget(id);
   if (!peer) return;
   send_stranger(peer->routing, wire::Goodbye{how.why, how.end}, peer->link.take_outgoing());
   fail_calls(calls_.take_peer(id), {wire::FailureCode::lost, "dropped " + name + ": " + how.why});
+  if (peer->carriage) lose_carried(peer->carriage->links, how.why);
 }
 
 void Server::Impl::close() {
@@ -204,6 +259,8 @@ void Server::Impl::close() {
   std::vector<PeerId> ids;
   for (const auto& [id, peer] : peers)
     ids.push_back(id);
+  // Carriers last: they take the others' goodbyes along.
+  std::ranges::partition(ids, [this](PeerId id) { return peers.at(id)->carrier != 0; });
   for (const PeerId id : ids)
     drop(id, {.why = "closed"});
   fail_calls(calls_.take_all(), {wire::FailureCode::lost, "closed"});

@@ -1,7 +1,9 @@
 #pragma once
+#include <set>
 #include <string_view>
 #include <unordered_map>
 
+#include "transport/control/carried.h"
 #include "transport/control/core.h"
 #include "transport/control/doorkeeper.h"
 #include "transport/control/link.h"
@@ -10,6 +12,15 @@
 #include "transport/control/server.h"
 
 namespace troupe::control {
+
+/// Where a link comes from that another one carries.
+struct CarriedPlace {
+  PeerId carrier = 0;
+  std::uint32_t slot = 0;
+};
+/// As a routing id, which no connection has.
+std::string carried_routing(const CarriedPlace& place);
+std::optional<CarriedPlace> carried_place(std::string_view routing);
 
 class Server::Impl final : public Core {
  public:
@@ -28,6 +39,12 @@ class Server::Impl final : public Core {
   std::function<void(PeerId, const Loss&)> on_lost;
   std::function<void(PeerId, std::uint64_t)> on_gap;
 
+  /// What a link carries of others (transport/wire/carried.h).
+  struct Carriage {
+    CarriedIn in;
+    CarriedOut out;
+    std::set<PeerId> links;
+  };
   struct Peer {
     Peer(PeerInfo info, std::string routing, const SocketOptions& options);
     PeerInfo info;
@@ -39,6 +56,8 @@ class Server::Impl final : public Core {
     AcceptedLink at;       // its connection, as of its last sign of life
     std::string user_id;   // that a guard let it in as
     bool hung_up = false;  // what it sent before is still to be read
+    PeerId carrier = 0;    // whose link carries this one; 0 = it has a connection of its own
+    std::unique_ptr<Carriage> carriage;  // null = it carries none
   };
   struct RoutingHash {
     using is_transparent = void;
@@ -63,6 +82,13 @@ class Server::Impl final : public Core {
   void greet(std::string_view routing, std::string_view user_id, const wire::Header& header,
              std::span<const std::byte> payload);
   Peer* find(std::string_view routing);
+  /// Takes apart what a link carries.
+  void unpack(Peer& carrier, std::span<const std::byte> payload);
+  /// Puts a frame with what its carrier takes along at the end of the turn. As `transmit`.
+  int carry(PeerId carrier, std::uint32_t slot, const zmq::message_t& frame);
+  void send_carried(PeerId carrier);
+  /// The links that it carried end with it.
+  void lose_carried(const std::set<PeerId>& links, const std::string& why);
   /// The descriptor of the connection that what arrives has come over.
   int arriving_over() const;
   /// Tells the doorkeeper who is known by the connection that what arrives has come over.
@@ -90,6 +116,7 @@ class Server::Impl final : public Core {
   const zmq::message_t* arriving_ = nullptr;  // while it is handled
   OpenRequests::Sum open_;                    // of all peers
   std::size_t queued_bytes_ = 0;
+  std::vector<PeerId> laden_;  // carriers that have something to take along
   std::unordered_map<std::string, PeerId, RoutingHash, std::equal_to<>> by_routing_;
   bool guarded_ = false;
   PeerId last_id_ = 0;

@@ -61,7 +61,9 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
   const PeerId id = peer.info.id;
   peer.vitals.heard = Clock::now();
   // ZeroMQ may have connected anew beneath the link.
-  if (header.kind == wire::Kind::heartbeat || arriving_over() != peer.at.descriptor) is_here(peer);
+  if (peer.carrier == 0 &&
+      (header.kind == wire::Kind::heartbeat || arriving_over() != peer.at.descriptor))
+    is_here(peer);
   std::uint64_t missing = 0;
   switch (peer.link.arrive(header.sequence, missing)) {
     case Link::Arrival::duplicate:
@@ -84,6 +86,9 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
       }
       return;
     }
+    case wire::Kind::carried:
+      if (peer.carrier == 0 && peer.info.hello.role == PeerRole::node) return unpack(peer, payload);
+      break;
     case wire::Kind::goodbye: {
       const auto goodbye = wire::decode<wire::Goodbye>(payload);
       return lose(id, Loss{goodbye.end, "said goodbye: " + goodbye.reason});
@@ -104,6 +109,24 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
   if (header.is_reply()) return answer(id, header, payload);
   if (header.is_request() && refused(peer, header, payload.size())) return;
   if (on_message) on_message(id, header, payload);
+}
+
+void Server::Impl::unpack(Peer& carrier, std::span<const std::byte> payload) {
+  const PeerId id = carrier.info.id;
+  const std::string user_id = carrier.user_id;
+  if (!carrier.carriage) carrier.carriage = std::make_unique<Carriage>();
+  auto message = wire::decode<wire::Carried>(payload);
+  for (auto& entry : message.frames) {
+    const auto routing = carried_routing({id, entry.slot});
+    const auto frame = carrier.carriage->in.take(std::move(entry));
+    if (!frame) continue;
+    if (!frame->empty()) {
+      handle(routing, user_id, wire::as_bytes(*frame));
+    } else if (const Peer* gone = find(routing)) {
+      lose(gone->info.id, "disconnected");
+    }
+    if (closed_ || !peers.contains(id)) return;
+  }
 }
 
 int Server::Impl::arriving_over() const {
@@ -162,6 +185,7 @@ void Server::Impl::greet(std::string_view routing, std::string_view user_id,
     if (known) lose(known->info.id, "replaced by a new incarnation");
     if (header.incarnation == 0)
       return send_stranger(routing, wire::Refuse{"hello without incarnation"});
+    const auto place = carried_place(routing);
     PeerInfo info{last_id_ + 1, header.incarnation, wire::decode<wire::Hello>(payload),
                   random_secret(), guarded_ ? user_of(user_id) : ClientUser{}};
     if (const auto holder = by_incarnation.find(header.incarnation);
@@ -176,6 +200,8 @@ void Server::Impl::greet(std::string_view routing, std::string_view user_id,
       return send_stranger(routing, wire::Refuse{fmt::format("full: {} peers", peers.size())});
     }
     const auto role = info.hello.role;
+    if (place && role != PeerRole::actor)
+      return send_stranger(routing, wire::Refuse{"a host's link carries its actors' only"});
     if ((role == PeerRole::client || role == PeerRole::caller) && short_of_descriptors()) {
       return send_stranger(routing, wire::Refuse{fmt::format("full: {} peers; {}", peers.size(),
                                                              no_descriptors_text())});
@@ -189,13 +215,17 @@ void Server::Impl::greet(std::string_view routing, std::string_view user_id,
     auto peer = std::make_unique<Peer>(std::move(info), std::string(routing), socket_options_);
     known = peer.get();
     known->user_id = user_id;
+    if (place) {
+      known->carrier = place->carrier;
+      peers.at(place->carrier)->carriage->links.insert(last_id_);
+    }
     by_routing_.emplace(peer->routing, last_id_);
     by_incarnation[header.incarnation] = last_id_;
     peers.emplace(last_id_, std::move(peer));
     known->link.begin_incoming(header.sequence);
   }
   const PeerId id = known->info.id;
-  is_here(*known);
+  if (known->carrier == 0) is_here(*known);
   wire::Welcome welcome;
   welcome.peer = id;
   welcome.heartbeat_interval_ms = static_cast<std::uint32_t>(options.heartbeat_interval.count());

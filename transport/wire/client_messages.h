@@ -100,12 +100,20 @@ struct CancelJob {
   }
 };
 
+/// client → controller: a page of the jobs. Those that run come first, then those that wait, in the
+/// order of their turns, then those that have ended, the newest first.
 struct ListJobs {
   static constexpr Kind kKind = Kind::list_jobs;
+  std::uint64_t job = 0;   // only this one, and those of its batch; 0 = all
+  std::uint32_t skip = 0;  // so many of the order
+  std::uint32_t most = 0;  // so many of the rest, and no more than kJobsOfPage; 0 = that many
 
   template <class Archive>
-  void serialize(Archive&) {}
+  void serialize(Archive& ar) {
+    ar(job, skip, most);
+  }
 };
+inline constexpr std::uint32_t kJobsOfPage = 400;
 
 struct JobRow {
   std::uint64_t id = 0;
@@ -133,20 +141,26 @@ struct JobRow {
 
 struct JobList {
   static constexpr Kind kKind = Kind::job_list;
-  std::vector<JobRow> jobs;
+  std::vector<JobRow> jobs;  // of the page, by their numbers
+  std::uint32_t all = 0;     // that were asked for, on all pages
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(jobs);
+    ar(jobs, all);
   }
 };
 
+/// client → controller. Of the actors it answers kActorsOfPage at most, by their numbers.
 struct GetStatus {
   static constexpr Kind kKind = Kind::get_status;
+  std::uint32_t skip_actors = 0;
 
   template <class Archive>
-  void serialize(Archive&) {}
+  void serialize(Archive& ar) {
+    ar(skip_actors);
+  }
 };
+inline constexpr std::uint32_t kActorsOfPage = 256;
 
 /// One rank of an actor in one group, e.g. {"pp", {0, 1}, 1}.
 struct GroupRow {
@@ -189,6 +203,7 @@ struct ClusterStatus {
   std::string model;
   double uptime_seconds = 0;
   std::vector<ActorRow> actors;
+  std::uint32_t actors_all = 0;  // on all pages
   std::uint32_t jobs_queued = 0;
   std::uint32_t jobs_running = 0;
   std::uint32_t jobs_ended = 0;
@@ -196,8 +211,8 @@ struct ClusterStatus {
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(version, host, pid, endpoint, model, uptime_seconds, actors, jobs_queued, jobs_running,
-       jobs_ended, recent_failures);
+    ar(version, host, pid, endpoint, model, uptime_seconds, actors, actors_all, jobs_queued,
+       jobs_running, jobs_ended, recent_failures);
   }
 };
 

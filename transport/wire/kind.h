@@ -92,6 +92,7 @@ enum class Kind : std::uint16_t {
   process_wrote = 103,
   process_ended = 104,
   drain_places = 105,
+  carried = 106,  // carried.h
 };
 
 }  // namespace troupe::wire

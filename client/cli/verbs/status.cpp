@@ -4,16 +4,19 @@
 #include <iostream>
 #include <thread>
 
+#include "base/format.h"
 #include "client/cli/cluster_view.h"
 #include "client/cli/endpoint.h"
+#include "client/cli/job_view.h"
 #include "client/cli/json.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {
 namespace {
 
-void print_status(const ClusterInfo& cluster) {
-  std::cout << status_text(cluster, output_width()) << std::flush;
+void print_status(const ClusterInfo& cluster, bool all) {
+  std::cout << status_text(cluster, output_width(), all ? cluster.actors.size() : kShownRows)
+            << std::flush;
 }
 
 class StatusVerb : public Verb {
@@ -23,6 +26,8 @@ class StatusVerb : public Verb {
     app_->add_option("--watch", watch_seconds_, "Say it again and again, so far apart")
         ->check(number(0.1, 86400))
         ->type_name("SECONDS");
+    app_->add_flag("--all", all_,
+                   fmt::format("All actors; else of more than {} the first", kShownRows));
     add_connect_option(*app_, target_);
     set_footer(
         "GROUPS is, for each axis that the actor shares with others, its rank and all ranks: \"pp "
@@ -38,18 +43,19 @@ class StatusVerb : public Verb {
       print_json(to_json(take(client.status())));
       return kOk;
     }
-    print_status(take(client.status()));
+    print_status(take(client.status()), all_);
     while (watch_seconds_ > 0 && std::cout) {
       std::this_thread::sleep_for(std::chrono::duration<double>(watch_seconds_));
       const ClusterInfo cluster = take(client.status());
       std::cout << (isatty(STDOUT_FILENO) ? "\x1b[H\x1b[2J" : "\n");
-      print_status(cluster);
+      print_status(cluster, all_);
     }
     return kOk;
   }
 
  private:
   double watch_seconds_ = 0;  // 0: once
+  bool all_ = false;
   Target target_;
 };
 

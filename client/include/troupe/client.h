@@ -166,6 +166,19 @@ struct JobInfo {
   std::string model;                     // its folder
 };
 
+/// Which jobs are asked for. In order: those that run, those that wait, by their turns, those that
+/// have ended, the newest first.
+struct JobQuery {
+  std::uint64_t job = 0;  // only this one, and those that it computes with; 0 = all
+  std::size_t skip = 0;   // so many of the order
+  std::size_t most = 0;   // of the rest at most so many; 0 = all
+};
+
+struct JobPage {
+  std::vector<JobInfo> jobs;  // by their numbers
+  std::size_t all = 0;        // that there are, with those that are not on the page
+};
+
 struct GroupInfo {
   std::string axis;
   std::vector<int> ranks;
@@ -234,7 +247,9 @@ class Client {
   /// when they have none; with `now`, jobs that can go on elsewhere do so at once. Errors:
   /// not_found.
   Result<std::string> drain(const std::vector<std::string>& places, bool now = false);
+  /// All of them, in as many requests as it takes.
   Result<std::vector<JobInfo>> jobs();
+  Result<JobPage> jobs(const JobQuery& query);
   Result<ClusterInfo> status();
   /// The cluster's actors of users' classes (troupe/actor.h), for as long as this client lives.
   Actors actors();
