@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/parse_number.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
@@ -55,20 +56,14 @@ void read_kind(Fields& fields, PictureKind& kind) {
 
 }  // namespace
 
-const char* name_of(PictureFormat format) {
-  return format == PictureFormat::png ? "png" : format == PictureFormat::jpeg ? "jpeg" : "webp";
-}
-
-const char* media_type_of(PictureFormat format) {
-  return format == PictureFormat::png    ? "image/png"
-         : format == PictureFormat::jpeg ? "image/jpeg"
-                                         : "image/webp";
+std::string media_type_of(PictureFormat format) {
+  return (format == PictureFormat::webm ? "video/" : "image/") + to_string(format);
 }
 
 PictureFormat picture_format(const std::string& field, const std::string& name) {
-  for (const auto format : {PictureFormat::png, PictureFormat::jpeg, PictureFormat::webp})
-    if (name == name_of(format)) return format;
-  throw bad_field(field, "is " + json_text(name) + ", not png, jpeg or webp");
+  if (const auto format = parse_choice<PictureFormat>(name)) return *format;
+  throw bad_field(field,
+                  "is " + json_text(name) + ", not " + choices_text(choice_words<PictureFormat>()));
 }
 
 JobCall parse_job(const std::string& body) {
@@ -201,6 +196,8 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
     parse_size(*size, request.width, request.height);
   }
   read_kind(fields, call.kind);
+  if (call.kind.format == PictureFormat::webm)
+    throw bad_field("output_format", "is webm, which is for clips: /v1/videos");
   call.url = fields.choice("response_format", {"url", "b64_json"}).value_or("b64_json") == "url";
   call.stream = fields.flag("stream").value_or(false);
   call.partial_images = static_cast<int>(fields.whole("partial_images", 0, 3).value_or(0));
