@@ -34,6 +34,8 @@ find_package(SQLite3 REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(JPEG REQUIRED)
 pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp)
+pkg_check_modules(Vpx REQUIRED IMPORTED_TARGET vpx)
+pkg_check_modules(Matroska REQUIRED IMPORTED_TARGET libmatroska libebml)
 
 if(NOT TROUPE_CLIENT_ONLY)
   include(TroupeTorch)

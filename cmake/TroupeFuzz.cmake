@@ -30,10 +30,10 @@ foreach(source IN LISTS fuzzed_text)
   endif()
 endforeach()
 add_library(troupe_fuzzed STATIC ${fuzzed_text} models/image/frames.cpp models/image/png_text.cpp client/cli/files.cpp client/cli/latents_file.cpp client/cli/prompt_embeds_file.cpp
-  web/api_error.cpp web/base64.cpp web/caller.cpp web/calls.cpp web/fields.cpp web/http_message.cpp web/latents_npy.cpp web/multipart.cpp web/pictures.cpp
+  web/api_error.cpp web/base64.cpp web/caller.cpp web/calls.cpp web/fields.cpp web/http_message.cpp web/latents_npy.cpp web/multipart.cpp web/pictures.cpp web/webm.cpp
   transport/tensor/fd.cpp transport/tensor/handshake.cpp transport/tensor/rendezvous.cpp)
 target_include_directories(troupe_fuzzed PUBLIC client/include)
 target_link_libraries(troupe_fuzzed PUBLIC troupe::spec troupe::wire troupe::request_json troupe::control troupe_asio
-  troupe_sodium troupe_sentencepiece PkgConfig::Pcre2 PkgConfig::Utf8proc ZLIB::ZLIB PNG::PNG JPEG::JPEG PkgConfig::WebP CLI11::CLI11 nlohmann_json::nlohmann_json
+  troupe_sodium troupe_sentencepiece PkgConfig::Pcre2 PkgConfig::Utf8proc ZLIB::ZLIB PNG::PNG JPEG::JPEG PkgConfig::WebP PkgConfig::Vpx PkgConfig::Matroska CLI11::CLI11 nlohmann_json::nlohmann_json
   PRIVATE troupe_flags)
 add_subdirectory(tests/fuzz)

@@ -3,10 +3,11 @@
 #include <algorithm>
 
 #include "base/parse_number.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
-#include "models/spec/json_text.h"
+#include "transport/json/recorded_request.h"
 #include "web/api_error.h"
 #include "web/base64.h"
 #include "web/latents_npy.h"
@@ -53,72 +54,16 @@ void read_kind(Fields& fields, PictureKind& kind) {
     kind.quality = std::max(1, static_cast<int>(*quality));
 }
 
-/// Fields whose value in a picture is another one than the request's.
-bool is_of_its_own(const wire::RequestField& field) {
-  const auto& all = wire::kRequestFields;
-  return field.name == all.height.name || field.name == all.width.name ||
-         field.name == all.steps.name;
-}
-
-/// Throws JSON's exceptions for what is of another kind than ours.
-nlohmann::json parameters_as_request(const std::string& png, const std::set<std::string>& brought) {
-  nlohmann::json own;
-  try {
-    for (const auto& [name, text] : models::read_png_text(png))
-      if (name == "troupe") own = spec::parse_json(text, "what the PNG says of its making");
-  } catch (const std::runtime_error& error) {
-    throw ApiError(400, "bad_request", error.what());
-  }
-  if (!own.is_object())
-    throw ApiError(400, "bad_request", "the PNG does not say how it was made: it is none of ours");
-  for (const std::string name : {"init_image", "init_latents", "prompt_embeds"})
-    if (own.value(name, false) && !brought.contains(name))
-      throw bad_field(name, "the picture was made with some that are not in it: bring them along");
-  nlohmann::json request = nlohmann::json::object();
-  const auto copy = [&](const std::string& from, const std::string& to) {
-    if (own.contains(from) && !own.at(from).is_null()) request[to] = own.at(from);
-  };
-  wire::for_each_field([&](const wire::RequestField& field, auto) {
-    const auto name = field.in_json();
-    if (name.empty() || is_of_its_own(field)) return;
-    // 0 is how they say that none was given.
-    if (field.default_in_help && own.contains(name) && own.at(name) == 0) return;
-    copy(name, std::string(field.name));
-  });
-  for (const char* name : {"prompt", "model", "height", "width", "steps"})
-    copy(name, name);
-  const auto empty = [&](const char* name) {
-    return request.contains(name) && (request.at(name) == "" || request.at(name).empty());
-  };
-  const nlohmann::json all = request;
-  for (const auto& [name, value] : all.items())
-    if (empty(name.c_str())) request.erase(name);
-  if (const int pictures = own.value("pictures", 1); pictures > 1)
-    request["images_per_prompt"] = pictures;
-  if (request.value("num_frames", 0) <= 1) request.erase("num_frames");
-  if (!own.value("init_image", false)) request.erase("strength");
-  if (request.contains("loras") && request.at("loras").is_array())
-    for (auto& lora : request["loras"])
-      lora = {{"path", lora.value("file", "")}, {"scale", lora.value("scale", 1.0)}};
-  return request;
-}
-
 }  // namespace
 
-const char* name_of(PictureFormat format) {
-  return format == PictureFormat::png ? "png" : format == PictureFormat::jpeg ? "jpeg" : "webp";
-}
-
-const char* media_type_of(PictureFormat format) {
-  return format == PictureFormat::png    ? "image/png"
-         : format == PictureFormat::jpeg ? "image/jpeg"
-                                         : "image/webp";
+std::string media_type_of(PictureFormat format) {
+  return (format == PictureFormat::webm ? "video/" : "image/") + to_string(format);
 }
 
 PictureFormat picture_format(const std::string& field, const std::string& name) {
-  for (const auto format : {PictureFormat::png, PictureFormat::jpeg, PictureFormat::webp})
-    if (name == name_of(format)) return format;
-  throw bad_field(field, "is " + json_text(name) + ", not png, jpeg or webp");
+  if (const auto format = parse_choice<PictureFormat>(name)) return *format;
+  throw bad_field(field,
+                  "is " + json_text(name) + ", not " + choices_text(choice_words<PictureFormat>()));
 }
 
 JobCall parse_job(const std::string& body) {
@@ -186,9 +131,11 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
 
 nlohmann::json parameters_of(const std::string& png, const std::set<std::string>& brought) {
   try {
-    return parameters_as_request(png, brought);
-  } catch (const nlohmann::json::exception&) {
-    throw ApiError(400, "bad_request", "what the PNG says of its making is malformed");
+    return wire::recorded_request(models::read_png_text(png), brought);
+  } catch (const wire::MissingInput& missing) {
+    throw bad_field(missing.field, missing.what());
+  } catch (const std::runtime_error& error) {
+    throw ApiError(400, "bad_request", error.what());
   }
 }
 
@@ -249,6 +196,8 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
     parse_size(*size, request.width, request.height);
   }
   read_kind(fields, call.kind);
+  if (call.kind.format == PictureFormat::webm)
+    throw bad_field("output_format", "is webm, which is for clips: /v1/videos");
   call.url = fields.choice("response_format", {"url", "b64_json"}).value_or("b64_json") == "url";
   call.stream = fields.flag("stream").value_or(false);
   call.partial_images = static_cast<int>(fields.whole("partial_images", 0, 3).value_or(0));

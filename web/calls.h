@@ -2,19 +2,29 @@
 #include <optional>
 #include <string>
 
+#include "base/choice.h"
 #include "troupe/client.h"
 #include "web/fields.h"
 
+namespace troupe {
+
+namespace web {
+enum class PictureFormat { png, jpeg, webp, webm };
+}
+template <>
+inline constexpr auto kNamesOf<web::PictureFormat> =
+    std::to_array<std::string_view>({"png", "jpeg", "webp", "webm"});
+
+}  // namespace troupe
+
 namespace troupe::web {
 
-/// What a picture's file is.
-enum class PictureFormat { png, jpeg, webp };
+/// What a picture's file is; webm is of clips.
 struct PictureKind {
   PictureFormat format = PictureFormat::png;
-  int quality = 90;  // of jpeg and webp, 1 to 100; 100 = webp without loss
+  int quality = 90;  // of all but png, 1 to 100; 100 = webp without loss
 };
-const char* name_of(PictureFormat format);
-const char* media_type_of(PictureFormat format);
+std::string media_type_of(PictureFormat format);
 /// Throws ApiError naming `field` for what is none.
 PictureFormat picture_format(const std::string& field, const std::string& name);
 

@@ -23,7 +23,7 @@ nlohmann::json described(const std::string& png, const PictureKind& kind) {
   return {{"size", fmt::format("{}x{}", size.width, size.height)},
           {"quality", "auto"},
           {"background", "opaque"},
-          {"output_format", name_of(kind.format)},
+          {"output_format", to_string(kind.format)},
           {"usage", usage_json()}};
 }
 

@@ -7,6 +7,7 @@
 #include "base/xxh64.h"
 #include "models/image/png_bytes.h"
 #include "web/api_error.h"
+#include "web/webm.h"
 
 namespace troupe::web {
 namespace {
@@ -47,6 +48,8 @@ nlohmann::json to_json(const Job& job) {
       const auto size = models::png_size(job.result->pictures[i].png);
       picture["width"] = size.width;
       picture["height"] = size.height;
+      if (const int frames = clip_of(job.result->pictures[i].png).frames; frames > 1)
+        picture["frames"] = frames;
     }
     pictures.push_back(std::move(picture));
   }

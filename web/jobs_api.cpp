@@ -100,25 +100,11 @@ void events(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
   follow_for(api, job, reply, tell, false);
 }
 
-/// What is asked of the picture, else as the job's request said.
-PictureKind kind_of(const Job& job, const std::map<std::string, std::string>& query) {
-  PictureKind kind = job.kind;
-  if (const auto format = query.find("format"); format != query.end())
-    kind.format = picture_format("format", format->second);
-  if (const auto quality = query.find("quality"); quality != query.end()) {
-    const auto number = parse_number<int>(quality->second);
-    if (!number || *number < 1 || *number > 100)
-      throw bad_field("quality", "is not a whole number from 1 to 100");
-    kind.quality = *number;
-  }
-  return kind;
-}
-
 void picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = job_of(api, *request);
   const auto number = parse_number<std::size_t>(request->params.at(1));
   if (!number) throw ApiError(404, "not_found", "a picture is named by its number, from 0 on");
-  send_picture(api, job, *number, kind_of(*job, request->head.query), reply);
+  send_picture(api, job, *number, asked_kind(job->kind, *request), reply);
 }
 
 /// Who knows a link may fetch its picture.
@@ -215,6 +201,19 @@ void parameters(Api& api, const std::shared_ptr<Request>& request, const ReplyPt
 }
 
 }  // namespace
+
+PictureKind asked_kind(PictureKind kind, const Request& request) {
+  const auto& query = request.head.query;
+  if (const auto format = query.find("format"); format != query.end())
+    kind.format = picture_format("format", format->second);
+  if (const auto quality = query.find("quality"); quality != query.end()) {
+    const auto number = parse_number<int>(quality->second);
+    if (!number || *number < 1 || *number > 100)
+      throw bad_field("quality", "is not a whole number from 1 to 100");
+    kind.quality = *number;
+  }
+  return kind;
+}
 
 void send_picture(const Api& api, const JobPtr& job, std::size_t number, const PictureKind& kind,
                   const ReplyPtr& reply) {

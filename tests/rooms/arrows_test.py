@@ -58,7 +58,7 @@ ROOMS = {
     "client/repl": "base api client client/cli models/spec",
     "web": "base api models/spec models/image transport/wire transport/json",
     # The verbs of `troupe` start what there is: the controller, a host that joins, the planner.
-    "client/cli/verbs": "base api client client/cli client/repl web models/spec models/image transport/wire transport/control "
+    "client/cli/verbs": "base api client client/cli client/repl web models/spec models/image transport/wire transport/json transport/control "
                         "controller/plan controller/hosts controller/deployments controller/app",
 }
 

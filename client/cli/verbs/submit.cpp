@@ -11,9 +11,9 @@
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "models/image/limits.h"
+#include "models/image/png_text.h"
+#include "transport/json/recorded_request.h"
 #include "transport/wire/request_fields.h"
-#include "web/api_error.h"
-#include "web/calls.h"
 
 namespace troupe::cli {
 namespace {
@@ -96,14 +96,13 @@ class SubmitVerb : public Verb {
     const ImageRequest made = naming("--from", [&] {
       const auto png = read_file(from_, models::kMaxPngBytes);
       try {
-        auto body = web::parameters_of(png, brought);
-        if (own_prompts) body["prompt"] = "";
-        return web::parse_job(body.dump()).submission.request;
-      } catch (const web::ApiError& error) {
-        if (!inputs.contains(error.param) || brought.contains(error.param)) throw;
+        ImageRequest read;
+        wire::read_recorded(wire::recorded_request(models::read_png_text(png), brought), read);
+        return read;
+      } catch (const wire::MissingInput& missing) {
         throw std::runtime_error(
             fmt::format("{}: was made with {}, which is not in it: give it, too", from_,
-                        inputs.at(error.param)));
+                        inputs.at(missing.field)));
       }
     });
     if (!own_prompts) request.prompts = made.prompts;

@@ -108,8 +108,9 @@ export class Stage {
 
   pictureButtons({id, pictures}) {
     const button = (words, action) => element('button', {type: 'button', onclick: () => this.tried(action)}, words);
-    const saving = pictures.map((_, index) => button(pictures.length > 1 ? `Save picture ${index + 1}` : 'Save picture',
-      () => save(picturePath(id, index), `troupe-${id}-${index}`)));
+    const saving = pictures.map(({frames}, index) => button(
+      `Save ${frames > 1 ? 'clip' : 'picture'}${pictures.length > 1 ? ` ${index + 1}` : ''}`,
+      () => save(picturePath(id, index, frames > 1 ? 'webm' : ''), `troupe-${id}-${index}`)));
     return [saving, button('Use these settings',
       async () => this.onSettings(await parametersOf(await api.blob(picturePath(id, 0, 'png')))))];
   }

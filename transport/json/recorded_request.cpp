@@ -1,0 +1,64 @@
+#include "transport/json/recorded_request.h"
+
+namespace troupe::wire {
+namespace {
+
+/// Fields whose value in a record is another one than the request's.
+bool is_of_its_own(const RequestField& field) {
+  const auto& all = kRequestFields;
+  return field.name == all.height.name || field.name == all.width.name ||
+         field.name == all.steps.name;
+}
+
+nlohmann::json recorded(const nlohmann::json& record, const std::set<std::string>& brought) {
+  for (const std::string name : {"init_image", "init_latents", "prompt_embeds"})
+    if (record.value(name, false) && !brought.contains(name)) throw MissingInput(name);
+  nlohmann::json request = nlohmann::json::object();
+  const auto copy = [&](const std::string& from, const std::string& to) {
+    if (record.contains(from) && !record.at(from).is_null()) request[to] = record.at(from);
+  };
+  for_each_field([&](const RequestField& field, auto) {
+    const auto name = field.in_json();
+    if (name.empty() || is_of_its_own(field)) return;
+    // 0 is how they say that none was given.
+    if (field.default_in_help && record.contains(name) && record.at(name) == 0) return;
+    copy(name, std::string(field.name));
+  });
+  for (const char* name : {"prompt", "model", "height", "width", "steps"})
+    copy(name, name);
+  const nlohmann::json all = request;
+  for (const auto& [name, value] : all.items())
+    if (value == "" || value.empty()) request.erase(name);
+  if (const int pictures = record.value("pictures", 1); pictures > 1)
+    request["images_per_prompt"] = pictures;
+  if (request.value("num_frames", 0) <= 1) request.erase("num_frames");
+  if (!record.value("init_image", false)) request.erase("strength");
+  if (request.contains("loras") && request.at("loras").is_array())
+    for (auto& lora : request["loras"])
+      lora = {{"path", lora.value("file", "")}, {"scale", lora.value("scale", 1.0)}};
+  return request;
+}
+
+}  // namespace
+
+nlohmann::json recorded_request(const std::vector<std::pair<std::string, std::string>>& png_text,
+                                const std::set<std::string>& brought) {
+  constexpr int kDeepest = 64;
+  nlohmann::json record;
+  try {
+    for (const auto& [name, text] : png_text) {
+      if (name != "troupe") continue;
+      record = nlohmann::json::parse(text, [](int depth, auto, const auto&) {
+        if (depth > kDeepest) throw std::runtime_error("what the PNG says is nested too deep");
+        return true;
+      });
+    }
+    if (!record.is_object())
+      throw std::runtime_error("the PNG does not say how it was made: it is none of ours");
+    return recorded(record, brought);
+  } catch (const nlohmann::json::exception&) {
+    throw std::runtime_error("what the PNG says of its making is malformed");
+  }
+}
+
+}  // namespace troupe::wire

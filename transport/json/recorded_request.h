@@ -1,0 +1,84 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "transport/wire/request_fields.h"
+
+namespace troupe::wire {
+
+/// What a picture began with, that its record names but does not hold.
+struct MissingInput : std::runtime_error {
+  explicit MissingInput(const std::string& field)
+      : std::runtime_error("the picture was made with some that are not in it: bring them along"),
+        field(field) {}
+  std::string field;  // init_image | init_latents | prompt_embeds
+};
+
+/// The request that made a picture, of the texts of its PNG, the one among them that request_json
+/// wrote: by the names of the fields, `prompt` and `model`, without what says nothing. `brought`:
+/// inputs that the caller has. Throws MissingInput for the first that is not, std::runtime_error
+/// for a picture of others and for a malformed record.
+nlohmann::json recorded_request(const std::vector<std::pair<std::string, std::string>>& png_text,
+                                const std::set<std::string>& brought);
+
+template <class T>
+bool is_recorded_as(const nlohmann::json& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value.is_boolean();
+  } else if constexpr (std::is_integral_v<T>) {
+    return value.is_number_integer();
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return value.is_number();
+  } else {
+    return value.is_string();
+  }
+}
+
+/// Throws std::runtime_error naming the field where the value is of another kind.
+template <class T>
+void read_recorded_field(const nlohmann::json& request, const std::string& name, T& member) {
+  if (!request.contains(name)) return;
+  const auto& value = request.at(name);
+  const auto check = [&](bool fits) {
+    if (!fits) throw std::runtime_error(name + ": is " + value.dump() + ", which it cannot be");
+  };
+  if constexpr (requires { member.emplace_back().path; }) {
+    check(value.is_array());
+    member.clear();
+    for (const auto& lora : value) {
+      check(lora.is_object() && is_recorded_as<std::string>(lora.at("path")) &&
+            lora.at("scale").is_number());
+      auto& read = member.emplace_back();
+      lora.at("path").get_to(read.path);
+      lora.at("scale").get_to(read.scale);
+    }
+  } else if constexpr (requires { typename T::value_type; } && !std::is_same_v<T, std::string>) {
+    check(value.is_array());
+    for (const auto& one : value)
+      check(is_recorded_as<typename T::value_type>(one));
+    value.get_to(member);
+  } else {
+    check(is_recorded_as<T>(value));
+    value.get_to(member);
+  }
+}
+
+/// Sets the fields of a troupe::ImageRequest that `request`, of recorded_request, has. Their bounds
+/// are checked where it is submitted.
+template <class ImageRequest>
+void read_recorded(const nlohmann::json& request, ImageRequest& into) {
+#define REQUEST_FIELD(type, member, initial, ...) \
+  read_recorded_field(request, #member, into.member);
+#include "transport/wire/request_fields.def"
+  std::string prompt;
+  read_recorded_field(request, "prompt", prompt);
+  into.prompts = {prompt};
+}
+
+}  // namespace troupe::wire
