@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
 #include <type_traits>
 
 #include "base/format.h"
@@ -257,12 +258,24 @@ std::optional<std::vector<T>> Fields::numbers(const std::string& name, const wir
                                         std::is_integral_v<T> ? "whole numbers" : "numbers",
                                         number_text(least), number_text(most)));
   };
-  if (!value->is_array()) throw wrong();
   std::vector<T> list;
+  const auto add = [&](std::optional<T> number) {
+    const auto size = static_cast<double>(number.value_or(T{}));
+    if (!number || !(size >= least && size <= most)) throw wrong();
+    list.push_back(*number);
+  };
+  if (form_ && value->is_string()) {
+    std::istringstream parts(value->get<std::string>());
+    for (std::string part; std::getline(parts, part, ',');)
+      add(parse_number<T>(part.substr(std::min(part.find_first_not_of(' '), part.size()))));
+    return list;
+  }
+  if (!value->is_array()) throw wrong();
   for (const json& one : *value) {
     const bool is_one = std::is_integral_v<T> ? one.is_number_integer() : one.is_number();
+    // A number of another kind, or beyond the type, must not be cut down to one of it.
     if (!is_one || one.get<double>() < least || one.get<double>() > most) throw wrong();
-    list.push_back(one.get<T>());
+    add(one.get<T>());
   }
   return list;
 }

@@ -287,6 +287,22 @@ TEST_CASE("a video: seconds become frames") {
   CHECK(wrong_field([&] { parse(R"({"prompt": "a", "seconds": "x"})"); }) == "seconds");
 }
 
+TEST_CASE("a form has lists of numbers with commas between them") {
+  const auto timesteps = [](const char* text) {
+    Fields fields(json{{"timesteps", text}}, {}, true);
+    ImageRequest request;
+    fields.read_request(request);
+    return request.timesteps;
+  };
+  CHECK(timesteps("900, 500.5,100") == std::vector<double>{900, 500.5, 100});
+  CHECK(timesteps("900") == std::vector<double>{900});
+  CHECK(timesteps("").empty());
+  for (const char* wrong : {"900;500", "900 500", "900,,500", "a", "-1", "nan", "1e9"}) {
+    CAPTURE(wrong);
+    CHECK(wrong_field([&] { timesteps(wrong); }) == "timesteps");
+  }
+}
+
 TEST_CASE("a link to a picture holds for a while") {
   PictureLinks links;
   JobBoard board;

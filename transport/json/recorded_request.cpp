@@ -28,7 +28,7 @@ nlohmann::json recorded(const nlohmann::json& record, const std::set<std::string
     copy(name, name);
   const nlohmann::json all = request;
   for (const auto& [name, value] : all.items())
-    if (value == "" || value.empty()) request.erase(name);
+    if (name != "prompt" && (value == "" || value.empty())) request.erase(name);
   if (const int pictures = record.value("pictures", 1); pictures > 1)
     request["images_per_prompt"] = pictures;
   if (request.value("num_frames", 0) <= 1) request.erase("num_frames");
