@@ -59,7 +59,7 @@ TEST_CASE("weights and memory of the blocks fall as 1 / (pp · tp)") {
     // Actors of its own: others keep the models that they have had.
     SharedCluster fresh(mix.world());
     // What a job costs besides its weights.
-    fresh.run(job(odd_model().folder(), {.tp = mix.world()}));
+    fresh.run(job(odd_model().folder(), {.tp = static_cast<int>(mix.world())}));
     const auto idle = private_memory(fresh);
     const double part = blocks / (mix.pp * mix.tp);
     const auto submission = job(model.folder(), mix);
