@@ -173,6 +173,15 @@ void JobBoard::forget_results() {
   }
 }
 
+void JobBoard::drop_result(const JobPtr& job) {
+  const auto kept = std::find_if(results_.begin(), results_.end(),
+                                 [&](const auto& entry) { return entry.first == job; });
+  if (kept == results_.end()) return;
+  result_bytes_ -= kept->second;
+  results_.erase(kept);
+  job->result.reset();
+}
+
 void JobBoard::forget_jobs() {
   for (auto at = order_.end(); jobs_.size() > limits_.jobs && at != order_.begin();) {
     --at;
@@ -181,12 +190,7 @@ void JobBoard::forget_jobs() {
 }
 
 std::list<JobPtr>::iterator JobBoard::forget(std::list<JobPtr>::iterator at) {
-  const auto kept = std::find_if(results_.begin(), results_.end(),
-                                 [&](const auto& entry) { return entry.first == *at; });
-  if (kept != results_.end()) {
-    result_bytes_ -= kept->second;
-    results_.erase(kept);
-  }
+  drop_result(*at);
   jobs_.erase((*at)->id);
   return order_.erase(at);
 }

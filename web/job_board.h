@@ -106,6 +106,8 @@ class JobBoard {
   void begin_series(std::size_t cluster, const std::string& series, const Error& error, double now);
   /// A result came again.
   void keep(const JobPtr& job, std::shared_ptr<const JobResult> result);
+  /// What is kept of its result goes.
+  void drop_result(const JobPtr& job);
 
   JobPtr find(const std::string& id) const;
   /// Newest first, `limit` at most, from behind `before` on ("" = from the newest).

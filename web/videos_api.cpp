@@ -76,7 +76,7 @@ void remove(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
   if (!job->ended()) api.service.cancel(job);
   // The job is a video no more; what it has painted goes, and is still the cluster's for a while.
   job->is_video = false;
-  job->result.reset();
+  api.service.board().drop_result(job);
   reply->send(
       json_response({{"id", request->params[0]}, {"object", "video.deleted"}, {"deleted", true}}));
 }

@@ -1,12 +1,20 @@
 #include "controller/app/host_orders.h"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <csignal>
 #include <filesystem>
 #include <stdexcept>
+#include <utility>
+
+#include "base/format.h"
 
 namespace troupe::cluster {
 namespace {
+
+/// Of an actor, in one message, which holds so many of the longest.
+constexpr std::size_t kMostLines = 400;
+constexpr std::size_t kMostPlugins = 256;
 
 std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
@@ -15,7 +23,8 @@ std::string file_name(const std::string& path) {
 }  // namespace
 
 HostOrders::HostOrders(boost::asio::io_context& io, Options options, Tools tools)
-    : tools_(std::move(tools)),
+    : io_(io),
+      tools_(std::move(tools)),
       any_plugin_(options.any_plugin),
       check_(io, std::move(options.check)),
       processes_(io, std::move(options.processes),
@@ -27,9 +36,22 @@ HostOrders::HostOrders(boost::asio::io_context& io, Options options, Tools tools
       throw std::runtime_error("[join] --plugin " + plugin + ": another one is called " +
                                file_name(plugin) + ", too");
   }
-  processes_.on_line([this](std::uint32_t actor, const std::string& line) {
-    tell(wire::ProcessWrote{actor, {line}});
-  });
+  processes_.on_line([this](std::uint32_t actor, const std::string& line) { wrote(actor, line); });
+}
+
+void HostOrders::wrote(std::uint32_t actor, const std::string& line) {
+  if (lines_.empty())
+    boost::asio::post(io_, [this, alive = std::weak_ptr(alive_)] {
+      if (!alive.expired()) tell_lines();
+    });
+  auto& lines = lines_[actor];
+  lines.push_back(line);
+  if (lines.size() > kMostLines) lines.pop_front();
+}
+
+void HostOrders::tell_lines() {
+  for (const auto& [actor, lines] : std::exchange(lines_, {}))
+    tell(wire::ProcessWrote{actor, {lines.begin(), lines.end()}});
 }
 
 bool HostOrders::on_message(const wire::Header& header, std::span<const std::byte> payload,
@@ -53,8 +75,7 @@ void HostOrders::start(const wire::Header& header, wire::StartProcess order, boo
   if (leaving)
     return reply(header, wire::Failure{wire::FailureCode::refused, "the host is leaving"});
   try {
-    if (order.owner.role == PeerRole::user_actor)
-      order.user.plugin = plugin_here(order.user.plugin);
+    if (order.owner.role != PeerRole::actor) order.user.plugin = plugin_here(order.user.plugin);
     reply(header, wire::ProcessStarted{processes_.start(order)});
   } catch (const std::exception& error) {
     reply(header, wire::Failure{wire::FailureCode::internal, error.what()});
@@ -69,6 +90,7 @@ void HostOrders::signal(const wire::SignalProcess& order) {
 
 void HostOrders::exited(const ProcessOwner& owner, std::uint64_t incarnation,
                         const ExitCause& cause) {
+  tell_lines();  // its last words come first
   tell(wire::ProcessEnded{.owner = owner,
                           .incarnation = incarnation,
                           .by_signal = cause.by_signal,
@@ -87,6 +109,10 @@ void HostOrders::check_plugins(const wire::Header& header, const std::vector<std
       return tools_.refuse("--plugin " + own +
                            ": the cluster was started without a plugin called " + name);
   }
+  if (files.size() > kMostPlugins)
+    return reply(header, wire::Failure{wire::FailureCode::refused,
+                                       fmt::format("[plugin] {} files to look at: at most {}",
+                                                   files.size(), kMostPlugins)});
   check_next(std::make_shared<Checking>(Checking{header, files, {}}));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -49,6 +50,9 @@ class HostOrders {
   };
   void start(const wire::Header& header, wire::StartProcess order, bool leaving);
   void signal(const wire::SignalProcess& order);
+  /// Lines of actors go out together, once a turn of the loop.
+  void wrote(std::uint32_t actor, const std::string& line);
+  void tell_lines();
   void exited(const ProcessOwner& owner, std::uint64_t incarnation, const ExitCause& cause);
   void check_plugins(const wire::Header& header, const std::vector<std::string>& files);
   void check_next(const std::shared_ptr<Checking>& checking);
@@ -64,7 +68,10 @@ class HostOrders {
     if (auto* controller = tools_.controller()) controller->send(message);
   }
 
+  boost::asio::io_context& io_;
   Tools tools_;
+  std::map<std::uint32_t, std::deque<std::string>> lines_;  // by actor, to be told
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   const bool any_plugin_;
   std::map<std::string, std::string> own_plugins_;  // by file name
   user::PluginCheck check_;

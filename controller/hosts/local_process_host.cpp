@@ -72,6 +72,9 @@ std::uint32_t LocalProcessHost::start(const wire::StartProcess& launch) {
     return static_cast<std::uint32_t>(there->second.process->pid());
   const auto& owner = launch.owner;
   const bool is_actor = owner.role == PeerRole::actor;
+  if (!is_actor && owner.role != PeerRole::user_actor)
+    throw std::runtime_error("[process] role \"" + to_string(owner.role) +
+                             "\" has no program: actor or user-actor");
   const Pin* pin = is_actor ? pins_.of(actor_of(owner), launch.device) : nullptr;
   Running running{.owner = owner, .process = nullptr, .doing = {}, .sockets = {}};
   ProcessOptions process;
@@ -95,6 +98,8 @@ std::uint32_t LocalProcessHost::start(const wire::StartProcess& launch) {
         exited(incarnation, cause);
       });
   const auto pid = static_cast<std::uint32_t>(running.process->pid());
+  if (is_actor && !measuring_)
+    measuring_ = Measuring{launch.incarnation, std::chrono::steady_clock::now()};
   if (is_actor)
     running.process->say(fmt::format("-- process {} began{}", pid,
                                      pin && !running.process->pinned() ? "" : place(pin)));
@@ -116,10 +121,7 @@ void LocalProcessHost::prepare_actor(const wire::StartProcess& launch, ProcessOp
   for (const auto& file : spec::user_models().files())
     options.arguments.insert(options.arguments.end(), {"--model-plugin", file.string()});
   // One of a host tells of all, and only as the host begins: later there may be jobs to disturb.
-  if (!measuring_) {
-    options.arguments.push_back("--measure");
-    measuring_ = Measuring{launch.incarnation, std::chrono::steady_clock::now()};
-  }
+  if (!measuring_) options.arguments.push_back("--measure");
   options.environment.insert(options.environment.end(),
                              {"OMP_NUM_THREADS=" + threads, "MKL_NUM_THREADS=" + threads});
   if (launch.device.starts_with("cuda")) {
@@ -137,8 +139,9 @@ void LocalProcessHost::prepare_user_actor(const wire::StartProcess& launch, Proc
   const std::string endpoint = user_endpoint(launch, "");
   const std::string blobs = user_endpoint(launch, "b");
   options.program = user.torch ? options_.host.actor_program : options_.host_program;
-  options.arguments.insert(options.arguments.end(), {"--host", "--plugin", user.plugin, "--listen",
-                                                     endpoint, "--listen-blobs", blobs});
+  options.arguments.insert(options.arguments.begin(), "--host");  // what troupe-actor looks for
+  options.arguments.insert(options.arguments.end(), {"--plugin", user.plugin, "--listen", endpoint,
+                                                     "--listen-blobs", blobs});
   if (user.insecure) options.arguments.push_back("--insecure");
   options.environment.push_back("TROUPE_TICKET=" + user.ticket);
   if (!user.door.empty()) options.environment.push_back("TROUPE_DOOR_KEYS=" + user.door);

@@ -21,6 +21,7 @@ RemoteProcessHost::RemoteProcessHost(Environment& environment, control::PeerId p
 
 std::uint32_t RemoteProcessHost::start(const wire::StartProcess& launch) {
   processes_[launch.owner] = launch.incarnation;
+  if (launch.owner.role == PeerRole::actor) lines(static_cast<std::uint32_t>(launch.owner.id));
   environment_.request(
       peer_, launch, kStartDeadline,
       [this, owner = launch.owner, incarnation = launch.incarnation](const control::Reply& reply) {
@@ -52,8 +53,10 @@ void RemoteProcessHost::end(const ProcessOwner& owner, const std::string& why) {
 }
 
 void RemoteProcessHost::wrote(const wire::ProcessWrote& wrote) {
+  const auto log = logs_.find(wrote.actor);
+  if (log == logs_.end()) return;  // no place of this host
   for (const auto& line : wrote.lines)
-    logs_[wrote.actor].add(line);
+    log->second.add(line);
 }
 
 void RemoteProcessHost::ended(const wire::ProcessEnded& ended) {

@@ -8,6 +8,7 @@
 #include "tests/control/harness.h"
 #include "tests/support/doctest.h"
 #include "transport/control/carried.h"
+#include "transport/control/server_impl.h"
 #include "transport/wire/client_messages.h"
 
 namespace troupe::control::testing {
@@ -220,6 +221,35 @@ TEST_CASE("a host that is lost takes the links that it carries along, after its 
     CHECK(heard.lost[1].ends_with("its host's link is lost: disconnected"));
     CHECK(heard.lost[2].ends_with("its host's link is lost: disconnected"));
   });
+}
+
+TEST_CASE("a connection that takes a carried link's routing id for its own is heard by nobody") {
+  const IpcFolder folder, own;
+  Loop here, there, actors;
+  Heard heard;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  server.run([&](Server& s) { heard.listen(s); });
+  RelayingHost host(there, folder.endpoint("control"), own.endpoint("relay"));
+  On<Connection> actor(actors, peer_at(own.endpoint("relay"), "actor"));
+  const auto id = welcome(actor);
+  const auto strangers = [&] {
+    return server.run([](Server& s) { return s.counters().strangers; });
+  };
+  // That of the actor, and one of a host that is not there.
+  std::uint64_t before = strangers();
+  for (const PeerId carrier : {host.id, host.id + 100}) {
+    RawPeer thief(folder.endpoint("control"), carried_routing({carrier, 1}));
+    thief.send_bytes("nonsense");
+    thief.send(wire::Hello{PeerRole::actor, "thief", "host", 1, "raw", {}}, 1);
+    CHECK(eventually([&] { return strangers() == before + 2; }));
+    before += 2;
+  }
+  Event<bool> answered;
+  server.run([&](Server& s) {
+    CHECK(heard.lost.empty());
+    s.request(id, wire::Ping{"?"}, 60s, [&](const Reply& reply) { answered.set(reply.ok()); });
+  });
+  CHECK(answered.wait());
 }
 
 TEST_CASE("only a host's link carries, and only actors' links") {

@@ -15,6 +15,7 @@
 #include "tests/controller/endpoints.h"
 #include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -203,9 +204,13 @@ TEST_CASE("who ends before it could tell how fast its device is leaves that to t
     return std::accumulate(lines.begin(), lines.end(), std::string());
   };
   cluster::LocalProcessHost::Options options;
-  options.host.actor_program = "/bin/echo";
+  const testing::Scratch scratch;
+  options.host.actor_program = scratch / "actor";
   options.host.pin = "none";
   cluster::LocalProcessHost processes(io, options, [&](auto, auto, const auto&) { ++ended; });
+  // One that cannot be started does not, either.
+  CHECK_THROWS(processes.start(launch_of(1)));
+  std::filesystem::create_symlink("/bin/echo", options.host.actor_program);
   CHECK(contains(run(processes, 1), "--measure"));
   CHECK(contains(run(processes, 2), "--measure"));
   // While one that was told so lives, nobody else is.

@@ -221,10 +221,16 @@ TEST_CASE("a host loads what its own starter has named, and no path that the con
   cluster::HostOrders closed(bench.io, options, kNoController);
   CHECK(ordered(closed, check) == 0);
   CHECK(ordered(closed, start) == 0);
+  // Whatever role the order speaks of.
+  auto posing = start;
+  posing.owner.role = PeerRole::client;
+  CHECK(ordered(closed, posing) == 0);
   options.plugins = {"/own/lib.so"};
   cluster::HostOrders named(bench.io, options, kNoController);
   CHECK(ordered(named, check) == 1);
   CHECK(ordered(named, start) == 2);
+  posing.user.plugin = "lib.so";
+  CHECK(ordered(named, posing) == 2);
 }
 
 TEST_CASE("an order to start that comes twice starts one process; an old end ends no other one") {

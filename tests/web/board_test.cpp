@@ -91,6 +91,17 @@ TEST_CASE("results are kept up to a number of bytes, the newest ones") {
   CHECK_FALSE(board.find("3-aa")->result);
 }
 
+TEST_CASE("a result that is dropped makes room for others") {
+  JobBoard board({.jobs = 100, .result_bytes = 250});
+  for (std::uint64_t i = 1; i <= 2; ++i)
+    board.end(board.add(key_of(0, i), static_cast<double>(i)), result_of(100), 9);
+  board.drop_result(board.find("2-aa"));
+  CHECK_FALSE(board.find("2-aa")->result);
+  board.end(board.add(key_of(0, 3), 3), result_of(100), 9);
+  CHECK(board.find("1-aa")->result);
+  CHECK(board.find("3-aa")->result);
+}
+
 TEST_CASE("ended jobs beyond the limit are forgotten, the oldest first; open ones never") {
   JobBoard board({.jobs = 3, .result_bytes = 1000});
   const auto open = board.add(key_of(0, 1), 1);

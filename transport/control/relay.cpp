@@ -125,7 +125,8 @@ void Relay::Impl::send_to(std::uint32_t number, const std::string& frame) {
   const auto found = slots.find(number);
   if (found == slots.end()) return;
   auto& slot = found->second;
-  const bool last = wire::kind_of(frame) == wire::Kind::goodbye;
+  const auto kind = wire::kind_of(frame);
+  const bool last = kind == wire::Kind::goodbye || kind == wire::Kind::refuse;
   zmq::message_t out = to_message(frame);
   reactor_.touch();
   const int sent = slot.outbox.empty() ? transmit(slot, out) : 0;

@@ -20,7 +20,13 @@ bool Server::Impl::receive_one() {
     ++counters_.malformed;
     while (frame.more() && socket_.recv(frame, zmq::recv_flags::dontwait))
       counters_.bytes_received += frame.size();
-    if (const Peer* peer = find(from)) lose(peer->info.id, "sent a message of several frames");
+    const Peer* peer = find(from);
+    if (peer && peer->carrier == 0) lose(peer->info.id, "sent a message of several frames");
+    return true;
+  }
+  // A connection chooses its routing id: whoever takes that of a carried link is none of ours.
+  if (carried_place(from)) {
+    ++counters_.strangers;
     return true;
   }
   handle(from, guarded_ ? user_id_of(frame) : "", {frame.data<std::byte>(), frame.size()});
@@ -30,6 +36,10 @@ bool Server::Impl::receive_one() {
 void Server::Impl::handle(std::string_view routing, std::string_view user_id,
                           std::span<const std::byte> frame) {
   Peer* peer = find(routing);
+  if (peer && user_id != peer->user_id) {
+    ++counters_.fenced;
+    return;
+  }
   const PeerId id = peer ? peer->info.id : 0;
   try {
     const wire::Header header = wire::decode_header(frame);
@@ -39,8 +49,7 @@ void Server::Impl::handle(std::string_view routing, std::string_view user_id,
       ++counters_.strangers;
       if (header.kind != wire::Kind::goodbye)
         send_stranger(routing, wire::Goodbye{"say hello first"});
-    } else if (header.incarnation != peer->info.incarnation || header.sender != id ||
-               user_id != peer->user_id) {
+    } else if (header.incarnation != peer->info.incarnation || header.sender != id) {
       ++counters_.fenced;
     } else {
       handle_from(*peer, header, payload);
@@ -174,10 +183,6 @@ void Server::Impl::greet(std::string_view routing, std::string_view user_id,
                          const wire::Header& header, std::span<const std::byte> payload) {
   Peer* known = find(routing);
   const bool fresh = !known || known->info.incarnation != header.incarnation;
-  if (known && known->user_id != user_id) {
-    ++counters_.fenced;
-    return;
-  }
   if (!fresh) {
     // It asks again because the welcome was lost or is late.
     ++counters_.duplicates;
@@ -211,13 +216,15 @@ void Server::Impl::greet(std::string_view routing, std::string_view user_id,
         return send_stranger(routing, wire::Refuse{*reason});
       if (closed_) return;
     }
+    const auto carrier = peers.find(place ? place->carrier : 0);
+    if (place && carrier == peers.end()) return;
     ++last_id_;
     auto peer = std::make_unique<Peer>(std::move(info), std::string(routing), socket_options_);
     known = peer.get();
     known->user_id = user_id;
     if (place) {
       known->carrier = place->carrier;
-      peers.at(place->carrier)->carriage->links.insert(last_id_);
+      carrier->second->carriage->links.insert(last_id_);
     }
     by_routing_.emplace(peer->routing, last_id_);
     by_incarnation[header.incarnation] = last_id_;

@@ -32,7 +32,8 @@ bool is_recorded_as(const nlohmann::json& value) {
   if constexpr (std::is_same_v<T, bool>) {
     return value.is_boolean();
   } else if constexpr (std::is_integral_v<T>) {
-    return value.is_number_integer();
+    if (value.is_number_unsigned()) return std::in_range<T>(value.get<std::uint64_t>());
+    return value.is_number_integer() && std::in_range<T>(value.get<std::int64_t>());
   } else if constexpr (std::is_floating_point_v<T>) {
     return value.is_number();
   } else {

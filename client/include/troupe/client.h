@@ -214,10 +214,10 @@ class Actors;
 class Client {
  public:
   /// Connects to the controller at `endpoint` (ipc://… or tcp://…). Errors: bad_request (no such
-  /// kind of endpoint, or keys that cannot be used), unreachable (nobody answered within
-  /// `timeout`), version_mismatch, refused (also for missing or wrong keys). `keys`: the folder
-  /// with `server.pub` and `client.key` (`troupe keys`), for tcp controllers that ask for keys;
-  /// empty = what TROUPE_KEYS names.
+  /// kind of endpoint, or keys that cannot be used), unreachable (nobody is there),
+  /// timeout (somebody listens and does not answer), version_mismatch, refused (also for missing or
+  /// wrong keys). `keys`: the folder with `server.pub` and `client.key` (`troupe keys`), for tcp
+  /// controllers that ask for keys; empty = what TROUPE_KEYS names.
   static Result<Client> connect(const std::string& endpoint,
                                 std::chrono::milliseconds timeout = std::chrono::seconds(5),
                                 const std::string& keys = {});
