@@ -328,7 +328,9 @@ class RestartTest(unittest.TestCase):
             time.sleep(0.05)
 
     def paint(self, http, **more):
-        job = http.post("/api/v1/jobs", json={"prompt": "a", "height": 64, "width": 64, "steps": 2, **more}).json()["id"]
+        answer = http.post("/api/v1/jobs", json={"prompt": "a", "height": 64, "width": 64, "steps": 2, **more})
+        self.assertEqual(answer.status_code, 202, answer.text)
+        job = answer.json()["id"]
         self.wait_for(lambda: http.get(f"/api/v1/jobs/{job}").json()["state"] == "succeeded")
         return job
 
@@ -345,6 +347,7 @@ class RestartTest(unittest.TestCase):
             said = "".join(events.iter_text())
         self.assertIn("event: failed", said)
         self.assertIn("started anew", said)
+        self.wait_for(lambda: http.get("/health").status_code == 200)  # the gateway connects again
         new = self.paint(http, seed=2)
         self.assertEqual([http.get(f"/api/v1/jobs/{job}").json()["number"] for job in (old, new)], [1, 1])
         self.assertNotEqual(old, new)
