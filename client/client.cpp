@@ -259,8 +259,8 @@ Result<JobPage> Client::jobs(const JobQuery& query) {
   }
   // Between two requests one may have begun, and is on both pages.
   std::ranges::stable_sort(found.jobs, {}, &wire::JobRow::id);
-  const auto twice = std::ranges::unique(found.jobs, {}, &wire::JobRow::id);
-  found.jobs.erase(twice.begin(), twice.end());
+  const auto same_id = [](const auto& a, const auto& b) { return a.id == b.id; };
+  found.jobs.erase(std::unique(found.jobs.begin(), found.jobs.end(), same_id), found.jobs.end());
   const std::size_t all = std::max<std::size_t>(found.all, found.jobs.size());
   return JobPage{client::to_public(std::move(found)), all};
 }

@@ -116,8 +116,8 @@ Completion complete(const std::string& before, const std::vector<Command>& comma
       completion.choices.push_back(std::move(word));
   }
   std::ranges::sort(completion.choices);
-  const auto twice = std::ranges::unique(completion.choices);
-  completion.choices.erase(twice.begin(), twice.end());
+  completion.choices.erase(std::unique(completion.choices.begin(), completion.choices.end()),
+                           completion.choices.end());
   return completion;
 }
 

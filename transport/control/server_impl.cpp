@@ -260,7 +260,7 @@ void Server::Impl::close() {
   for (const auto& [id, peer] : peers)
     ids.push_back(id);
   // Carriers last: they take the others' goodbyes along.
-  std::ranges::partition(ids, [this](PeerId id) { return peers.at(id)->carrier != 0; });
+  std::partition(ids.begin(), ids.end(), [this](PeerId id) { return peers.at(id)->carrier != 0; });
   for (const PeerId id : ids)
     drop(id, {.why = "closed"});
   fail_calls(calls_.take_all(), {wire::FailureCode::lost, "closed"});

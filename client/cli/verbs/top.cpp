@@ -135,7 +135,8 @@ class TopVerb : public Verb {
     for (;;) {
       const auto status = take(client.status());
       auto jobs = take(client.jobs());
-      std::ranges::stable_partition(jobs, [](const JobInfo& job) { return !has_ended(job); });
+      std::stable_partition(jobs.begin(), jobs.end(),
+                            [](const JobInfo& job) { return !has_ended(job); });
       const auto now = TopClock::now();
       const std::string rate = throughput.text(jobs, now);
       auto size = drawn(status, jobs, rate);
