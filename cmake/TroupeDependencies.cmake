@@ -17,11 +17,14 @@ add_library(troupe_zmq INTERFACE)
 target_link_libraries(troupe_zmq INTERFACE PkgConfig::ZeroMQ Threads::Threads)
 target_include_directories(troupe_zmq SYSTEM INTERFACE $<BUILD_INTERFACE:${CPPZMQ_INCLUDE_DIR}>)
 
-add_library(troupe_asio INTERFACE)
-target_link_libraries(troupe_asio INTERFACE $<BUILD_INTERFACE:Boost::headers> Threads::Threads)
+# Asio's functions are compiled once; its headers declare them.
+add_library(troupe_asio STATIC ${PROJECT_SOURCE_DIR}/cmake/asio.cpp)
+set_target_properties(troupe_asio PROPERTIES UNITY_BUILD OFF)
+target_link_libraries(troupe_asio PUBLIC $<BUILD_INTERFACE:Boost::headers> Threads::Threads PRIVATE troupe_flags)
 # For everything, so that all may share a precompiled header.
 target_compile_definitions(troupe_flags INTERFACE
-  $<BUILD_INTERFACE:BOOST_ASIO_NO_DEPRECATED> $<BUILD_INTERFACE:BOOST_ERROR_CODE_HEADER_ONLY> $<BUILD_INTERFACE:BOOST_ALL_NO_LIB>)
+  $<BUILD_INTERFACE:BOOST_ASIO_NO_DEPRECATED> $<BUILD_INTERFACE:BOOST_ERROR_CODE_HEADER_ONLY> $<BUILD_INTERFACE:BOOST_ALL_NO_LIB>
+  $<BUILD_INTERFACE:BOOST_ASIO_SEPARATE_COMPILATION>)
 
 pkg_check_modules(Sodium REQUIRED IMPORTED_TARGET libsodium)
 add_library(troupe_sodium INTERFACE)
