@@ -170,7 +170,7 @@ user::UserActorService::Options Controller::user_actor_options() {
   room.plugins = options_.plugins;
   room.host = control::host_name();
   room.cores = std::thread::hardware_concurrency();
-  room.gpus = user::local_gpus(options_.gpus());
+  room.gpus = local_gpus(options_.gpus());
   if (!options_.plugins.empty())
     room.check.host_program = find_host_program(options_.actor_program);
   // A secret of their own: that of the actors is also the tensor plane's, and plugins are others'

@@ -22,6 +22,8 @@
 #include "base/format.h"
 #include "base/log_line.h"
 #include "controller/app/host_orders.h"
+#include "controller/hosts/capacity.h"
+#include "controller/hosts/local_process_host.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
@@ -66,7 +68,6 @@ class JoinedHost::Impl {
 
   /// Those before end with all their processes.
   void make_orders();
-  std::string host_program() const;
   std::string gpus_for_users() const;
 
   JoinOptions options_;
@@ -331,12 +332,12 @@ void JoinedHost::Impl::make_orders() {
       });
   HostOrders::Options orders{
       .processes = {.host = options_,
-                    .host_program = host_program(),
+                    .host_program = host_program_beside(options_.actor_program),
                     .control_endpoint = options_.endpoint,
                     .actor_endpoint = relay_->endpoint(),
                     .blob_endpoint = control::blob_endpoint_of(options_.endpoint),
                     .listen_host = options_.tensor_host},
-      .check = {.host_program = host_program()},
+      .check = {.host_program = host_program_beside(options_.actor_program)},
       .plugins = options_.plugins,
       .any_plugin = options_.any_plugin};
   orders_ = std::make_unique<HostOrders>(
@@ -351,13 +352,9 @@ void JoinedHost::Impl::make_orders() {
                             }});
 }
 
-std::string JoinedHost::Impl::host_program() const {
-  return std::filesystem::path(options_.actor_program).replace_filename("troupe-host").string();
-}
-
 std::string JoinedHost::Impl::gpus_for_users() const {
   std::string text;
-  for (const auto gpu : user::local_gpus(options_.gpus()))
+  for (const auto gpu : local_gpus(options_.gpus()))
     text.append(text.empty() ? "" : ",").append(std::to_string(gpu));
   return text;
 }

@@ -1,5 +1,7 @@
 #include "controller/hosts/capacity.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -21,6 +23,15 @@ constexpr std::uint64_t kEmptyActor = 60'000'000;
 HostCapacity local_capacity(const std::filesystem::path& root) {
   return {.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency())),
           .free_memory = available_memory(root)};
+}
+
+std::vector<std::int32_t> local_gpus(int first_gpu) {
+  std::vector<std::int32_t> gpus;
+  for (int gpu = first_gpu; gpu < 64; ++gpu) {
+    if (access(fmt::format("/dev/nvidia{}", gpu).c_str(), F_OK) != 0) break;
+    gpus.push_back(gpu);
+  }
+  return gpus;
 }
 
 std::optional<std::string> crowding(int actors, int threads_per_actor, const std::string& device,

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace troupe::cluster {
 
@@ -14,6 +15,9 @@ struct HostCapacity {
 
 /// Of this host, now. `root` as in available_memory.
 HostCapacity local_capacity(const std::filesystem::path& root = "/");
+
+/// This host's GPUs from number `first_gpu` on: those that users' actors may have.
+std::vector<std::int32_t> local_gpus(int first_gpu);
 
 /// What is to be said before so many actors are started there: that they have more threads than
 /// cores by far, where they compute on the CPU. Pure.

@@ -271,11 +271,15 @@ std::string find_actor_program() {
   return beside.string();
 }
 
+std::string host_program_beside(const std::string& actor_program) {
+  return std::filesystem::path(actor_program).replace_filename("troupe-host").string();
+}
+
 std::string find_host_program(const std::string& actor_program) {
-  const auto beside = std::filesystem::path(actor_program).parent_path() / "troupe-host";
+  const auto beside = host_program_beside(actor_program);
   if (faccessat(AT_FDCWD, beside.c_str(), X_OK, AT_EACCESS) != 0)
     throw std::runtime_error("[plugin] troupe-host is not beside " + actor_program);
-  return beside.string();
+  return beside;
 }
 
 }  // namespace troupe::cluster

@@ -93,7 +93,9 @@ class LocalProcessHost final : public ProcessHost {
 
 /// troupe-actor beside the running executable. Throws std::runtime_error when there is none.
 std::string find_actor_program();
-/// troupe-host beside `actor_program`. Throws std::runtime_error when there is none.
+/// Where troupe-host lies beside `actor_program`, whether it is there or not.
+std::string host_program_beside(const std::string& actor_program);
+/// The same. Throws std::runtime_error when there is none.
 std::string find_host_program(const std::string& actor_program);
 
 }  // namespace troupe::cluster

@@ -1,7 +1,6 @@
 #include "controller/user_actors/plugin_check.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <boost/asio/post.hpp>
 #include <stdexcept>
@@ -92,15 +91,6 @@ void PluginCheck::stop() {
   stopped_ = true;
   for (const auto& [number, described] : describing_)
     described->end("its check was ended, this host is leaving");
-}
-
-std::vector<std::int32_t> local_gpus(int first_gpu) {
-  std::vector<std::int32_t> gpus;
-  for (int gpu = first_gpu; gpu < 64; ++gpu) {
-    if (access((fmt::format("/dev/nvidia{}", gpu)).c_str(), F_OK) != 0) break;
-    gpus.push_back(gpu);
-  }
-  return gpus;
 }
 
 }  // namespace troupe::user

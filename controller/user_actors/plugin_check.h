@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "controller/hosts/process.h"
-#include "transport/wire/user_host_messages.h"
+#include "transport/wire/plugin_messages.h"
 
 namespace troupe::user {
 
@@ -55,8 +55,5 @@ class PluginCheck {
   std::uint64_t last_described_ = 0;
   bool stopped_ = false;
 };
-
-/// This machine's GPUs from number `first_gpu` on: those that users' actors may have.
-std::vector<std::int32_t> local_gpus(int first_gpu);
 
 }  // namespace troupe::user

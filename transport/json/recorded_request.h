@@ -15,7 +15,8 @@ namespace troupe::wire {
 /// What a picture began with, that its record names but does not hold.
 struct MissingInput : std::runtime_error {
   explicit MissingInput(const std::string& field)
-      : std::runtime_error("the picture was made with some that are not in it: bring them along"),
+      : std::runtime_error("the picture was made with " + field +
+                           ", which it does not hold: give it, too"),
         field(field) {}
   std::string field;  // init_image | init_latents | prompt_embeds
 };

@@ -61,7 +61,7 @@ enum class Kind : std::uint16_t {
   actor_calls = 72,
   call_results = 73,
   release_values = 74,
-  // Controller and node agents, for users' actors: 75-79 (user_host_messages.h)
+  // Controller and node agents, for users' actors: 75-79 (plugin_messages.h)
   check_plugins = 75,
   plugins_checked = 76,
   // Seeing inside: 80-99 (inspect_messages.h, tensor_messages.h)
