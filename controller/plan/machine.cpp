@@ -128,7 +128,7 @@ Machine this_cpu(int actors, int cores) {
                     .attention_share = 0.9,
                     .bandwidth = 10.7 * kGiga,
                     .memory = 0,
-                    .host_bandwidth = 1.5 * kGiga,  // offload.py
+                    .host_bandwidth = 2.3 * kGiga,  // offload.py
                     .launch = 4 * kMicro,
                     .queues = false,
                     .half_speed_elements = 2000};
