@@ -35,6 +35,12 @@ enum class WeightChoice : std::uint8_t { as_computed, int8, fp8 };
 template <>
 inline constexpr auto kNamesOf<WeightChoice> = std::to_array<std::string_view>({"", "int8", "fp8"});
 
+/// What of the denoiser is not kept in a device's memory. blocks: a stage keeps two of its blocks,
+/// the one that computes and the next, and reads each when its turn comes.
+enum class OffloadChoice : std::uint8_t { none, blocks };
+template <>
+inline constexpr auto kNamesOf<OffloadChoice> = std::to_array<std::string_view>({"", "blocks"});
+
 /// What noise is drawn in; model: the type that is computed in.
 enum class NoiseType : std::uint8_t { float32, model };
 template <>

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <vector>
 
 #include "kernels/quantized.h"
 
@@ -40,6 +41,8 @@ class Linear {
   int64_t in_features() const { return in_; }
   int64_t out_features() const { return out_; }
   int64_t bytes() const;
+  /// Adds what it keeps; some may be undefined. Who puts others in their place keeps their shapes.
+  void list_tensors(std::vector<at::Tensor*>& all);
   /// Whether `weight` itself is still in use, not a packed copy.
   bool keeps(const at::Tensor& weight) const;
 

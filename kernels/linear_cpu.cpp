@@ -58,6 +58,10 @@ int64_t Linear::bytes() const {
   return total;
 }
 
+void Linear::list_tensors(std::vector<at::Tensor*>& all) {
+  all.insert(all.end(), {&weight_, &packed_, &bias_, &quantized_.values, &quantized_.scales});
+}
+
 bool Linear::keeps(const at::Tensor& weight) const {
   return weight_.defined() && weight_.const_data_ptr() == weight.const_data_ptr();
 }

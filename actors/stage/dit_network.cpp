@@ -32,8 +32,12 @@ DitNetwork::DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
                                .embeds = load.embeds,
                                .projects = load.projects,
                                .shard = {load.tp_rank, load.tp_degree}};
+  using Keep = models::KeepBlocks;
+  // Where the device's memory is the host's, a copy there would save nothing.
+  const auto streamed = device.is_cpu() ? Keep::from_files : Keep::from_host;
+  const auto keep = load.offload == OffloadChoice::blocks ? streamed : Keep::all;
   transformer_ = models::load_transformer(spec, part, dtype, device, tick, &loras,
-                                          weight_type(load.weight_dtype));
+                                          weight_type(load.weight_dtype), keep);
 }
 
 std::unique_ptr<JobNetwork> DitNetwork::begin(const NetworkJob& job) const {
@@ -60,6 +64,8 @@ DitJob::DitJob(const models::DiffusionTransformer& transformer, const spec::Tran
 
 std::string DitJob::why_plain() const {
   const auto& groups = job_.begin.groups;
+  if (job_.begin.request.offload == OffloadChoice::blocks)
+    return "blocks are read anew in every step, to wherever there is room (offload)";
   if (groups.ulysses != 0 || groups.ring != 0) return "sequence ranks exchange in every block";
   if (groups.tp != 0) return "tensor-parallel ranks add up in every block";
   return kernels::GraphCache::why_plain(device_);

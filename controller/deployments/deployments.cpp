@@ -54,8 +54,9 @@ bool Deployments::matches(const Deployment& deployment, const Model& model,
                           const plan::Plan& plan) const {
   return deployment.model == model && deployment.dtype == plan.request.dtype &&
          deployment.weight_dtype == plan.request.weight_dtype &&
-         deployment.degrees == plan.degrees && deployment.stages == plan.stages &&
-         deployment.groups == plan.groups && !is_drained(deployment);
+         deployment.offload == plan.request.offload && deployment.degrees == plan.degrees &&
+         deployment.stages == plan.stages && deployment.groups == plan.groups &&
+         !is_drained(deployment);
 }
 
 Deployments::Ptr Deployments::find(const Model& model, const plan::Plan& plan,
@@ -86,6 +87,7 @@ Deployments::Ptr Deployments::load(const Model& model, const plan::Plan& plan,
   deployment->model = model;
   deployment->dtype = plan.request.dtype;
   deployment->weight_dtype = plan.request.weight_dtype;
+  deployment->offload = plan.request.offload;
   deployment->degrees = plan.degrees;
   deployment->stages = plan.stages;
   deployment->groups = plan.groups;
@@ -148,6 +150,7 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
                                 .fingerprint = fingerprint,
                                 .dtype = deployment->dtype,
                                 .weight_dtype = deployment->weight_dtype,
+                                .offload = deployment->offload,
                                 .first_block = stage.first_block,
                                 .last_block = stage.last_block,
                                 .embeds = at.pp == 0,

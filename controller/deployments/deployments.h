@@ -42,6 +42,7 @@ struct Deployment {
   Model model;
   ComputeType dtype = ComputeType::float32;
   WeightChoice weight_dtype = WeightChoice::as_computed;
+  OffloadChoice offload = OffloadChoice::none;
   mesh::Degrees degrees;
   std::vector<plan::Stage> stages;
   std::vector<plan::GroupPlan> groups;

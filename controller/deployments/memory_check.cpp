@@ -121,6 +121,13 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
         std::string(wire::kRequestFields.dtype.option) + " " + to_string(request.dtype);
     if (auto found = attempt(option, request, job.parallelism)) return *found;
   }
+  if (job.request.offload == OffloadChoice::none) {
+    request = job.request;
+    request.offload = OffloadChoice::blocks;
+    const auto option = std::string(wire::kRequestFields.offload.option) + " " +
+                        to_string(request.offload) + " (slower)";
+    if (auto found = attempt(option, request, job.parallelism)) return *found;
+  }
   const auto on = among.empty() ? counted(actors, "actor") : among;
   const std::string others = "more actors, a smaller picture or fewer at a time";
   if (mix || actors == 1) {

@@ -39,8 +39,9 @@ std::vector<Split> loaded_splits(const plan::Plan& plan, const cluster::Model& m
   for (const auto& [id, actor] : settled.members.all()) {
     for (const auto& one : settled.deployments.at(id)) {
       if (one->model == model && one->dtype == plan.request.dtype &&
-          one->weight_dtype == plan.request.weight_dtype && one->degrees == plan.degrees &&
-          !settled.deployments.is_drained(*one) && seen.insert(one->id).second)
+          one->weight_dtype == plan.request.weight_dtype && one->offload == plan.request.offload &&
+          one->degrees == plan.degrees && !settled.deployments.is_drained(*one) &&
+          seen.insert(one->id).second)
         splits.push_back({one->stages, one->groups});
     }
   }
@@ -55,6 +56,7 @@ std::vector<Split> planned_splits(const plan::Plan& plan, const cluster::Model& 
     if (!wire::is_terminal(job.state) && !other.stages.empty() && other.degrees == plan.degrees &&
         other.request.dtype == plan.request.dtype &&
         other.request.weight_dtype == plan.request.weight_dtype &&
+        other.request.offload == plan.request.offload &&
         model_of(job.spec.model, job.fingerprint, other) == model)
       splits.push_back({other.stages, other.groups});
   }

@@ -56,6 +56,15 @@ double BlockCost::elementwise(double tokens) const {
   return bytes / machine_.device.bandwidth;
 }
 
+double BlockCost::copied() const {
+  if (job_.offload == OffloadChoice::none || machine_.device.host_bandwidth == 0) return 0;
+  const double products = model_.weights_per_block;
+  const double weight = job_.weight_dtype == WeightChoice::as_computed ? element_ : 1;
+  const double bytes = weight * products / degrees_.tp +
+                       element_ * std::max(model_.stored_per_block - products, 0.0);
+  return bytes / machine_.device.host_bandwidth;
+}
+
 double BlockCost::plain(double flops, double elements) const {
   return computed(flops, elements, 0, machine_.flops(job_.dtype));
 }

@@ -34,6 +34,8 @@ class BlockCost {
   BlockTime operator()(const MicroRows& rows) const;
   /// Seconds of the matrix products of `tokens` of all items with `weights` elements.
   double products(double tokens, double weights) const;
+  /// Seconds in which one block comes from the host's memory; 0 where it is kept.
+  double copied() const;
   /// Seconds of so many FLOPs that write `elements`.
   double plain(double flops, double elements) const;
   double element() const { return element_; }

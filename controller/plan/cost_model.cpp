@@ -16,6 +16,9 @@ namespace {
 /// Convolutions reach this share of the speed of matrix products.
 constexpr double kConvolutionShare = 0.6;
 
+/// With offload a stage keeps that many of its blocks: those are all that it has, or they change.
+constexpr double kKeptBlocks = 2;
+
 /// What one kind of micro-step costs, and how much of it is work and waiting.
 struct Micro {
   MicroTimes times;
@@ -71,6 +74,9 @@ class Phase {
       const double blocks = stages_[stage];
       double seconds = std::max(blocks * per_block, blocks * block.hidden);
       double exposed = seconds - blocks * block.computing;
+      // A GPU copies beside what it computes. A CPU's threads do both, so one waits for the other.
+      if (const double copied = blocks * block_.copied(); blocks > kKeptBlocks && copied > 0)
+        seconds = machine_.device.queues ? std::max(seconds, copied) : seconds + copied;
       double computing = blocks * block.computing;
       if (stage == 0) {
         const double embedding = end(model_.embedding_flops);

@@ -73,6 +73,16 @@ std::string macs_text(const Explanation& explanation, const spec::ModelSpec& mod
          "\n";
 }
 
+std::string offload_text(const Explanation& explanation) {
+  if (!explanation.offloaded) return "";
+  const auto& [own, kept] = *explanation.offloaded;
+  return line("with offload %.3g × as long as with all blocks in memory: %.4g s with ",
+              explanation.offloaded->slower(), own.cost.total()) +
+         bytes_text(own.memory) + line(" an actor, %.4g s with ", kept.cost.total()) +
+         bytes_text(kept.memory) +
+         line("; blocks come at %.3g GB/s\n", explanation.machine.device.host_bandwidth / 1e9);
+}
+
 std::string traffic_text(const Explanation& explanation) {
   std::string text =
       "bytes sent over the tensor plane in the whole job, by rank and kind of group\n";
@@ -152,6 +162,13 @@ Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int 
     explanation.candidates = {judge(parallelism, explanation.plan, model, machine, limits)};
   }
   explanation.traffic = predict_traffic(explanation.plan, model);
+  if (job.request.offload != OffloadChoice::none) {
+    auto request = job.request;
+    request.offload = OffloadChoice::none;
+    const auto kept = make_plan(model, request, parallelism, machine);
+    explanation.offloaded = {judge(parallelism, explanation.plan, model, machine),
+                             judge(parallelism, kept, model, machine)};
+  }
   return explanation;
 }
 
@@ -175,6 +192,7 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
         "seconds are those without the step cache: how often it skips depends on prompt, steps "
         "and threshold\n";
   }
+  text += offload_text(explanation);
   text += macs_text(explanation, model) + candidates_text(explanation) + traffic_text(explanation);
   text += layers_text(explanation, model);
   if (model.transformer.unet()) return text;  // the papers' table is of transformers
@@ -195,6 +213,13 @@ nlohmann::json to_json(const Explanation& explanation, const spec::ModelSpec& mo
   out["actors"] = explanation.actors;
   const auto work = macs(explanation, model);
   out["gmacs"] = {{"step", work.step / 1e9}, {"text", work.text / 1e9}};
+  if (const auto& of = explanation.offloaded) {
+    out["offload"] = {{"slower", of->slower()},
+                      {"seconds", of->own.cost.total()},
+                      {"memory", of->own.memory},
+                      {"seconds_in_memory", of->kept.cost.total()},
+                      {"memory_in_memory", of->kept.memory}};
+  }
   out["candidates"] = json::array();
   for (const auto& candidate : explanation.candidates)
     out["candidates"].push_back(to_json(candidate));

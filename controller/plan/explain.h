@@ -1,5 +1,6 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,12 @@ struct Explanation {
   std::vector<Candidate> candidates;  // quickest first
   Plan plan;                          // of the mix that was picked
   std::vector<RankTraffic> traffic;   // its bytes, by world rank
+  /// With offload: the same mix with all blocks in memory, and the plan's own by the same measure.
+  struct Offloaded {
+    Candidate own, kept;
+    double slower() const { return own.cost.total() / kept.cost.total(); }
+  };
+  std::optional<Offloaded> offloaded = {};
 };
 
 /// Explains the degrees asked for; where they are automatic, what was picked among which. Throws as

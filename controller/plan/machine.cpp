@@ -26,6 +26,8 @@ constexpr double kMemoryReached = 0.8;
 /// Of a link's raw rate, what NCCL's collectives reach: over PCIe between GPUs that write to each
 /// other, through the host's memory where they cannot, over NVLink.
 constexpr double kPcieReached = 0.75, kStagedReached = 0.375, kNvlinkReached = 0.33;
+/// Of the lanes to its host, what one GPU's copies from pinned memory reach.
+constexpr double kCopiesReached = 0.8;
 /// Where all GPUs of two sockets send to all others, each is left with this share.
 constexpr double kAcrossSockets = 0.04;
 /// Channels by which attention kernels pad heads.
@@ -64,6 +66,7 @@ struct Gpu {
   int gigabytes;
   int processors;
   double products_reached, attention_reached;
+  double host;  // GB/s a direction of the PCIe lanes to its host
 };
 
 Machine gpus(const std::string& name, const Gpu& gpu, Link inside) {
@@ -74,6 +77,7 @@ Machine gpus(const std::string& name, const Gpu& gpu, Link inside) {
                     .attention_share = gpu.attention_reached / gpu.products_reached,
                     .bandwidth = gpu.bandwidth * kGiga * kMemoryReached,
                     .memory = gpu.gigabytes * kGigabyte,
+                    .host_bandwidth = gpu.host * kGiga * kCopiesReached,
                     .launch = kLaunch,
                     .queues = true,
                     .half_speed_elements = half_speed(gpu.processors),
@@ -85,17 +89,17 @@ Machine gpus(const std::string& name, const Gpu& gpu, Link inside) {
   return machine;
 }
 
-/// PCIe is 31.5 GB/s a direction for 16 lanes of generation 4, half of it for generation 3; NVLink
-/// 300 and 450 GB/s a direction.
+/// PCIe is 31.5 GB/s a direction for 16 lanes of generation 4, half of it for generation 3 and
+/// twice for generation 5; NVLink 300 and 450 GB/s a direction.
 std::vector<Machine> table() {
   std::vector<Machine> all{
-      gpus("l40", {181, 90.5, 864, 48, 142, 0.72, 0.79}, pcie(31.5)),
-      gpus("l20", {119.5, 59.8, 864, 48, 92, 0.90, 0.90}, pcie(31.5)),
-      gpus("t4", {65, 8.1, 320, 16, 40, 0.35, 0.18}, pcie(15.75)),
-      gpus("a100-pcie", {312, 19.5, 1935, 80, 108, 0.53, 0.56}, pcie(31.5, kStagedReached)),
-      gpus("a100-nvlink", {312, 19.5, 2039, 80, 108, 0.53, 0.56}, nvlink(300)),
-      gpus("h100-nvlink", {989, 67, 3350, 80, 132, 0.55, 0.55}, nvlink(450)),
-      gpus("h200-nvlink", {989, 67, 4800, 141, 132, 0.55, 0.55}, nvlink(450)),
+      gpus("l40", {181, 90.5, 864, 48, 142, 0.72, 0.79, 31.5}, pcie(31.5)),
+      gpus("l20", {119.5, 59.8, 864, 48, 92, 0.90, 0.90, 31.5}, pcie(31.5)),
+      gpus("t4", {65, 8.1, 320, 16, 40, 0.35, 0.18, 15.75}, pcie(15.75)),
+      gpus("a100-pcie", {312, 19.5, 1935, 80, 108, 0.53, 0.56, 31.5}, pcie(31.5, kStagedReached)),
+      gpus("a100-nvlink", {312, 19.5, 2039, 80, 108, 0.53, 0.56, 31.5}, nvlink(300)),
+      gpus("h100-nvlink", {989, 67, 3350, 80, 132, 0.55, 0.55, 63}, nvlink(450)),
+      gpus("h200-nvlink", {989, 67, 4800, 141, 132, 0.55, 0.55, 63}, nvlink(450)),
   };
   for (auto& machine : all) {
     if (machine.name == "t4" || machine.name == "a100-pcie") {
@@ -124,6 +128,7 @@ Machine this_cpu(int actors, int cores) {
                     .attention_share = 0.9,
                     .bandwidth = 10.7 * kGiga,
                     .memory = 0,
+                    .host_bandwidth = 2.3 * kGiga,  // offload.py
                     .launch = 4 * kMicro,
                     .queues = false,
                     .half_speed_elements = 2000};
@@ -152,6 +157,7 @@ Machine shared_by(const Machine& machine, double actors) {
   slower.device.half_flops *= share;
   slower.device.float_flops *= share;
   slower.device.bandwidth *= share;
+  slower.device.host_bandwidth *= share;
   slower.device.launch /= share;
   return slower;
 }

@@ -14,6 +14,7 @@ struct Device {
   double attention_share = 1;  // speed of attention ÷ speed of matrix products
   double bandwidth = 0;        // bytes/s of its memory
   std::uint64_t memory = 0;    // bytes; 0 = not known
+  double host_bandwidth = 0;   // bytes/s at which weights come from its host's memory
   double launch = 0;           // seconds that issuing one operation takes
   bool queues = true;          // operations are issued ahead and computed behind (GPUs)
   /// Output elements of a matrix product at which half of the speed is reached: small ones leave

@@ -62,6 +62,7 @@ json to_json(const Machine& machine) {
             {"attention_share", own.attention_share},
             {"bandwidth", own.bandwidth},
             {"memory", own.memory},
+            {"host_bandwidth", own.host_bandwidth},
             {"launch", own.launch},
             {"queues", own.queues},
             {"half_speed_elements", own.half_speed_elements},
@@ -92,6 +93,7 @@ Machine machine_from_json(const json& from) {
   own.attention_share = number(device, "attention_share", true);
   own.bandwidth = number(device, "bandwidth", true);
   own.memory = static_cast<std::uint64_t>(number(device, "memory", false));
+  own.host_bandwidth = number(device, "host_bandwidth", true);
   own.launch = number(device, "launch", false);
   own.queues = flag(device, "queues");
   own.half_speed_elements = number(device, "half_speed_elements", false);

@@ -153,14 +153,16 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
         static_cast<std::uint64_t>(plan.images[at.dp].end - plan.images[at.dp].begin);
     const std::uint64_t batch = images * plan.branches_per_actor();
     ActorMemory& own = memory[rank];
-    own.weights = spec::kept_bytes(transformer,
-                                   {.first_block = stage.first_block,
-                                    .last_block = stage.last_block,
-                                    .embeds = at.pp == 0,
-                                    .projects = at.pp == plan.degrees.pp - 1,
-                                    .shard = at.tp,
-                                    .shards = plan.degrees.tp},
-                                   size, plan.request.weight_dtype != WeightChoice::as_computed);
+    const auto in_memory =
+        plan.request.offload == OffloadChoice::blocks ? spec::streamed_bytes : spec::kept_bytes;
+    own.weights = in_memory(transformer,
+                            {.first_block = stage.first_block,
+                             .last_block = stage.last_block,
+                             .embeds = at.pp == 0,
+                             .projects = at.pp == plan.degrees.pp - 1,
+                             .shard = at.tp,
+                             .shards = plan.degrees.tp},
+                            size, plan.request.weight_dtype != WeightChoice::as_computed);
     const auto heads = static_cast<int>(transformer.num_attention_heads);
     const std::uint64_t caption_heads = heads_of(heads, {.tp = plan.degrees.tp}, at.tp, 0);
     const std::uint64_t own_heads = heads_of(heads, plan.degrees, at.tp, at.ulysses);

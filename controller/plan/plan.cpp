@@ -160,6 +160,13 @@ void check_warmup(const wire::ImageRequest& request) {
                      counted(request.steps, "step")));
 }
 
+void check_offload(const wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto* user = std::get_if<spec::UserSpec>(&model.transformer.family);
+  if (request.offload == OffloadChoice::none || user == nullptr) return;
+  refuse("offload is " + to_string(request.offload) + ", but a plugin computes " +
+         user->class_name + ": only Troupe's own transformers are read block by block");
+}
+
 void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
   if (request.step_cache == StepCacheRule::none) return;
   if (model.transformer.unet()) {
@@ -238,6 +245,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   set_mesh(plan, model, parallelism);
   check_network(plan, model);
   set_stages(plan, model, parallelism, rates_of(machine, request.dtype));
+  check_offload(plan.request, model);
   set_step_cache(plan.request, model);
   set_patches(plan, model);
   set_parts(plan, model, machine);

@@ -150,6 +150,10 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
     sums += block.picture_sums + block.all_sums;
   }
   shape.sums_per_block = sums / shape.layers;
+  shape.stored_per_block =
+      static_cast<double>(spec::kept_elements(transformer, {.last_block = shape.layers}) -
+                          spec::kept_elements(transformer, {})) /
+      shape.layers;
   const auto pixels = static_cast<double>(transformer.patch_size * transformer.patch_size);
   const auto channels = static_cast<double>(transformer.in_channels);
   shape.embedding_flops = 2 * channels * pixels * width;
@@ -182,6 +186,7 @@ JobShape shape_of(const Plan& plan) {
   shape.predict = plan.request.kv == KvUse::predict;
   shape.dtype = plan.request.dtype;
   shape.weight_dtype = plan.request.weight_dtype;
+  shape.offload = plan.request.offload;
   shape.patches = plan.patches;
   shape.columns = static_cast<int>(plan.token_columns);
   shape.patch_size = static_cast<int>(plan.latent_height / plan.token_rows);

@@ -29,6 +29,8 @@ struct ModelShape {
   /// Weights of one block that every token meets in a matrix product; the mean, where blocks
   /// differ.
   double weights_per_block = 0;
+  /// All that one block keeps, in elements; the mean. 0 = not known.
+  double stored_per_block = 0;
   /// Of each block, where they differ; may be empty.
   std::vector<double> weights_of_blocks = {};
   /// Blocks that attend to the picture's tokens alone as well (SD3.5 medium); may be empty.
@@ -88,6 +90,7 @@ struct JobShape {
   bool predict = false;
   ComputeType dtype = ComputeType::float32;
   WeightChoice weight_dtype = WeightChoice::as_computed;
+  OffloadChoice offload = OffloadChoice::none;
   std::vector<wire::RowRange> patches;  // token rows; one entry = whole picture
   int columns = 0;
   int patch_size = 2;       // latent pixels along a token's side

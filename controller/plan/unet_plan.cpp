@@ -57,6 +57,11 @@ void check_unet(const Plan& plan) {
         ", but this model is a U-Net, most of whose work is convolutions: only transformers keep "
         "their products' weights in 8 bits");
   }
+  if (request.offload != OffloadChoice::none) {
+    refuse("offload is " + to_string(request.offload) +
+           ", but this model is a U-Net, whose early levels feed its late ones: only transformers "
+           "are read block by block");
+  }
   if (request.method == Method::pipefusion) {
     refuse(
         "method is pipefusion, but this model is a U-Net, which has no stages: exact or "

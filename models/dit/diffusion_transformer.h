@@ -175,16 +175,20 @@ class DiffusionTransformer {
 
 class LoraWeights;
 
+/// Which blocks of a stage are in the device's memory: all, or the one that is computed and the
+/// next one, which comes meanwhile (BlockStream) from the files, or from copies in the host's
+/// memory that are laid out as they are computed with.
+enum class KeepBlocks { all, from_files, from_host };
+
 /// Reads only the weights of `part`; `tick` is called before each tensor, and what it throws ends
 /// the reading. What `loras` add to them is in them then, restricted to the part's rows and
-/// columns. Products of tokens keep their weights as `type` says, quantized after that. Throws
+/// columns. Products of tokens keep their weights as `type` says, quantized after that. Of streamed
+/// blocks each is read once to see that it can be; `loras` outlive the stage then. Throws
 /// std::invalid_argument for blocks that the model does not have, std::runtime_error for weights
 /// that are missing, misshapen or not finite, and for a type that the device has no products for.
-std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& spec,
-                                                       const StagePart& part,
-                                                       at::ScalarType compute, at::Device device,
-                                                       const std::function<void()>& tick = {},
-                                                       const LoraWeights* loras = nullptr,
-                                                       kernels::WeightType type = {});
+std::unique_ptr<DiffusionTransformer> load_transformer(
+    const spec::ModelSpec& spec, const StagePart& part, at::ScalarType compute, at::Device device,
+    const std::function<void()>& tick = {}, const LoraWeights* loras = nullptr,
+    kernels::WeightType type = {}, KeepBlocks keep = KeepBlocks::all);
 
 }  // namespace troupe::models

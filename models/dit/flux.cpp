@@ -17,8 +17,15 @@ struct FluxStep final : StepCondition {
     all.push_back(last);
     return all;
   }
+  JointBlock::Modulation of(const JointBlock& block, size_t index) const {
+    return blocks.empty() ? block.modulation(embedded) : blocks[index];
+  }
+  at::Tensor of(const FluxSingleBlock& block, size_t index) const {
+    return singles.empty() ? block.modulation(embedded) : singles[index];
+  }
 
   int64_t batch = 0;
+  at::Tensor embedded;  // where blocks are streamed: each makes its modulation of it
   std::vector<JointBlock::Modulation> blocks;
   std::vector<at::Tensor> singles;
   at::Tensor last;
@@ -46,15 +53,19 @@ Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader
   }
   for (int block = part.blocks.begin; block < part.blocks.end; ++block) {
     if (block >= spec.num_layers) {
-      singles_.emplace_back(spec, block, part.shard, weights);
+      singles_.add(weights, [spec, block, shard = part.shard](const WeightLoader& from) {
+        return FluxSingleBlock(spec, block, shard, from);
+      });
       continue;
     }
     const spec::JointBlockShape shape{.width = width,
                                       .heads = spec.num_attention_heads,
                                       .head_dim = spec.attention_head_dim,
                                       .qk_norm = true};
-    blocks_.emplace_back(shape, "transformer_blocks." + std::to_string(block) + ".", block,
-                         part.shard, weights);
+    const std::string prefix = "transformer_blocks." + std::to_string(block) + ".";
+    blocks_.add(weights, [shape, prefix, block, shard = part.shard](const WeightLoader& from) {
+      return JointBlock(shape, prefix, block, shard, from);
+    });
   }
   if (part.projects) {
     last_ = LastLayer(weights, width, kPatch, spec.latent_channels(), spec.latent_channels(),
@@ -65,11 +76,7 @@ Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader
 int64_t Flux::bytes() const {
   int64_t total = time_text_.bytes() + (last_ ? last_->bytes() : 0);
   if (embedding_) total += embedding_->patch.bytes() + embedding_->text.bytes();
-  for (const JointBlock& block : blocks_)
-    total += block.bytes();
-  for (const FluxSingleBlock& block : singles_)
-    total += block.bytes();
-  return total;
+  return total + blocks_.bytes() + singles_.bytes();
 }
 
 Caption Flux::project_caption(const std::vector<EncoderOutput>& text) const {
@@ -108,10 +115,12 @@ std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
       at::silu(time_text_(as_model_sees(input.timestep), input.guidance * 1000, text.pooled()));
   auto step = std::make_unique<FluxStep>();
   step->batch = text.batch();
-  for (const JointBlock& block : blocks_)
-    step->blocks.push_back(block.modulation(embedded));
-  for (const FluxSingleBlock& block : singles_)
-    step->singles.push_back(block.modulation(embedded));
+  const bool streamed = blocks_.streamed() || singles_.streamed();
+  if (streamed) step->embedded = embedded;
+  for (int i = 0; i < std::ssize(blocks_) && !streamed; ++i)
+    step->blocks.push_back(blocks_[i].modulation(embedded));
+  for (int i = 0; i < std::ssize(singles_) && !streamed; ++i)
+    step->singles.push_back(singles_[i].modulation(embedded));
   if (last_) step->last = last_->modulation(embedded);
   step->turns = turns_of(input.size);
   return step;
@@ -135,7 +144,8 @@ at::Tensor Flux::run_blocks(at::Tensor hidden, const CallTokens& tokens,
   const Turns turns = turns_of_rows(step.turns, tokens.rows, tokens.size.latent_width / kPatch);
   if (hidden.dim() != 3 || hidden.size(0) != step.batch ||
       hidden.size(1) != tokens.text() + turns.cosine.size(0) || hidden.size(2) != hidden_width() ||
-      step.blocks.size() != blocks_.size() || step.singles.size() != singles_.size()) {
+      (!step.embedded.defined() &&
+       (step.blocks.size() != blocks_.size() || step.singles.size() != singles_.size()))) {
     refuse_shape(kFamily, "hidden", hidden,
                  {step.batch, tokens.text() + turns.cosine.size(0), hidden_width()});
   }
@@ -143,15 +153,19 @@ at::Tensor Flux::run_blocks(at::Tensor hidden, const CallTokens& tokens,
   const int doubles = static_cast<int>(blocks_.size());
   if (begin < std::min(end, doubles)) {
     TwoStreams streams(hidden, tokens.text());
-    for (int i = begin; i < std::min(end, doubles); ++i)
-      blocks_[i].run(streams.text, streams.picture, step.blocks[i], turns, attention, sums);
+    for (int i = begin; i < std::min(end, doubles); ++i) {
+      const JointBlock& block = blocks_[i];
+      block.run(streams.text, streams.picture, step.of(block, i), turns, attention, sums);
+    }
     hidden = streams.joined();
   }
   if (std::max(begin, doubles) >= end) return hidden;
   hidden = hidden.contiguous();
   const Turns of_all = with_unturned(turns, tokens.text());
-  for (int i = std::max(begin, doubles) - doubles; i < end - doubles; ++i)
-    singles_[i].run(hidden, step.singles[i], of_all, attention, sums);
+  for (int i = std::max(begin, doubles) - doubles; i < end - doubles; ++i) {
+    const FluxSingleBlock& block = singles_[i];
+    block.run(hidden, step.of(block, i), of_all, attention, sums);
+  }
   return hidden;
 }
 
@@ -160,8 +174,10 @@ at::Tensor Flux::step_signal(const at::Tensor& hidden, const CallTokens& tokens,
   require_block_0(kFamily, part_);
   const auto& step = as<FluxStep>(kFamily, condition, "step condition");
   const at::Tensor picture = hidden.slice(1, tokens.text()).contiguous();
-  return blocks_.empty() ? singles_.front().modulated(picture, step.singles.front())
-                         : blocks_.front().modulated(picture, step.blocks.front());
+  const auto signal = [&](const auto& block) {
+    return block.modulated(picture, step.of(block, 0));
+  };
+  return blocks_.empty() ? signal(singles_[0]) : signal(blocks_[0]);
 }
 
 at::Tensor Flux::project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,

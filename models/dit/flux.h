@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/dit/blocks.h"
 #include "models/dit/flux_block.h"
 #include "models/dit/joint_block.h"
 #include "models/dit/joint_text.h"
@@ -56,8 +57,8 @@ class Flux : public DiffusionTransformer {
   at::Device device_;
   TimeTextEmbedding time_text_;
   std::optional<Embedding> embedding_;
-  std::vector<JointBlock> blocks_;
-  std::vector<FluxSingleBlock> singles_;
+  Blocks<JointBlock> blocks_;
+  Blocks<FluxSingleBlock> singles_;
   std::optional<LastLayer> last_;
 };
 

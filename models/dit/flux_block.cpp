@@ -71,4 +71,10 @@ int64_t FluxSingleBlock::bytes() const {
          static_cast<int64_t>(norm_q_.nbytes() + norm_k_.nbytes());
 }
 
+void FluxSingleBlock::list_tensors(std::vector<at::Tensor*>& all) {
+  for (kernels::Linear* linear : {&norm_, &qkv_, &widen_, &out_, &narrow_})
+    linear->list_tensors(all);
+  all.insert(all.end(), {&norm_q_, &norm_k_});
+}
+
 }  // namespace troupe::models

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -27,6 +28,8 @@ class FluxSingleBlock {
   /// What attention and feed-forward are given of hidden: normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& modulation) const;
   int64_t bytes() const;
+  /// As kernels::Linear does.
+  void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
   int slot_;

@@ -22,8 +22,12 @@ struct HunyuanStep final : StepCondition {
     all.push_back(last);
     return all;
   }
+  at::Tensor shift(const HunyuanBlock& block, size_t index) const {
+    return shifts.empty() ? block.shift(embedded) : shifts[index];
+  }
 
   int64_t batch = 0;
+  at::Tensor embedded;             // where blocks are streamed: each makes its shift of it
   std::vector<at::Tensor> shifts;  // by block
   at::Tensor last;
   Turns turns;  // of all the picture's tokens
@@ -74,8 +78,11 @@ Hunyuan::Hunyuan(const spec::HunyuanSpec& spec, int64_t pixels_per_latent, const
         kernels::Linear(kernel.reshape({width, -1}), weights.copy("pos_embed.proj.bias", {width}));
     text_.emplace(spec, weights);
   }
-  for (int block = part.blocks.begin; block < part.blocks.end; ++block)
-    blocks_.emplace_back(spec, block, part.shard, weights);
+  for (int block = part.blocks.begin; block < part.blocks.end; ++block) {
+    blocks_.add(weights, [spec, block, shard = part.shard](const WeightLoader& from) {
+      return HunyuanBlock(spec, block, shard, from);
+    });
+  }
   if (part.projects) {
     last_ = LastLayer(weights, width, patch, spec.in_channels,
                       (spec.learn_sigma ? 2 : 1) * spec.in_channels, TokenOrder::pixels_first);
@@ -86,8 +93,7 @@ int64_t Hunyuan::bytes() const {
   int64_t total = timestep_.bytes() + extra_.bytes() + patch_.bytes();
   if (style_.defined()) total += static_cast<int64_t>(style_.nbytes());
   if (text_) total += text_->bytes();
-  for (const HunyuanBlock& block : blocks_)
-    total += block.bytes();
+  total += blocks_.bytes();
   return total + (last_ ? last_->bytes() : 0);
 }
 
@@ -108,8 +114,8 @@ std::unique_ptr<CaptionCache> Hunyuan::cache_caption(const Caption& caption,
   if (mask.sizes() != states.sizes().slice(0, 2))
     refuse_shape(kFamily, "the caption's mask", mask, states.sizes().slice(0, 2));
   auto cache = std::make_unique<HunyuanCaption>();
-  for (const HunyuanBlock& block : blocks_)
-    cache->blocks.push_back(block.caption(states.to(device_, compute_)));
+  for (int i = 0; i < std::ssize(blocks_); ++i)
+    cache->blocks.push_back(blocks_[i].caption(states.to(device_, compute_)));
   cache->pooled = caption.pooled;
   return cache;
 }
@@ -160,8 +166,9 @@ std::unique_ptr<StepCondition> Hunyuan::condition(const StepInput& input,
   const at::Tensor embedded = at::silu(timestep_(features({input.timestep})) + extra_(extra));
   auto step = std::make_unique<HunyuanStep>();
   step->batch = text.batch();
-  for (const HunyuanBlock& block : blocks_)
-    step->shifts.push_back(block.shift(embedded));
+  if (blocks_.streamed()) step->embedded = embedded;
+  for (int i = 0; i < std::ssize(blocks_) && !blocks_.streamed(); ++i)
+    step->shifts.push_back(blocks_[i].shift(embedded));
   if (last_) step->last = last_->modulation(embedded);
   step->turns = turns_of(input.size);
   return step;
@@ -181,7 +188,8 @@ at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
   const auto [begin, end] = own_blocks(kFamily, part_, tokens);
   const int64_t given = edge_widths_[begin];
   if (hidden.dim() != 3 || hidden.size(0) != step.batch || hidden.size(2) != given ||
-      step.shifts.size() != blocks_.size() || text.blocks.size() != blocks_.size()) {
+      (!blocks_.streamed() && step.shifts.size() != blocks_.size()) ||
+      text.blocks.size() != blocks_.size()) {
     refuse_shape(kFamily, "hidden", hidden, {step.batch, -1, given});
   }
   const int64_t width = hidden_width();
@@ -192,13 +200,14 @@ at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
   const Turns turns =
       turns_of_rows(step.turns, tokens.rows, tokens.size.latent_width / spec_.patch_size);
   for (int i = begin; i < end; ++i) {
+    const HunyuanBlock& block = blocks_[i];
     at::Tensor skip;
-    if (blocks_[i].takes_skip()) {
+    if (block.takes_skip()) {
       skip = left.back();
       left.pop_back();
     }
-    blocks_[i].run(hidden, skip, step.shifts[i], text.blocks[i], turns, attention, sums);
-    if (blocks_[i].leaves_skip()) left.push_back(hidden.clone());
+    block.run(hidden, skip, step.shift(block, i), text.blocks[i], turns, attention, sums);
+    if (block.leaves_skip()) left.push_back(hidden.clone());
   }
   if (left.empty()) return hidden;
   left.push_back(hidden);
@@ -209,8 +218,9 @@ at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
 at::Tensor Hunyuan::step_signal(const at::Tensor& hidden, const CallTokens&,
                                 const StepCondition& condition) const {
   require_block_0(kFamily, part_);
-  return blocks_.front().modulated(
-      hidden.contiguous(), as<HunyuanStep>(kFamily, condition, "step condition").shifts.front());
+  const HunyuanBlock& block = blocks_[0];
+  return block.modulated(hidden.contiguous(),
+                         as<HunyuanStep>(kFamily, condition, "step condition").shift(block, 0));
 }
 
 at::Tensor Hunyuan::project(const at::Tensor& hidden, const StepCondition& condition,

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/dit/blocks.h"
 #include "models/dit/hunyuan_block.h"
 #include "models/dit/hunyuan_text.h"
 
@@ -55,7 +56,7 @@ class Hunyuan : public DiffusionTransformer {
   at::Tensor style_;  // [1, D], where the model has it
   kernels::Linear patch_;
   std::optional<HunyuanText> text_;
-  std::vector<HunyuanBlock> blocks_;
+  Blocks<HunyuanBlock> blocks_;
   std::optional<LastLayer> last_;
 };
 

@@ -112,4 +112,17 @@ int64_t HunyuanBlock::bytes() const {
   return total;
 }
 
+void AffineNorm::list_tensors(std::vector<at::Tensor*>& all) {
+  all.insert(all.end(), {&weight_, &bias_, &scale_});
+}
+
+void HunyuanBlock::list_tensors(std::vector<at::Tensor*>& all) {
+  for (kernels::Linear* linear :
+       {&shift_, &qkv_, &self_out_, &cross_q_, &cross_kv_, &cross_out_, &widen_, &narrow_, &skip_})
+    linear->list_tensors(all);
+  for (AffineNorm* norm : {&norm_self_, &norm_cross_, &norm_forward_, &norm_skip_, &self_q_,
+                           &self_k_, &text_q_, &text_k_})
+    norm->list_tensors(all);
+}
+
 }  // namespace troupe::models

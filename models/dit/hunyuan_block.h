@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -22,6 +23,8 @@ class AffineNorm {
   /// Over the last dimension of any shape.
   at::Tensor by_head(const at::Tensor& x) const;
   int64_t bytes() const;
+  /// As kernels::Linear does.
+  void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
   at::Tensor weight_, bias_, scale_;  // scale = weight − 1
@@ -50,6 +53,8 @@ class HunyuanBlock {
     return norm_self_(hidden, shift);
   }
   int64_t bytes() const;
+  /// As kernels::Linear does.
+  void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
   int index_;

@@ -145,4 +145,18 @@ int64_t JointBlock::bytes() const {
          forward_text_.narrow.bytes();
 }
 
+void JointBlock::Attention::list_tensors(std::vector<at::Tensor*>& all) {
+  qkv.list_tensors(all);
+  out.list_tensors(all);
+  all.insert(all.end(), {&norm_q, &norm_k});
+}
+
+void JointBlock::list_tensors(std::vector<at::Tensor*>& all) {
+  for (kernels::Linear* linear : {&norm_, &norm_text_, &forward_.widen, &forward_.narrow,
+                                  &forward_text_.widen, &forward_text_.narrow})
+    linear->list_tensors(all);
+  for (Attention* attention : {&picture_, &text_, &second_})
+    attention->list_tensors(all);
+}
+
 }  // namespace troupe::models

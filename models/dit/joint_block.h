@@ -37,12 +37,15 @@ class JointBlock {
   /// What the attention is given of the picture: normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& picture, const Modulation& modulation) const;
   int64_t bytes() const;
+  /// As kernels::Linear does.
+  void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
   struct Attention {
     kernels::Linear qkv, out;
     at::Tensor norm_q, norm_k;  // undefined without norms
     int64_t bytes() const;
+    void list_tensors(std::vector<at::Tensor*>& all);
   };
   struct Forward {
     kernels::Linear widen, narrow;

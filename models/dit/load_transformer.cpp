@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "models/dit/block_stream.h"
 #include "models/dit/diffusion_transformer.h"
 #include "models/dit/flux.h"
 #include "models/dit/hunyuan.h"
@@ -55,24 +56,31 @@ struct MakeTransformer {
 
 }  // namespace
 
-std::unique_ptr<DiffusionTransformer> load_transformer(
-    const spec::ModelSpec& spec, const StagePart& part, at::ScalarType compute, at::Device device,
-    const std::function<void()>& tick, const LoraWeights* loras, kernels::WeightType type) {
+std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& spec,
+                                                       const StagePart& part,
+                                                       at::ScalarType compute, at::Device device,
+                                                       const std::function<void()>& tick,
+                                                       const LoraWeights* loras,
+                                                       kernels::WeightType type, KeepBlocks keep) {
   kernels::require_weight_type(type, device);
   const WeightStore store(spec.transformer_weights);
   WeightLoader weights;
   weights.type = type;
+  if (keep != KeepBlocks::all) weights.stream = std::make_shared<BlockStream>(device);
+  weights.from_host = keep == KeepBlocks::from_host;
   // What a LoRA is added to is rounded to the compute dtype once, afterwards.
-  const auto touched = [&](const std::string& name) {
+  const auto touched = [loras](const std::string& name) {
     return loras != nullptr && loras->touches("transformer", name);
   };
-  weights.get = [&](const std::string& name, at::IntArrayRef shape) {
-    if (tick) tick();
+  // Streamed blocks are read later, too, and then nobody counts.
+  const auto counted = std::make_shared<std::function<void()>>(tick);
+  weights.get = [=](const std::string& name, at::IntArrayRef shape) {
+    if (*counted) (*counted)();
     return store.get(name, shape, touched(name) ? at::kFloat : compute, device);
   };
-  weights.release = [&](const std::string& name) { store.release(name); };
+  weights.release = [=](const std::string& name) { store.release(name); };
   if (loras != nullptr && !loras->empty()) {
-    weights.adapt = [&](const std::string& name, const at::Tensor& stored, int64_t row,
+    weights.adapt = [=](const std::string& name, const at::Tensor& stored, int64_t row,
                         int64_t column) {
       if (!touched(name)) return stored;
       const auto sum = loras->add("transformer", name, stored, row, column).to(compute);
@@ -82,7 +90,10 @@ std::unique_ptr<DiffusionTransformer> load_transformer(
       return sum;
     };
   }
-  return std::visit(MakeTransformer{spec, part, weights, compute, device}, spec.transformer.family);
+  auto made =
+      std::visit(MakeTransformer{spec, part, weights, compute, device}, spec.transformer.family);
+  *counted = nullptr;
+  return made;
 }
 
 void StepCondition::take(const StepCondition& fresh) {

@@ -50,7 +50,9 @@ PixArt::PixArt(const spec::PixArtSpec& spec, int64_t pixels_per_latent, const St
   const int64_t width = spec.inner_dim(), patch = spec.patch_size;
   if (part.embeds) embedding_.emplace(spec, weights);
   for (int block = part.blocks.begin; block < part.blocks.end; ++block) {
-    blocks_.emplace_back(spec, block, part.shard, weights);
+    blocks_.add(weights, [spec, block, shard = part.shard](const WeightLoader& from) {
+      return PixArtBlock(spec, block, shard, from);
+    });
   }
   if (part.projects) {
     const int64_t cells = patch * patch, channels = spec.out_channels;
@@ -68,9 +70,7 @@ PixArt::PixArt(const spec::PixArtSpec& spec, int64_t pixels_per_latent, const St
 int64_t PixArt::bytes() const {
   int64_t total = condition_.bytes() + (embedding_ ? embedding_->bytes() : 0) + last_.bytes();
   if (last_table_.defined()) total += static_cast<int64_t>(last_table_.nbytes());
-  for (const PixArtBlock& block : blocks_)
-    total += block.bytes();
-  return total;
+  return total + blocks_.bytes();
 }
 
 Caption PixArt::project_caption(const std::vector<EncoderOutput>& text) const {
@@ -94,8 +94,8 @@ std::unique_ptr<CaptionCache> PixArt::cache_caption(const Caption& caption,
   const CaptionTokens tokens(projected.to(device_, compute_), mask);
   auto cache = std::make_unique<PixArtCaption>();
   cache->items_ = projected.size(0);
-  for (const PixArtBlock& block : blocks_)
-    cache->blocks.push_back(block.caption(tokens));
+  for (int i = 0; i < std::ssize(blocks_); ++i)
+    cache->blocks.push_back(blocks_[i].caption(tokens));
   return cache;
 }
 
@@ -133,7 +133,7 @@ at::Tensor PixArt::run_blocks(at::Tensor hidden, const CallTokens& tokens,
 at::Tensor PixArt::step_signal(const at::Tensor& hidden, const CallTokens&,
                                const StepCondition& condition) const {
   require_block_0(kFamily, part_);
-  return blocks_.front().modulated(
+  return blocks_[0].modulated(
       hidden.contiguous(), as<PixArtStep>(kFamily, condition, "step condition").values.modulation);
 }
 

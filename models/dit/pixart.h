@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/dit/blocks.h"
 #include "models/dit/diffusion_transformer.h"
 #include "models/dit/pixart_block.h"
 #include "models/dit/pixart_embeddings.h"
@@ -50,7 +51,7 @@ class PixArt : public DiffusionTransformer {
   at::Device device_;
   PixArtCondition condition_;
   std::optional<PixArtEmbedding> embedding_;
-  std::vector<PixArtBlock> blocks_;
+  Blocks<PixArtBlock> blocks_;
   at::Tensor last_table_;  // [2, D]: shift, scale
   kernels::Linear last_;   // to the noise channels alone
 };

@@ -144,4 +144,11 @@ int64_t PixArtBlock::bytes() const {
   return total;
 }
 
+void PixArtBlock::list_tensors(std::vector<at::Tensor*>& all) {
+  all.push_back(&table_);
+  for (kernels::Linear* linear :
+       {&qkv_, &self_out_, &cross_q_, &cross_kv_, &cross_out_, &widen_, &narrow_})
+    linear->list_tensors(all);
+}
+
 }  // namespace troupe::models

@@ -57,6 +57,8 @@ class PixArtBlock {
   /// What the self attention is given of hidden: normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& modulation) const;
   int64_t bytes() const;
+  /// As kernels::Linear does.
+  void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
   at::Tensor self(const at::Tensor& normal, AttentionPort& attention) const;

@@ -14,8 +14,12 @@ struct Sd3Step final : StepCondition {
     all.push_back(last);
     return all;
   }
+  JointBlock::Modulation of(const JointBlock& block, size_t index) const {
+    return blocks.empty() ? block.modulation(embedded) : blocks[index];
+  }
 
   int64_t batch = 0;
+  at::Tensor embedded;  // where blocks are streamed: each makes its modulation of it
   std::vector<JointBlock::Modulation> blocks;
   at::Tensor last;
 };
@@ -50,8 +54,10 @@ Sd3::Sd3(const spec::Sd3Spec& spec, const StagePart& part, const WeightLoader& w
                                       .qk_norm = spec.qk_norm,
                                       .dual = spec.is_dual(block),
                                       .last = spec.is_last(block)};
-    blocks_.emplace_back(shape, "transformer_blocks." + std::to_string(block) + ".", slot,
-                         part.shard, weights);
+    const std::string prefix = "transformer_blocks." + std::to_string(block) + ".";
+    blocks_.add(weights, [shape, prefix, slot, shard = part.shard](const WeightLoader& from) {
+      return JointBlock(shape, prefix, slot, shard, from);
+    });
     slot += shape.dual ? 2 : 1;
   }
   if (part.projects) {
@@ -66,9 +72,7 @@ int64_t Sd3::bytes() const {
     total += embedding_->patch.bytes() + embedding_->text.bytes() +
              static_cast<int64_t>(embedding_->positions.nbytes());
   }
-  for (const JointBlock& block : blocks_)
-    total += block.bytes();
-  return total;
+  return total + blocks_.bytes();
 }
 
 Caption Sd3::project_caption(const std::vector<EncoderOutput>& text) const {
@@ -107,8 +111,9 @@ std::unique_ptr<StepCondition> Sd3::condition(const StepInput& input,
   const at::Tensor embedded = at::silu(time_text_(input.timestep, 0, text.pooled()));
   auto step = std::make_unique<Sd3Step>();
   step->batch = text.batch();
-  for (const JointBlock& block : blocks_)
-    step->blocks.push_back(block.modulation(embedded));
+  if (blocks_.streamed()) step->embedded = embedded;
+  for (int i = 0; i < std::ssize(blocks_) && !blocks_.streamed(); ++i)
+    step->blocks.push_back(blocks_[i].modulation(embedded));
   if (last_) step->last = last_->modulation(embedded);
   return step;
 }
@@ -139,22 +144,25 @@ at::Tensor Sd3::run_blocks(at::Tensor hidden, const CallTokens& tokens,
                            AttentionPort& attention, TensorParallelPort& sums) const {
   const auto& step = as<Sd3Step>(kFamily, condition, "step condition");
   if (hidden.dim() != 3 || hidden.size(0) != step.batch || hidden.size(1) < tokens.text() ||
-      hidden.size(2) != hidden_width() || step.blocks.size() != blocks_.size()) {
+      hidden.size(2) != hidden_width() ||
+      (!blocks_.streamed() && step.blocks.size() != blocks_.size())) {
     refuse_shape(kFamily, "hidden", hidden, {step.batch, -1, hidden_width()});
   }
   TwoStreams streams(hidden, tokens.text());
   const auto [begin, end] = own_blocks(kFamily, part_, tokens);
-  for (int i = begin; i < end; ++i)
-    blocks_[i].run(streams.text, streams.picture, step.blocks[i], {}, attention, sums);
+  for (int i = begin; i < end; ++i) {
+    const JointBlock& block = blocks_[i];
+    block.run(streams.text, streams.picture, step.of(block, i), {}, attention, sums);
+  }
   return streams.joined();
 }
 
 at::Tensor Sd3::step_signal(const at::Tensor& hidden, const CallTokens& tokens,
                             const StepCondition& condition) const {
   require_block_0(kFamily, part_);
-  return blocks_.front().modulated(
-      hidden.slice(1, tokens.text()).contiguous(),
-      as<Sd3Step>(kFamily, condition, "step condition").blocks.front());
+  const JointBlock& block = blocks_[0];
+  return block.modulated(hidden.slice(1, tokens.text()).contiguous(),
+                         as<Sd3Step>(kFamily, condition, "step condition").of(block, 0));
 }
 
 at::Tensor Sd3::project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/dit/blocks.h"
 #include "models/dit/joint_block.h"
 #include "models/dit/joint_text.h"
 
@@ -54,7 +55,7 @@ class Sd3 : public DiffusionTransformer {
   BlockRange slots_;
   TimeTextEmbedding time_text_;
   std::optional<Embedding> embedding_;
-  std::vector<JointBlock> blocks_;
+  Blocks<JointBlock> blocks_;
   std::optional<LastLayer> last_;
 };
 

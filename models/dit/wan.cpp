@@ -61,8 +61,11 @@ Wan::Wan(const spec::WanSpec& spec, const StagePart& part, const WeightLoader& w
         kernels::Linear(kernel.reshape({width, -1}), weights.copy("patch_embedding.bias", {width})),
         weights.linear(text + "1", spec.text_dim, width), weights.linear(text + "2", width, width)};
   }
-  for (int block = part.blocks.begin; block < part.blocks.end; ++block)
-    blocks_.emplace_back(spec, block, part.shard, weights);
+  for (int block = part.blocks.begin; block < part.blocks.end; ++block) {
+    blocks_.add(weights, [spec, block, shard = part.shard](const WeightLoader& from) {
+      return WanBlock(spec, block, shard, from);
+    });
+  }
   if (part.projects) {
     last_table_ = weights.copy("scale_shift_table", {1, 2, width}).view({2, width});
     last_ = weights.linear("proj_out", width, patch * patch * spec.in_channels);
@@ -76,9 +79,7 @@ int64_t Wan::bytes() const {
     total += embedding_->patch.bytes() + embedding_->text_first.bytes() +
              embedding_->text_second.bytes();
   }
-  for (const WanBlock& block : blocks_)
-    total += block.bytes();
-  return total;
+  return total + blocks_.bytes();
 }
 
 Caption Wan::project_caption(const std::vector<EncoderOutput>& text) const {
@@ -103,8 +104,8 @@ std::unique_ptr<CaptionCache> Wan::cache_caption(const Caption& caption, const a
   const at::Tensor states = projected.to(device_, compute_);
   auto cache = std::make_unique<WanCaption>();
   cache->batch_ = states.size(0);
-  for (const WanBlock& block : blocks_)
-    cache->blocks.push_back(block.text(states));
+  for (int i = 0; i < std::ssize(blocks_); ++i)
+    cache->blocks.push_back(blocks_[i].text(states));
   return cache;
 }
 

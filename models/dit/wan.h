@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/dit/blocks.h"
 #include "models/dit/transformer_parts.h"
 #include "models/dit/wan_block.h"
 
@@ -55,7 +56,7 @@ class Wan : public DiffusionTransformer {
   SiluMlp time_;
   kernels::Linear modulation_;
   std::optional<Embedding> embedding_;
-  std::vector<WanBlock> blocks_;
+  Blocks<WanBlock> blocks_;
   at::Tensor last_table_;  // [2, D]: shift, scale
   kernels::Linear last_;
 };

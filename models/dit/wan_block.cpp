@@ -166,4 +166,17 @@ int64_t WanBlock::bytes() const {
   return total;
 }
 
+void NormAcrossHeads::list_tensors(std::vector<at::Tensor*>& all) {
+  all.push_back(&weight_);
+}
+
+void WanBlock::list_tensors(std::vector<at::Tensor*>& all) {
+  all.insert(all.end(), {&table_, &cross_scale_, &cross_bias_});
+  for (kernels::Linear* linear :
+       {&qkv_, &self_out_, &cross_q_, &cross_kv_, &cross_out_, &widen_, &narrow_})
+    linear->list_tensors(all);
+  for (NormAcrossHeads* norm : {&self_q_, &self_k_, &text_q_, &text_k_})
+    norm->list_tensors(all);
+}
+
 }  // namespace troupe::models

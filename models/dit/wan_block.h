@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -26,6 +27,8 @@ class NormAcrossHeads {
   /// Of these heads, [B, n] float32.
   static at::Tensor squares(const at::Tensor& x);
   int64_t bytes() const;
+  /// As kernels::Linear does.
+  void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
   at::Tensor weight_;  // of the own heads
@@ -54,6 +57,8 @@ class WanBlock {
   void run(at::Tensor& hidden, const at::Tensor& modulation, const WanText& text,
            const Turns& turns, AttentionPort& attention, TensorParallelPort& sums) const;
   int64_t bytes() const;
+  /// As kernels::Linear does.
+  void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
   at::Tensor self(const at::Tensor& normal, const Turns& turns, AttentionPort& attention,

@@ -81,4 +81,22 @@ at::Tensor WeightLoader::copy(const std::string& name, at::IntArrayRef shape) co
   return get(name, shape).clone();
 }
 
+WeightLoader WeightLoader::detached() const {
+  WeightLoader made = *this;
+  made.stream.reset();
+  return made;
+}
+
+WeightLoader::Noted::Noted(const WeightLoader& of) : loader(of) {
+  loader.get = [this, get = of.get](const std::string& name, at::IntArrayRef shape) {
+    names.insert(name);
+    return get(name, shape);
+  };
+}
+
+void WeightLoader::Noted::release() const {
+  for (const std::string& name : names)
+    loader.release(name);
+}
+
 }  // namespace troupe::models

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@
 
 namespace troupe::models {
 
+class BlockStream;
+
 /// Items [begin, end).
 struct Slice {
   int64_t begin = 0;
@@ -18,6 +22,8 @@ struct Slice {
 
 /// Where a transformer's tensors come from, in its compute dtype and on its device.
 struct WeightLoader {
+  struct Noted;
+
   /// Throws for a name that is missing or a shape that differs.
   std::function<at::Tensor(const std::string& name, at::IntArrayRef shape)> get;
   /// Told when the values have been copied elsewhere.
@@ -30,6 +36,13 @@ struct WeightLoader {
   /// How products of tokens (`joined`, `narrow`) keep their weights; all else is kept as it
   /// computes.
   kernels::WeightType type = kernels::WeightType::as_computed;
+  /// Where blocks go that are not kept in memory; null: all are kept.
+  std::shared_ptr<BlockStream> stream = {};
+  /// These come from copies in the host's memory; else from where all comes from.
+  bool from_host = false;
+
+  /// The same for later readings, which a stream keeps.
+  WeightLoader detached() const;
 
   /// A whole tensor, adapted.
   at::Tensor whole(const std::string& name, at::IntArrayRef shape) const;
@@ -52,6 +65,16 @@ struct WeightLoader {
                   Slice columns) const;
   /// Of a whole tensor; the caller cuts it.
   kernels::QuantizedWeight quantized(const std::string& tensor, int64_t in, int64_t out) const;
+};
+
+/// A loader that notes which tensors it was asked for.
+struct WeightLoader::Noted {
+  explicit Noted(const WeightLoader& of);
+  /// All of them.
+  void release() const;
+
+  WeightLoader loader;
+  std::set<std::string> names = {};
 };
 
 }  // namespace troupe::models

@@ -72,4 +72,23 @@ bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name) {
       spec.family);
 }
 
+std::uint64_t streamed_bytes(const TransformerSpec& spec, const TransformerPart& part,
+                             std::uint64_t element, bool quantized) {
+  auto some = part;
+  const auto of = [&](std::int64_t first, std::int64_t last) {
+    some.first_block = first, some.last_block = last;
+    return kept_bytes(spec, some, element, quantized);
+  };
+  const std::int64_t count = part.last_block - part.first_block;
+  const std::uint64_t rest = of(part.first_block, part.first_block);
+  if (count <= 2) return of(part.first_block, part.last_block);
+  std::uint64_t most = 0, before = of(part.last_block - 1, part.last_block) - rest;
+  for (std::int64_t block = part.first_block; block < part.last_block; ++block) {
+    const std::uint64_t own = of(block, block + 1) - rest;
+    most = std::max(most, before + own);
+    before = own;
+  }
+  return rest + most;
+}
+
 }  // namespace troupe::spec

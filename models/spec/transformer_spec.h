@@ -78,6 +78,11 @@ inline std::uint64_t kept_bytes(const TransformerSpec& spec, const TransformerPa
   return spec.kept.bytes(part, element, quantized);
 }
 
+/// The same where two of the part's blocks are in memory at a time, neighbours, the last and the
+/// first among them.
+std::uint64_t streamed_bytes(const TransformerSpec& spec, const TransformerPart& part,
+                             std::uint64_t element, bool quantized);
+
 /// Buffers that some published checkpoints carry and no computation reads.
 bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name);
 

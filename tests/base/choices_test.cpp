@@ -8,7 +8,7 @@
 using namespace troupe;
 
 TEST_CASE_TEMPLATE("every value of a choice has a name of its own, and is found by it", E, Method,
-                   KvUse, ComputeType, WeightChoice, NoiseType, StepCacheRule, GroupNormMoments,
+                   KvUse, ComputeType, WeightChoice, OffloadChoice, NoiseType, StepCacheRule, GroupNormMoments,
                    PatchExchange, ProgressContent, DeviceKind) {
   std::set<std::string> names;
   for (std::size_t i = 0; i < kNamesOf<E>.size(); ++i) {

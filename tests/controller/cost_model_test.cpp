@@ -433,3 +433,33 @@ TEST_CASE("the demo model on this kind of CPU takes about what was measured") {
         doctest::Approx(0.65).epsilon(0.25));
   CHECK(denoise(test::square_request(), {.cfg = 2}) == doctest::Approx(0.60).epsilon(0.25));
 }
+
+TEST_CASE("with offload a GPU takes the longer of computing and copying, a CPU the sum of both") {
+  auto model = bare_model(8);
+  model.stored_per_block = 14 * 100 * 100 + 6 * 100;
+  auto machine = bare_machine();
+  auto job = bare_job(Method::exact, 10, 1, 0);
+  const double kept = seconds(model, job, {}, machine);
+  job.offload = OffloadChoice::blocks;
+  // float32: four bytes of a value, in each of ten steps.
+  const double bytes = 4 * 8 * model.stored_per_block;
+  machine.device.host_bandwidth = 10 * bytes / (3 * kept);
+  CHECK(seconds(model, job, {}, machine) == doctest::Approx(3 * kept).epsilon(0.02));
+  machine.device.host_bandwidth = 10 * bytes / (0.5 * kept);
+  CHECK(seconds(model, job, {}, machine) == doctest::Approx(kept));
+  machine.device.queues = false;
+  const auto cpu = [&](OffloadChoice offload) {
+    job.offload = offload;
+    return seconds(model, job, {}, machine);
+  };
+  CHECK(cpu(OffloadChoice::blocks) ==
+        doctest::Approx(cpu(OffloadChoice::none) + 0.5 * kept).epsilon(0.02));
+  // Two blocks of a stage stay.
+  machine.device.queues = true;
+  machine.device.host_bandwidth = 1;
+  const mesh::Degrees four{.pp = 4};
+  job.offload = OffloadChoice::none;
+  const double split = seconds(model, job, four, machine);
+  job.offload = OffloadChoice::blocks;
+  CHECK(seconds(model, job, four, machine) == split);
+}

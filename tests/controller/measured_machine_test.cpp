@@ -204,6 +204,25 @@ TEST_CASE("an explanation says what was measured, and where ranks leave a host")
   CHECK(best->parallelism.ulysses * best->parallelism.ring * best->parallelism.tp <= 2);
 }
 
+TEST_CASE("an explanation says how much slower offload is, and what it saves") {
+  const auto folder = published_sd3(kSd35MediumConfig);
+  const auto model = spec::read_model_spec(folder.path());
+  wire::JobSpec job;
+  job.request = measured_request();
+  job.request.offload = OffloadChoice::blocks;
+  const auto found = plan::explain(model, job, 1, plan::machine_of("l40"));
+  REQUIRE(found.offloaded);
+  CHECK(found.offloaded->slower() >= 1);
+  CHECK(found.offloaded->own.memory < found.offloaded->kept.memory);
+  CHECK(contains(plan::to_text(found, model), "× as long as with all blocks in memory"));
+  const auto json = plan::to_json(found, model);
+  CHECK(json["offload"]["slower"] == found.offloaded->slower());
+  CHECK(json["figures"]["device"]["host_bandwidth"] == 31.5e9 * 0.8);
+  job.request.offload = OffloadChoice::none;
+  CHECK_FALSE(plan::to_json(plan::explain(model, job, 1, plan::machine_of("l40")), model)
+                  .contains("offload"));
+}
+
 TEST_CASE("stages are split by the seconds that were measured, not by FLOPs") {
   // Its first 13 of 24 blocks have a second attention, and weights for it.
   const auto folder = published_sd3(kSd35MediumConfig);

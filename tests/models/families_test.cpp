@@ -155,6 +155,45 @@ TEST_CASE("plans know the weights of any family's parts to the byte") {
   }
 }
 
+TEST_CASE("streamed blocks of any family compute the same bits, and plans know what is in memory") {
+  const OneThread one_thread;
+  for (const auto& of : fixtures()) {
+    CAPTURE(of.name);
+    const auto spec = family_of(of.checkpoint);
+    const int blocks = static_cast<int>(spec.transformer.num_layers);
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      for (const auto type : {kernels::WeightType::as_computed, kernels::WeightType::int8}) {
+        for (const int count : {1, 2}) {
+          CAPTURE(count);
+          const SplitModel kept(spec, of, count, {}, dtype, KeepBlocks::all, type);
+          const SplitModel streamed(spec, of, count, {}, dtype, KeepBlocks::from_files, type);
+          const SplitModel copied(spec, of, count, {}, dtype, KeepBlocks::from_host, type);
+          const at::Tensor want = kept.run(of);
+          for (int turn = 0; turn < 3; ++turn) {
+            CHECK(at::equal(streamed.run(of), want));
+            CHECK(at::equal(copied.run(of), want));
+          }
+          for (int i = 0; dtype == at::kBFloat16 && i < count; ++i) {
+            const auto& part = streamed.stages[i]->part();
+            CHECK(static_cast<std::uint64_t>(streamed.stages[i]->bytes()) ==
+                  spec::streamed_bytes(
+                      spec.transformer,
+                      {part.blocks.begin, part.blocks.end, part.embeds, part.projects}, 2,
+                      type == kernels::WeightType::int8));
+            if (part.blocks.end - part.blocks.begin > 2)
+              CHECK(streamed.stages[i]->bytes() < kept.stages[i]->bytes());
+          }
+        }
+      }
+    }
+    const StagePart shard{{0, blocks}, true, true, {1, 2}};
+    const auto model = load_transformer(spec, shard, at::kBFloat16, at::kCPU, {}, nullptr, {},
+                                        KeepBlocks::from_files);
+    CHECK(static_cast<std::uint64_t>(model->bytes()) ==
+          spec::streamed_bytes(spec.transformer, {0, blocks, true, true, 1, 2}, 2, false));
+  }
+}
+
 TEST_CASE("half precision of every family stays near float32") {
   for (const auto& of : fixtures()) {
     CAPTURE(of.name);

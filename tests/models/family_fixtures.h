@@ -84,14 +84,15 @@ struct SplitModel {
   int64_t text = 0;  // tokens of the sequence
 
   SplitModel(const spec::ModelSpec& spec, const Fixture& of, int count, WeightShard shard = {},
-             at::ScalarType dtype = at::kFloat)
+             at::ScalarType dtype = at::kFloat, KeepBlocks keep = KeepBlocks::all,
+             kernels::WeightType type = {})
       : facts(spec.transformer) {
     const int blocks = static_cast<int>(spec.transformer.num_layers);
     Caption caption;
     for (int i = 0; i < count; ++i) {
       const StagePart part{
           {i * blocks / count, (i + 1) * blocks / count}, i == 0, i + 1 == count, shard};
-      stages.push_back(load_transformer(spec, part, dtype, at::kCPU));
+      stages.push_back(load_transformer(spec, part, dtype, at::kCPU, {}, nullptr, type, keep));
       if (i == 0) caption = stages[0]->project_caption(of.text);
       const auto mask = at::ones(caption.states.sizes().slice(0, 2), at::kBool);
       captions.push_back(stages[i]->cache_caption(caption, mask));

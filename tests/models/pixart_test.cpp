@@ -146,6 +146,24 @@ TEST_CASE("patches after a synchronous step with the same inputs give the whole 
   CHECK(error(patch(unused, 0, 3), want.slice(2, 0, 6)) > 1e-4);  // rows never seen are absent
 }
 
+TEST_CASE("streamed blocks compute the same bits, from the files and from copies") {
+  const auto spec = spec_of("tiny-pixart", false);
+  const Call call = call_of("tall_odd", 1, 2);
+  for (const auto type : {kernels::WeightType::as_computed, kernels::WeightType::int8}) {
+    const auto model = [&](KeepBlocks keep) {
+      return load_transformer(spec, whole(spec), at::kFloat, at::kCPU, {}, nullptr, type, keep);
+    };
+    const auto kept = model(KeepBlocks::all);
+    const at::Tensor want = run(*kept, call);
+    for (const auto keep : {KeepBlocks::from_files, KeepBlocks::from_host}) {
+      const auto streamed = model(keep);
+      CHECK(streamed->bytes() < kept->bytes());
+      for (int turn = 0; turn < 2; ++turn)
+        CHECK(at::equal(run(*streamed, call), want));
+    }
+  }
+}
+
 TEST_CASE("half precision stays near float32") {
   const auto spec = spec_of("tiny-pixart", false);
   const Call call = call_of("square", 0, 1);

@@ -32,6 +32,7 @@ struct LoadStage {
   std::uint64_t fingerprint = 0;  // of the folder when the job was planned; 0 = not to be checked
   ComputeType dtype = ComputeType::float32;
   WeightChoice weight_dtype = WeightChoice::as_computed;  // of the products of tokens
+  OffloadChoice offload = OffloadChoice::none;
   std::int32_t first_block = 0;
   std::int32_t last_block = 0;  // exclusive
   bool embeds = false;
@@ -43,8 +44,8 @@ struct LoadStage {
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(deployment, model, fingerprint, dtype, weight_dtype, first_block, last_block, embeds,
-       projects, tp_rank, tp_degree, loras, prompt_cache_bytes);
+    ar(deployment, model, fingerprint, dtype, weight_dtype, offload, first_block, last_block,
+       embeds, projects, tp_rank, tp_degree, loras, prompt_cache_bytes);
   }
 };
 

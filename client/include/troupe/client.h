@@ -77,6 +77,8 @@ struct ImageRequest {
   /// How the denoiser keeps its linear layers' weights: "" (as it computes) | int8 (CPU) | fp8
   /// (GPU).
   std::string weight_dtype;
+  /// "" | blocks: keep two of a stage's blocks in memory and read each when its turn comes.
+  std::string offload;
   std::string noise_dtype = "float32";
   int max_sequence_length = 0;      // text tokens; 0: as many as the model is used to
   bool resolution_binning = false;  // compute at a size of training, then resize

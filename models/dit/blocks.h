@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "models/dit/block_stream.h"
+#include "models/dit/weight_loader.h"
+
+namespace troupe::models {
+
+/// A copy in the host's memory; of a tensor of another device in pages that it reaches by itself.
+at::Tensor on_host(const at::Tensor& tensor);
+
+/// Blocks of one kind of a stage, in order. They are all in memory, or are read when they are asked
+/// for, as the loader says that made them.
+template <class Block>
+class Blocks {
+ public:
+  using Make = std::function<Block(const WeightLoader&)>;
+
+  /// Reads the block, also where it is not kept: what is wrong with it shows here. `make` is called
+  /// again whenever the block is read anew.
+  void add(const WeightLoader& weights, Make make) {
+    if (!weights.stream) {
+      kept_.push_back(make(weights));
+      return;
+    }
+    stream_ = weights.stream;
+    if (weights.from_host) {
+      add_from_host(make(weights));
+    } else {
+      add_from_files(weights.detached(), std::move(make));
+    }
+  }
+
+  bool empty() const { return size() == 0; }
+  size_t size() const { return stream_ ? numbers_.size() : kept_.size(); }
+  /// Whether blocks are read when they are asked for.
+  bool streamed() const { return stream_ != nullptr; }
+  /// Valid until another block of the stage is asked for, of whatever kind.
+  const Block& operator[](int index) const {
+    const auto i = static_cast<size_t>(index);
+    return stream_ ? *static_cast<const Block*>(stream_->get(numbers_.at(i))) : kept_[i];
+  }
+  /// In memory: of blocks that are kept, or of a stream, which counts where its first block is.
+  int64_t bytes() const {
+    if (stream_) return numbers_.front() == 0 ? stream_->bytes() : 0;
+    int64_t total = 0;
+    for (const Block& block : kept_)
+      total += block.bytes();
+    return total;
+  }
+
+ private:
+  static std::vector<at::Tensor*> tensors_of(Block& block) {
+    std::vector<at::Tensor*> all;
+    block.list_tensors(all);
+    std::erase_if(all, [](const at::Tensor* tensor) { return !tensor->defined(); });
+    return all;
+  }
+
+  void add_from_files(const WeightLoader& weights, Make make) {
+    const auto read = [weights, make = std::move(make)] {
+      auto noted = std::make_shared<WeightLoader::Noted>(weights);
+      // Of a block that is gone no page of the file stays either.
+      return std::shared_ptr<const Block>(new Block(make(noted->loader)),
+                                          [noted](const Block* block) {
+                                            delete block;
+                                            noted->release();
+                                          });
+    };
+    numbers_.push_back(stream_->add(read, read()->bytes()));
+  }
+
+  void add_from_host(Block block) {
+    const int64_t bytes = block.bytes();
+    const auto device = stream_->device();
+    int64_t copied = 0;
+    for (at::Tensor* tensor : tensors_of(block)) {
+      copied += static_cast<int64_t>(tensor->nbytes());
+      *tensor = on_host(*tensor);
+    }
+    if (copied < bytes) throw std::logic_error("[transformer] a block lists too few tensors");
+    const auto read = [block, device] {
+      auto made = std::make_shared<Block>(block);
+      for (at::Tensor* tensor : tensors_of(*made))
+        *tensor =
+            tensor->to(tensor->options().device(device), /*non_blocking=*/true, /*copy=*/true);
+      return std::shared_ptr<const Block>(made);
+    };
+    numbers_.push_back(stream_->add(read, bytes));
+  }
+
+  std::vector<Block> kept_;
+  std::shared_ptr<BlockStream> stream_;
+  std::vector<int> numbers_;
+};
+
+}  // namespace troupe::models
