@@ -8,6 +8,7 @@
 #include "benchmarks/command_line.h"
 #include "benchmarks/dispatch/alone.h"
 #include "benchmarks/dispatch/played_host.h"
+#include "benchmarks/dispatch/played_watchers.h"
 #include "benchmarks/dispatch/whole_cluster.h"
 
 namespace troupe::bench {
@@ -21,6 +22,7 @@ struct Settings {
   int jobs = 0;                // through the controller; 0 = one for each host
   int steps = 40;              // of a job through the controller
   int lose = 0;                // hosts that vanish meanwhile
+  int watchers = 0;            // clients that follow the jobs
   double within = 0;           // seconds for their jobs to begin again; 0 = any time
 };
 
@@ -65,7 +67,8 @@ int run_cluster(const Settings& settings) {
                                          .hosts = settings.hosts,
                                          .task_seconds = settings.task_ms * 1e-3,
                                          .steps = settings.steps,
-                                         .lose = settings.lose});
+                                         .lose = settings.lose,
+                                         .watchers = settings.watchers});
   const double us_per_end =
       1e6 * (figures.controller_seconds + figures.controller_io_seconds) / figures.ends;
   const nlohmann::json row = {{"jobs", figures.jobs},
@@ -80,6 +83,7 @@ int run_cluster(const Settings& settings) {
                               {"controller_starved_seconds", figures.controller_starved_seconds},
                               {"players_seconds", figures.players_seconds},
                               {"controller_us_per_end", us_per_end},
+                              {"watchers_heard", figures.watchers_heard},
                               {"jobs_lost", figures.jobs_lost},
                               {"noticed_seconds", figures.noticed_seconds},
                               {"placed_seconds", figures.placed_seconds}};
@@ -98,6 +102,9 @@ int run_cluster(const Settings& settings) {
       figures.ends / figures.seconds, 100 * figures.controller_wait, us_per_end,
       figures.controller_seconds, figures.controller_io_seconds, figures.controller_starved_seconds,
       figures.players_seconds);
+  if (settings.watchers > 0)
+    std::printf("%d clients that followed the jobs were told %llu times\n", settings.watchers,
+                static_cast<unsigned long long>(figures.watchers_heard));
   if (settings.lose > 0)
     std::printf("%d hosts vanished: %d jobs were told within %.2f s and ran again within %.2f s\n",
                 settings.lose, figures.jobs_lost, figures.noticed_seconds, figures.placed_seconds);
@@ -124,6 +131,7 @@ int main(int argc, char** argv) {
   // The controller starts this program as its own host's actor.
   if (argc > 1 && std::string(argv[1]) == "--control") return play_local_actor(argc, argv);
   PlayedHostOptions played;
+  PlayedWatchersOptions watching;
   CLI::App app{"Ends of tasks per second that the dispatcher carries", "dispatch"};
   app.add_option("--task-ms", settings.task_ms, "Milliseconds that a task takes")
       ->check(number_above(0, 10'000))
@@ -143,13 +151,23 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--lose", settings.lose, "With --hosts: so many vanish once all jobs have begun")
       ->check(whole(1, 64));
+  app.add_option("--watchers", settings.watchers,
+                 "With --hosts: so many clients with a link each, who follow the jobs")
+      ->check(whole(1, 2000));
   app.add_option("--within", settings.within,
                  "With --lose: fail unless their jobs run again within so many seconds")
       ->check(number_above(0, 1000));
   app.add_option("--play-host", played.name)->group("");
+  app.add_option("--play-watchers", watching.watchers)->group("");
   app.add_option("--endpoint", played.endpoint)->group("");
   app.add_flag("--json", settings.json, "Print one JSON document");
   return run_program(app, argc, argv, [&] {
+    if (watching.watchers > 0) {
+      watching.endpoint = played.endpoint;
+      watching.jobs = settings.jobs;
+      play_watchers(watching);
+      return 0;
+    }
     if (played.name.empty()) return run(settings);
     played.task_seconds = settings.task_ms * 1e-3;
     play_host(played);

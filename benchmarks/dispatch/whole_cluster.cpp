@@ -8,6 +8,8 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -116,6 +118,33 @@ class Hosts {
 
  private:
   std::vector<pid_t> pids_;
+};
+
+/// The process that plays watchers; it ends when their jobs have ended.
+class Following {
+ public:
+  Following(int count, int jobs, const std::string& endpoint)
+      : output_(popen((own_program() + " --play-watchers " + std::to_string(count) + " --jobs " +
+                       std::to_string(jobs) + " --endpoint '" + endpoint + "'")
+                          .c_str(),
+                      "re")) {
+    if (!output_ || line() != "ready") throw std::runtime_error("the watchers have no links");
+  }
+  ~Following() {
+    if (output_) pclose(output_);
+  }
+  Following(const Following&) = delete;
+  Following& operator=(const Following&) = delete;
+  /// Messages about jobs that they heard, once all have ended.
+  std::uint64_t heard() { return std::stoull(line()); }
+
+ private:
+  std::string line() {
+    char text[64] = "";
+    if (!fgets(text, sizeof text, output_)) return "0";
+    return std::string(text, strcspn(text, "\n"));
+  }
+  FILE* output_;
 };
 
 class Client {
@@ -248,7 +277,7 @@ wire::JobSpec spec_of(const wire::Parallelism& degrees, int steps) {
 }  // namespace
 
 ClusterFigures dispatch_cluster(const ClusterPlay& play) {
-  const auto& [shape, hosts, task_seconds, steps, lose] = play;
+  const auto& [shape, hosts, task_seconds, steps, lose, watchers] = play;
   allow_descriptors();
   cluster::ClusterOptions options;
   options.actors = 1;
@@ -266,6 +295,8 @@ ClusterFigures dispatch_cluster(const ClusterPlay& play) {
   client.await_actors(static_cast<std::size_t>(hosts) * kActorsOfHost + 1);
   ClusterFigures figures{.jobs = shape.jobs, .join_seconds = seconds_since(from)};
 
+  std::optional<Following> following;
+  if (watchers > 0) following.emplace(watchers, shape.jobs, cluster.endpoint());
   from = Clock::now();
   const auto processor = processor_now();
   std::function<void()> vanish;
@@ -276,6 +307,8 @@ ClusterFigures dispatch_cluster(const ClusterPlay& play) {
   figures.controller_seconds = used.others;
   figures.controller_io_seconds = used.io;
   figures.controller_starved_seconds = used.starved;
+  if (following) figures.watchers_heard = following->heard();
+  following.reset();
   figures.actors = shape.jobs * actors_of(shape.degrees);
   figures.ends = client.busy / task_seconds;
   figures.jobs_lost = static_cast<int>(client.lost.size());

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "benchmarks/dispatch/alone.h"
 
 namespace troupe::bench {
@@ -16,18 +18,20 @@ struct ClusterFigures {
   double controller_seconds = 0;
   double controller_io_seconds = 0;
   double controller_starved_seconds = 0;
-  double players_seconds = 0;  // of the processes that play, all their life
-  int jobs_lost = 0;           // that had an actor on a host that vanished
-  double noticed_seconds = 0;  // from then until the last of them was told so
-  double placed_seconds = 0;   // until the last of them began again on other actors
+  double players_seconds = 0;        // of the processes that play, all their life
+  int jobs_lost = 0;                 // that had an actor on a host that vanished
+  double noticed_seconds = 0;        // from then until the last of them was told so
+  std::uint64_t watchers_heard = 0;  // messages about jobs, all watchers together
+  double placed_seconds = 0;         // until the last of them began again on other actors
 };
 
 struct ClusterPlay {
   DispatchShape shape;
   int hosts = 1;
   double task_seconds = 0.005;
-  int steps = 40;  // of a job
-  int lose = 0;    // so many hosts vanish at once, a second after the last job began
+  int steps = 40;    // of a job
+  int lose = 0;      // so many hosts vanish at once, a second after the last job began
+  int watchers = 0;  // clients that follow the jobs (played_watchers.h)
 };
 
 /// The real controller with sockets, and processes that play a host of eight actors each

@@ -120,7 +120,10 @@ void Deployments::begin_anew(const Ptr& deployment, const std::string& why) {
 
 void Deployments::advance(const Ptr& deployment) {
   if (deployment->state != Deployment::State::preparing) return;
-  fill_places(*deployment);
+  const bool replaced = fill_places(*deployment);
+  // Who has come in has not been told of the groups that the others connect.
+  if (replaced && deployment->connecting)
+    return begin_anew(deployment, "another actor has taken the place of one that was lost");
   if (!can_be_whole(*deployment))
     return fail(deployment, {wire::FailureCode::lost, why_empty(*deployment)});
   bool whole = true;
@@ -282,7 +285,8 @@ bool Deployments::is_drained(const Deployment& deployment) const {
                      [&](ActorId id) { return members_.at(id).draining; });
 }
 
-void Deployments::fill_places(Deployment& deployment) {
+bool Deployments::fill_places(Deployment& deployment) {
+  bool replaced = false;
   // Who suits a larger part suits the smaller ones: these choose last.
   std::vector<std::size_t> ranks(deployment.actor_of_rank.size());
   std::iota(ranks.begin(), ranks.end(), std::size_t{0});
@@ -295,9 +299,13 @@ void Deployments::fill_places(Deployment& deployment) {
       const Actor& actor = members_.at(deployment.actor_of_rank[rank]);
       if (actor.state == ActorState::ready && actor.lasting()) continue;
       if (for_good == actor.lasting()) continue;
-      if (const auto spare = spare_for(deployment, rank)) replace(deployment, rank, *spare);
+      const auto spare = spare_for(deployment, rank);
+      if (!spare) continue;
+      replace(deployment, rank, *spare);
+      replaced = true;
     }
   }
+  return replaced;
 }
 
 std::optional<ActorId> Deployments::spare_for(const Deployment& deployment,

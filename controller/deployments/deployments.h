@@ -158,7 +158,8 @@ class Deployments {
   std::vector<ActorId> gather(const std::vector<ActorId>& from, const mesh::Degrees& degrees) const;
   /// shm inside a host, tcp between hosts, nccl on GPUs.
   std::string backend_of(const Deployment& deployment, const plan::GroupPlan& group) const;
-  void fill_places(Deployment& deployment);
+  /// True when a spare took a place.
+  bool fill_places(Deployment& deployment);
   std::optional<ActorId> spare_for(const Deployment& deployment, std::size_t rank) const;
   /// There are actors for all places that nobody will fill again; those that keep what nobody uses
   /// let go of it.

@@ -286,10 +286,18 @@ void JobRunner::pump() {
   }
 }
 
+void JobRunner::pump_soon() {
+  if (std::exchange(pump_posted_, true)) return;
+  tools_.environment.post([this] {
+    pump_posted_ = false;
+    pump();
+  });
+}
+
 void JobRunner::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
   const auto run = find(done.job);
   if (!run || !run->is_in_epoch(done.epoch) || !run->task_done(actor, done)) return;
-  pump();
+  pump_soon();
   run->end_if_drained();
 }
 

@@ -142,6 +142,9 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   int survivors_of(const std::vector<RunPtr>& runs, WeightChoice weight_dtype) const;
   /// Sends what may go now; after something was changed at the dispatcher.
   void pump();
+  /// The same once this turn of the loop has brought all that it brings: of many ends that came
+  /// together one decision.
+  void pump_soon();
   /// Lets go of what its last steps left, when clients have had time to fetch it.
   void forget_interim(JobEntry& job);
   void drop_run(JobId run);
@@ -158,6 +161,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   std::map<JobId, RunPtr> runs_;
   std::set<JobId> paused_;
   bool start_posted_ = false;
+  bool pump_posted_ = false;
   JobId waits_first_ = 0;  // for whom there was no place when last looked
 };
 

@@ -16,11 +16,13 @@ namespace {
 
 /// A host that has joined: its link, and a relay for its actors.
 struct RelayingHost {
-  RelayingHost(Loop& loop, const std::string& server, const std::string& own)
+  RelayingHost(Loop& loop, const std::string& server, const std::string& own,
+               RelayOptions relays = {})
       : link(loop, options(server)) {
     id = welcome(link);
+    relays.endpoint = own;
     link.run([&](Connection& c) {
-      relay = std::make_unique<Relay>(loop.io, RelayOptions{.endpoint = own, .socket = {}},
+      relay = std::make_unique<Relay>(loop.io, relays,
                                       [&c](const wire::Carried& carried) { c.send(carried); });
       c.on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
         if (relay && header.kind == wire::Kind::carried)
@@ -292,6 +294,131 @@ TEST_CASE("only a host's link carries, and only actors' links") {
   senseless.frames[1].bytes = "b";
   node.send(senseless, 4, node_id);
   CHECK(eventually([&] { return server.run([](Server& s) { return s.peers(); }) == 1; }));
+}
+
+TEST_CASE("before its hello a carried link says nothing that anybody hears") {
+  const IpcFolder folder, own;
+  Loop here, there;
+  Heard heard;
+  int messages = 0;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  server.run([&](Server& s) {
+    heard.listen(s);
+    s.on_message([&](PeerId, const wire::Header&, std::span<const std::byte>) { ++messages; });
+  });
+  const auto strangers = [&] {
+    return server.run([](Server& s) { return s.counters().strangers; });
+  };
+  SUBCASE("a host that hands it on is told so") {
+    RawPeer node(folder.endpoint("control"), "raw-node");
+    node.send(wire::Hello{PeerRole::node, "node2", "host", 1, "raw", {}}, 1);
+    const auto id = node.receive<wire::Welcome>().peer;
+    wire::Header header;
+    header.incarnation = 5;
+    header.sequence = 1;
+    const auto refuses = [&](const std::string& frame, std::uint64_t sequence) {
+      wire::Carried carried;
+      carried.frames.resize(1);
+      carried.frames[0].slot = 7;
+      carried.frames[0].bytes = frame;
+      node.send(carried, sequence, id);
+      const auto answer = node.receive<wire::Carried>();
+      REQUIRE(answer.frames.size() == 1);
+      CHECK(answer.frames[0].slot == 7);
+      return wire::kind_of(answer.frames[0].bytes);
+    };
+    CHECK(refuses(wire::encode_frame(header, text_of("early")), 2) == wire::Kind::goodbye);
+    CHECK(strangers() == 1);
+    // Nor is a hello that makes no sense one: its place is free again.
+    auto hello = wire::encode_frame(header, wire::Hello{PeerRole::actor, "a", "b", 1, "raw", {}});
+    hello.resize(hello.size() - 1);
+    CHECK(refuses(hello, 3) == wire::Kind::refuse);
+    CHECK(server.run([](Server& s) { return s.peers(); }) == 1);
+  }
+  SUBCASE("a relay does not even hand it on") {
+    RelayingHost host(there, folder.endpoint("control"), own.endpoint("relay"));
+    RawPeer early(own.endpoint("relay"), "early");
+    early.send(text_of("early"), 1);
+    early.send(wire::Hello{PeerRole::actor, "one", "host", 1, "raw", {}}, 1);
+    early.receive<wire::Welcome>();
+    CHECK(strangers() == 0);
+    // A hello that the server cannot read keeps no place at the relay.
+    RawPeer senseless(own.endpoint("relay"), "senseless");
+    senseless.incarnation = 78;
+    wire::Header header;
+    header.incarnation = 78;
+    header.sequence = 1;
+    auto hello = wire::encode_frame(header, wire::Hello{PeerRole::actor, "a", "b", 1, "raw", {}});
+    hello.resize(hello.size() - 1);
+    senseless.send_bytes(hello);
+    senseless.receive<wire::Refuse>();
+    CHECK(host.links() == 1);
+  }
+  server.run([&](Server&) { CHECK(messages == 0); });
+}
+
+TEST_CASE("of all that a relay's processes do not read the one goes that is owed most") {
+  const IpcFolder folder, own;
+  Loop here, there;
+  Heard heard;
+  On<Server> server(here, server_at(folder.endpoint("control")));
+  server.run([&](Server& s) { heard.listen(s); });
+  RelayOptions relays;
+  relays.socket.high_water_mark = 4;
+  relays.max_queued_bytes_of_all = 8u << 20;
+  RelayingHost host(there, folder.endpoint("control"), own.endpoint("relay"), relays);
+  const auto greet = [](RawPeer& peer, const std::string& name) {
+    peer.socket.set(zmq::sockopt::rcvhwm, 1);
+    peer.send(wire::Hello{PeerRole::actor, name, "host", 1, "raw", {}}, 1);
+    return peer.receive<wire::Welcome>().peer;
+  };
+  RawPeer slow(own.endpoint("relay"), "slow");
+  RawPeer slower(own.endpoint("relay"), "slower");
+  slower.incarnation = 78;
+  const auto first = greet(slow, "slow");
+  const auto second = greet(slower, "slower");
+  server.run([&](Server& s) {
+    const std::string text(500'000, 'x');
+    for (int i = 0; i < 8; ++i)
+      s.send(first, text_of(text));
+    for (int i = 0; i < 40; ++i)
+      s.send(second, text_of(text));
+  });
+  CHECK(eventually([&] { return server.run([&](Server&) { return !heard.lost.empty(); }); }));
+  server.run([&](Server& s) {
+    CHECK(heard.lost == std::vector<std::string>{"slower: disconnected"});
+    CHECK(s.info(first).has_value());
+  });
+  CHECK(host.links() == 1);
+}
+
+TEST_CASE("what waits for a host's links has one bound, and its host goes that does not read") {
+  const IpcFolder folder, own;
+  Loop here, there, actors;
+  Heard heard;
+  auto options = server_at(folder.endpoint("control"));
+  options.socket.max_queued_bytes = 4u << 20;
+  On<Server> server(here, options);
+  server.run([&](Server& s) { heard.listen(s); });
+  RelayingHost host(there, folder.endpoint("control"), own.endpoint("relay"));
+  std::vector<std::unique_ptr<On<Connection>>> peers;
+  std::vector<PeerId> ids;
+  for (int i = 0; i < 8; ++i) {
+    peers.push_back(std::make_unique<On<Connection>>(
+        actors, peer_at(own.endpoint("relay"), "actor " + std::to_string(i))));
+    ids.push_back(welcome(*peers.back()));
+  }
+  // No link alone is owed too much.
+  server.run([&](Server& s) {
+    for (const auto id : ids)
+      CHECK(s.send(id, text_of(std::string(700'000, 'x'))));
+  });
+  CHECK(eventually([&] { return server.run([&](Server&) { return heard.lost.size(); }) == 9; }));
+  server.run([&](Server& s) {
+    REQUIRE(heard.lost.size() == 9);
+    CHECK(heard.lost[0].starts_with("node2: does not read: the links that it carries are owed "));
+    CHECK(s.peers() == 0);
+  });
 }
 
 }  // namespace troupe::control::testing

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "benchmarks/published_models.h"
 #include "controller/plan/explain.h"
 #include "tests/controller/planning.h"
 #include "tests/support/doctest.h"
@@ -212,6 +213,25 @@ TEST_CASE("16 actors are planned for quickly") {
   CHECK(picked.dp >= 1);
   MESSAGE("planned in " << seconds * 1e3 << " ms");
   CHECK(seconds < 2);  // 50 ms; sanitizers, shared caches
+}
+
+TEST_CASE("published models are planned for 1,024 actors in less than a second") {
+  for (const auto* name : {"pixart", "flux", "wan-14b"}) {
+    const auto model = published::model_of(name);
+    for (const auto method : {Method::exact, Method::pipefusion}) {
+      auto request = square_request(method, method == Method::exact ? 1 : 16, 1);
+      request.dtype = ComputeType::bfloat16;
+      request.guidance_scale = published::guidance_of(name);
+      request.max_sequence_length = 0;
+      const double start = processor_seconds();
+      const auto picked =
+          plan::automatic_parallelism(model, request, 1024, machine_of("h100x1024"));
+      const double seconds = processor_seconds() - start;
+      CHECK(picked.cfg >= 1);
+      MESSAGE(name << ", " << to_string(method) << ": planned in " << seconds * 1e3 << " ms");
+      CHECK(seconds < 5);  // below 1 s; sanitizers, shared caches
+    }
+  }
 }
 
 TEST_CASE("what is tried is bounded, however large cluster and request are") {

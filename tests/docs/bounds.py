@@ -40,6 +40,10 @@ BOUNDS = {
          ("64 MiB", "transport/control/types.h", "max_queued_bytes = 64u << 20;"),
          ("512 MiB", "transport/control/server.h", "max_queued_bytes_of_all = 512u << 20;")],
         "of all that is not read the peer goes that is owed most"),
+    "what a host's link carries": (
+        [("64 MiB", "transport/control/types.h", "max_queued_bytes = 64u << 20;"),
+         ("512 MiB", "transport/control/relay.h", "max_queued_bytes_of_all = 512u << 20;")],
+        "of all that a relay's processes do not read the one goes that is owed most"),
     "what jobs begin with": (
         [("2 GiB of a client", "controller/gateway/tools.h", "max_input_bytes_of_client = 2ull << 30;"),
          ("4 GiB in all", "controller/gateway/tools.h", "max_input_bytes = 4ull << 30;")],

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <csignal>
 #include <sstream>
 
@@ -12,8 +13,19 @@ void World::hand(cluster::ActorId id, const std::string& frame) {
   const auto kind = wire::decode_header(bytes).kind;
   if (kind == wire::Kind::task_done)
     runner_->task_done(id, wire::decode<wire::TaskDone>(wire::payload_of(bytes)));
-  if (kind == wire::Kind::task_failed)
-    runner_->task_failed(id, wire::decode<wire::TaskFailed>(wire::payload_of(bytes)));
+  if (kind == wire::Kind::task_failed) {
+    const auto failed = wire::decode<wire::TaskFailed>(wire::payload_of(bytes));
+    if (failed.begin && goes_on(id, failed.epoch, failed.job))
+      throw Violation("job " + std::to_string(failed.job) +
+                      " goes on, and the latents that it began again from are gone");
+    runner_->task_failed(id, failed);
+  }
+}
+
+bool World::goes_on(cluster::ActorId id, std::uint64_t epoch, jobs::JobId job) const {
+  const auto kept = deployments_->at(id);
+  return runner_->dispatcher().has(job) &&
+         std::ranges::any_of(kept, [epoch](const auto& one) { return one->epoch == epoch; });
 }
 
 void World::echo(cluster::ActorId id, const std::string& frame) {

@@ -10,17 +10,17 @@
 namespace troupe::sim {
 namespace {
 
-/// Pieces must cover every row of every picture, and say where the job goes on.
-void check_boundary(const World& world, const wire::BeginJob& begin) {
+/// Pieces must cover every row of every picture, and say where the job goes on. False when one of
+/// them is not held any more.
+bool check_boundary(const World& world, const wire::BeginJob& begin) {
   std::int64_t covered = 0;
   for (const auto& piece : begin.boundary) {
     const auto text = world.held_blob(piece.blob.id);
+    if (!text) return false;
     const std::string wanted =
         "job " + std::to_string(begin.job) + " next " + std::to_string(begin.first_step);
-    if (text != wanted) {
-      throw Violation("a job begins again from " + wanted + ", but the piece is " +
-                      text.value_or("not held"));
-    }
+    if (*text != wanted)
+      throw Violation("a job begins again from " + wanted + ", but the piece is " + *text);
     for (const auto& rows : piece.rows) {
       covered += (rows.end - rows.begin) * (std::min(piece.last_image, begin.last_image) -
                                             std::max(piece.first_image, begin.first_image));
@@ -33,6 +33,7 @@ void check_boundary(const World& world, const wire::BeginJob& begin) {
   }
   if (covered != rows * (begin.last_image - begin.first_image))
     throw Violation("the pieces of a boundary do not cover its pictures");
+  return true;
 }
 
 }  // namespace
@@ -235,7 +236,7 @@ void StageActor::on(std::uint64_t, const wire::BeginJob& begin) {
     if (!epochs_.contains(begin.epoch)) throw Violation("a job began in an unknown epoch");
     if (std::ssize(begin.steps) != begin.request.steps)
       throw Violation("a job began without saying how each step is computed");
-    if (begin.first_step > 0) check_boundary(world_, begin);
+    if (begin.first_step > 0 && !check_boundary(world_, begin)) return fail_begin(begin);
     jobs_[begin.job] = {begin, begin.first_step};
   }
   done();

@@ -89,6 +89,9 @@ class StageActor {
   bool inputs_here(const wire::BeginJob& begin, const wire::Command& command) const;
   void finish_task(const Task& task);
   void fail_task(const Task& task, const std::string& why, bool collateral);
+  /// The latents that the job was to go on from are gone. The controller lets go of them when the
+  /// job ends, which the end of the epoch, still on its way, will say.
+  void fail_begin(const wire::BeginJob& begin);
   void send_on(const wire::BeginJob& begin, const Task& task);
   template <class M>
   void answer(std::uint64_t correlation, const M& message);

@@ -141,6 +141,15 @@ void StageActor::fail_task(const Task& task, const std::string& why, bool collat
   done();
 }
 
+void StageActor::fail_begin(const wire::BeginJob& begin) {
+  broken_.insert(begin.epoch);
+  tell(wire::TaskFailed{.epoch = begin.epoch,
+                        .job = begin.job,
+                        .failure = {wire::FailureCode::not_found, "its latents are gone"},
+                        .begin = true});
+  done();
+}
+
 void StageActor::send_on(const wire::BeginJob& begin, const Task& task) {
   const auto& command = task.command;
   if (begin.stage.degree == 1) return;

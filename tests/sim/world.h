@@ -147,6 +147,8 @@ class World final : public cluster::Environment, public jobs::JobListener {
   // What must change nothing (ghosts.cpp):
   /// A message that has passed the numbers of its link.
   void hand(cluster::ActorId id, const std::string& frame);
+  /// The controller has not ended this epoch of an actor's, nor the job.
+  bool goes_on(cluster::ActorId id, std::uint64_t epoch, jobs::JobId job) const;
   void echo(cluster::ActorId id, const std::string& frame);
   /// The process has died, and its end was told.
   void haunt(const CablePtr& cable);

@@ -1,5 +1,6 @@
 #include "transport/control/relay.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -50,7 +51,10 @@ class Relay::Impl final : public Core {
   /// Its connection is gone: the server is told.
   void end(std::uint32_t number);
   void forget(std::uint32_t number);
+  /// Ends whose process reads least while all together are owed too much.
+  void bound_queues();
 
+  const std::size_t max_queued_bytes_of_all_;
   WatchedEndpoint endpoint_;
   CarriedSender sender_;
   CarriedIn arriving_;
@@ -62,6 +66,7 @@ class Relay::Impl final : public Core {
 Relay::Impl::Impl(boost::asio::io_context& io, const RelayOptions& options,
                   CarriedSender::Send send)
     : Core(io, options.socket, zmq::socket_type::router),
+      max_queued_bytes_of_all_(options.max_queued_bytes_of_all),
       sender_(io, options.pause, std::move(send)) {
   socket_.set(zmq::sockopt::router_mandatory, true);
   socket_.set(zmq::sockopt::router_handover, true);
@@ -136,6 +141,14 @@ void Relay::Impl::send_to(std::uint32_t number, const std::string& frame) {
     queued_ += frame.size();
   }
   if (last) forget(number);
+  bound_queues();
+}
+
+void Relay::Impl::bound_queues() {
+  while (queued_ > max_queued_bytes_of_all_)
+    end(std::ranges::max_element(slots, {}, [](const auto& each) {
+          return each.second.outbox.bytes();
+        })->first);
 }
 
 int Relay::Impl::transmit(const Slot& slot, zmq::message_t& frame) {

@@ -10,8 +10,9 @@
 namespace troupe::control {
 
 struct RelayOptions {
-  std::string endpoint;                   // to listen on; ipc
-  std::chrono::microseconds pause{1000};  // between two messages to the server
+  std::string endpoint;                              // to listen on; ipc
+  std::chrono::microseconds pause{1000};             // between two messages to the server
+  std::size_t max_queued_bytes_of_all = 512u << 20;  // more ends the link that reads least
   SocketOptions socket;
 };
 

@@ -103,8 +103,17 @@ int Server::Impl::carry(PeerId id, std::uint32_t slot, const zmq::message_t& fra
   if (found == peers.end() || !found->second->carriage) return -1;
   Peer& carrier = *found->second;
   if (carrier.hung_up) return 1;  // its own end, which follows, says more
-  if (carrier.carriage->out.empty()) laden_.push_back(id);
-  carrier.carriage->out.add(slot, frame.to_string_view());
+  auto& out = carrier.carriage->out;
+  const auto owed = carrier.outbox.bytes() + out.bytes();
+  if (owed + frame.size() > socket_options_.max_queued_bytes) {
+    carrier.hung_up = true;
+    defer([this, id, owed] {
+      lose(id, fmt::format("does not read: the links that it carries are owed {} bytes", owed));
+    });
+    return 1;
+  }
+  if (out.empty()) laden_.push_back(id);
+  out.add(slot, frame.to_string_view());
   return 1;
 }
 

@@ -59,7 +59,8 @@ void Server::Impl::handle(std::string_view routing, std::string_view user_id,
     if (peer) {
       const bool ours = error.code() == wire::WireErrc::not_sendable;
       lose(id, std::string(ours ? "cannot be answered: " : "broke the protocol: ") + error.what());
-    } else if (error.code() == wire::WireErrc::version_skew) {
+    } else if (error.code() == wire::WireErrc::version_skew || carried_place(routing)) {
+      // A relay keeps a place for who has said hello until it is answered.
       send_stranger(routing, wire::Refuse{error.what()});
     }
   }

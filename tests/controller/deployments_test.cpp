@@ -1,0 +1,97 @@
+#include "controller/deployments/deployments.h"
+
+#include <deque>
+
+#include "tests/controller/idle_environment.h"
+#include "tests/controller/sample_model.h"
+
+using namespace troupe;
+
+namespace {
+
+/// Keeps what actors are asked until the test answers it, and does what is to be done later when it
+/// says so.
+class PatientEnvironment final : public testing::NoStages {
+ public:
+  struct Asked {
+    control::PeerId peer;
+    wire::Kind kind;
+    control::ReplyHandler handler;
+  };
+  double now() const override { return 0; }
+  std::uint64_t random() override { return 1; }
+  void after(double, std::function<void()> action) override { later.push_back(std::move(action)); }
+  bool send_frame(control::PeerId, std::string) override { return true; }
+  void request_frame(control::PeerId peer, std::string frame, control::Milliseconds,
+                     control::ReplyHandler handler) override {
+    asked.push_back({peer, wire::kind_of(frame), std::move(handler)});
+  }
+  void drop(control::PeerId, const std::string&) override {}
+
+  void run() {
+    for (; !later.empty(); later.pop_front())
+      later.front()();
+  }
+  /// The peer answers the oldest message of this kind. False when it was asked none.
+  template <class M>
+  bool answer(control::PeerId peer, wire::Kind kind, const M& message) {
+    const auto found = std::ranges::find_if(
+        asked, [&](const Asked& one) { return one.peer == peer && one.kind == kind; });
+    if (found == asked.end()) return false;
+    const auto handler = std::move(found->handler);
+    asked.erase(found);
+    const auto frame = wire::encode_frame({}, message);
+    const auto bytes = wire::as_bytes(frame);
+    handler(control::Reply(wire::decode_header(bytes), wire::payload_of(bytes)));
+    run();
+    return true;
+  }
+
+  std::deque<std::function<void()>> later;
+  std::vector<Asked> asked;
+};
+
+}  // namespace
+
+TEST_CASE("a spare that comes in while groups are connected is told of them before any job") {
+  PatientEnvironment environment;
+  cluster::Members members{"secret"};
+  cluster::Deployments deployments{environment, members};
+  for (int i = 0; i < 2; ++i)
+    test::add_idle(members, "here");
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  const auto plan = plan::make_plan(test::sample_model(), request, {.pp = 2});
+  const auto deployment = deployments.load({"model", 0}, plan, {0, 1});
+  deployments.enter(deployment, 1, plan);
+  environment.run();
+  const auto peer_of = [](cluster::ActorId id) { return control::PeerId{1000 + id}; };
+  const auto load = [&](cluster::ActorId id) {
+    return environment.answer(peer_of(id), wire::Kind::load_stage, wire::StageLoaded{});
+  };
+  const auto connect = [&](cluster::ActorId id) {
+    return environment.answer(peer_of(id), wire::Kind::connect_groups, wire::GroupsConnected{});
+  };
+  for (const auto rank : {0, 1})
+    REQUIRE(load(deployment->actor_of_rank[rank]));
+  const auto first = deployment->epoch;
+  const auto lost = deployment->actor_of_rank[0];
+  const auto late = deployment->actor_of_rank[1];
+  REQUIRE(connect(lost));
+  // Its link breaks before its end is told, and another actor takes its place.
+  members.lost(peer_of(lost));
+  const auto spare = test::add_idle(members, "here");
+  deployments.actor_ready(spare);
+  environment.run();
+  REQUIRE(deployment->actor_of_rank[0] == spare);
+  connect(late);
+  CHECK(deployment->state == cluster::Deployment::State::preparing);
+  CHECK(deployment->epoch != first);
+  // In the next epoch all are told.
+  for (const auto id : {late, spare})
+    REQUIRE(environment.answer(peer_of(id), wire::Kind::abort_epoch, wire::Done{}));
+  REQUIRE(load(spare));
+  for (const auto id : {late, spare})
+    REQUIRE(connect(id));
+  CHECK(deployment->state == cluster::Deployment::State::ready);
+}
