@@ -58,10 +58,48 @@ struct Client::Impl {
     // What could not be fetched may come over the next connection.
     return (error.code == "lost" || error.code == "not_fetched") && !lost->link().journal().empty();
   }
+  void watched_by(std::uint64_t job, const OnProgress& on_progress) {
+    std::lock_guard lock(mutex);
+    if (on_progress) watching[job] = on_progress;
+  }
+
+  /// A submission as it goes over the wire, with the bytes that it brings along.
+  struct Ready {
+    wire::SubmitJob message;
+    std::vector<client::Input> inputs;
+
+    /// The message for one link, which holds the bytes from now on.
+    std::pair<wire::SubmitJob, std::vector<control::BlobId>> held_at(client::Link& link) const;
+    milliseconds deadline() const { return inputs.empty() ? kAnswerDeadline : kUploadDeadline; }
+  };
+  static Result<Ready> ready(const Submission& submission);
+
   void say_lost(std::uint64_t job, const Talk& talk, const Error& error);
   std::optional<Error> revive(const Talk& lost, const Error& error,
                               std::chrono::steady_clock::time_point until);
 };
+
+Result<Client::Impl::Ready> Client::Impl::ready(const Submission& submission) {
+  if (const auto error = client::check_init_latents(submission.request)) return *error;
+  if (const auto error = client::check_init_image(submission.request)) return *error;
+  if (const auto error = client::check_prompt_embeds(submission.request)) return *error;
+  auto spec = client::to_wire(submission);
+  if (!spec) return spec.error();
+  const auto key = submission.key != 0 ? submission.key : control::random_incarnation();
+  return Ready{{std::move(spec.value()), submission.detached, key},
+               client::inputs_of(submission.request)};
+}
+
+std::pair<wire::SubmitJob, std::vector<control::BlobId>> Client::Impl::Ready::held_at(
+    client::Link& link) const {
+  std::pair<wire::SubmitJob, std::vector<control::BlobId>> held{message, {}};
+  auto& request = held.first.job.request;
+  for (const auto& input : inputs) {
+    request.*input.size = input.bytes.size();
+    request.*input.blob = held.second.emplace_back(link.hold(input.bytes));
+  }
+  return held;
+}
 
 void Client::Impl::say_lost(std::uint64_t job, const Talk& talk, const Error& error) {
   OnProgress on_progress;
@@ -140,31 +178,20 @@ Result<Client> Client::connect(const std::string& endpoint, milliseconds timeout
 
 Result<std::uint64_t> Client::submit(const Submission& submission, OnProgress on_progress) {
   if (impl_->link().on_thread()) return called_from_callback("submit");
-  if (const auto error = client::check_init_latents(submission.request)) return *error;
-  if (const auto error = client::check_init_image(submission.request)) return *error;
-  if (const auto error = client::check_prompt_embeds(submission.request)) return *error;
-  auto spec = client::to_wire(submission);
-  if (!spec) return spec.error();
-  wire::SubmitJob message{std::move(spec.value()), submission.detached,
-                          control::random_incarnation()};
-  const auto inputs = client::inputs_of(submission.request);
+  auto ready = Impl::ready(submission);
+  if (!ready) return ready.error();
+  const Impl::Ready& job = ready.value();
   for (;;) {
     const auto talk = impl_->talk();
-    std::vector<control::BlobId> uploads;
-    for (const auto& input : inputs) {
-      message.job.request.*input.size = input.bytes.size();
-      message.job.request.*input.blob = uploads.emplace_back(talk->link().hold(input.bytes));
-    }
+    const auto [message, uploads] = job.held_at(talk->link());
     const std::function<void(const wire::JobAccepted&)> follow =
-        [talk = talk.get(), uploads, on_progress,
+        [talk = talk.get(), uploads = uploads, on_progress,
          steps = submission.request.steps](const wire::JobAccepted& accepted) {
           talk->accepted(accepted, steps, uploads, on_progress);
         };
-    auto accepted = talk->link().ask<wire::JobAccepted>(
-        message, uploads.empty() ? kAnswerDeadline : kUploadDeadline, follow);
+    auto accepted = talk->link().ask<wire::JobAccepted>(message, job.deadline(), follow);
     if (accepted) {
-      std::lock_guard lock(impl_->mutex);
-      if (on_progress) impl_->watching[accepted.value().job] = on_progress;
+      impl_->watched_by(accepted.value().job, on_progress);
       return accepted.value().job;
     }
     for (const auto upload : uploads)
@@ -174,6 +201,31 @@ Result<std::uint64_t> Client::submit(const Submission& submission, OnProgress on
     if (const auto error = impl_->revive(talk, accepted.error(), Clock::now() + kComeBack))
       return *error;
   }
+}
+
+void Client::submit(const Submission& submission, OnProgress on_progress, OnSubmitted then) {
+  const auto talk = impl_->talk();
+  auto ready = Impl::ready(submission);
+  if (!ready)
+    return talk->link().post([then = std::move(then), why = ready.error()] { then(why); });
+  auto [message, uploads] = ready.value().held_at(talk->link());
+  talk->link().post([impl = impl_.get(), talk = talk.get(), on_progress = std::move(on_progress),
+                     then = std::move(then), message = std::move(message),
+                     uploads = std::move(uploads), deadline = ready.value().deadline(),
+                     steps = submission.request.steps] {
+    talk->link().request<wire::JobAccepted>(
+        message, deadline,
+        [impl, talk, on_progress, then, uploads, steps](Result<wire::JobAccepted> accepted) {
+          if (!accepted) {
+            for (const auto upload : uploads)
+              talk->link().drop(upload);
+            return then(accepted.error());
+          }
+          talk->accepted(accepted.value(), steps, uploads, on_progress);
+          impl->watched_by(accepted.value().job, on_progress);
+          then(accepted.value().job);
+        });
+  });
 }
 
 Result<JobResult> Client::wait(std::uint64_t job, milliseconds timeout, OnProgress on_progress) {

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "web/api_error.h"
+#include "web/clip_files.h"
 #include "web/http_message.h"
 #include "web/job_service.h"
 #include "web/picture_links.h"
@@ -16,6 +17,7 @@ struct Api {
   JobService& service;
   Router& router;
   PictureLinks& links;
+  ClipFiles& clips;
 };
 
 /// Bytes of a request's body that may have a picture in it.
@@ -76,7 +78,7 @@ void add_videos_routes(Api& api);   // /v1/videos…
 /// What a request's ?format= and ?quality= say, else `usual`. Throws ApiError.
 PictureKind asked_kind(PictureKind usual, const Request& request);
 /// Sends a picture of a job as a file of that kind.
-void send_picture(const Api& api, const JobPtr& job, std::size_t number, const PictureKind& kind,
+void send_picture(Api& api, const JobPtr& job, std::size_t number, const PictureKind& kind,
                   const ReplyPtr& reply);
 /// 31 bits: the same number in every language.
 std::uint64_t random_seed();

@@ -1,6 +1,8 @@
 #include "web/cluster_link.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
+#include <iterator>
 
 #include "web/job_board.h"
 
@@ -15,6 +17,8 @@ constexpr milliseconds kTryAgain{500};
 constexpr milliseconds kConnectDeadline{5000};
 constexpr std::chrono::seconds kJobsWanted{10};
 constexpr std::chrono::seconds kJobsEvery{5};  // where nobody wants them
+constexpr std::size_t kPage = 400;             // jobs of one request
+constexpr std::size_t kMostSought = 64;
 
 }  // namespace
 
@@ -43,6 +47,12 @@ void ClusterLink::want_jobs() {
   const bool slept = jobs_wanted_until_ < Clock::now();
   jobs_wanted_until_ = Clock::now() + kJobsWanted;
   if (slept) changed_.notify_all();
+}
+
+void ClusterLink::seek(std::uint64_t job) {
+  std::lock_guard lock(mutex_);
+  if (sought_.size() >= kMostSought || !sought_.insert(job).second) return;
+  changed_.notify_all();
 }
 
 /// False when it is time to end.
@@ -87,6 +97,7 @@ bool ClusterLink::connect() {
     connection_ = std::make_shared<Connection>(
         Connection{std::move(client.value()), std::move(inspector.value()), series});
     jobs_asked_ = {};
+    next_page_ = 0;
   }
   boost::asio::post(io_, [handlers = handlers_, series] { handlers->on_connected(series); });
   return true;
@@ -102,19 +113,53 @@ bool ClusterLink::ask() {
   boost::asio::post(
       io_, [handlers = handlers_, status = std::move(status)] { handlers->on_status(status); });
   const auto now = Clock::now();
+  std::set<std::uint64_t> sought;
   {
     std::lock_guard lock(mutex_);
-    if (now > jobs_wanted_until_ && now < jobs_asked_ + kJobsEvery) return true;
+    sought.swap(sought_);
+    if (sought.empty() && now > jobs_wanted_until_ && now < jobs_asked_ + kJobsEvery) return true;
   }
   jobs_asked_ = now;
-  auto jobs = connection->client.jobs();
-  if (!jobs) {
-    lose(jobs.error());
+  auto listing = list(connection->client, sought);
+  if (!listing) {
+    lose(listing.error());
     return false;
   }
-  boost::asio::post(
-      io_, [handlers = handlers_, jobs = std::move(jobs.value())] { handlers->on_jobs(jobs); });
+  boost::asio::post(io_, [handlers = handlers_, listing = std::move(listing.value())]() mutable {
+    handlers->on_jobs(std::move(listing));
+  });
   return true;
+}
+
+/// The first page (what runs, and what is next), and another one in turn, so that a long queue
+/// costs two requests each time and not all of its pages. The first time all of them.
+Result<ClusterLink::Listing> ClusterLink::list(Client& client,
+                                               const std::set<std::uint64_t>& sought) {
+  Listing listing;
+  std::size_t all = 0;
+  const auto add = [&](const JobQuery& query) -> std::optional<Error> {
+    auto page = client.jobs(query);
+    if (!page) return page.error();
+    if (query.job == 0) all = page.value().all;
+    std::ranges::move(page.value().jobs, std::back_inserter(listing.jobs));
+    return std::nullopt;
+  };
+  if (auto error = add({.skip = 0, .most = kPage})) return *error;
+  listing.is_whole = all <= kPage;
+  const bool is_first = next_page_ == 0;
+  std::size_t next = std::max(next_page_, kPage);
+  while (next < all) {
+    if (auto error = add({.skip = next, .most = kPage})) return *error;
+    next += kPage;
+    if (!is_first) break;
+  }
+  listing.all_seen = next >= all;
+  next_page_ = listing.all_seen ? kPage : next;
+  for (const auto job : sought) {
+    if (auto error = add({.job = job})) return *error;
+    listing.sought.push_back(job);
+  }
+  return listing;
 }
 
 }  // namespace troupe::web

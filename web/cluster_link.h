@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -25,11 +26,18 @@ class ClusterLink {
     Inspector inspector;
     std::string series;  // of its job numbers, as `series_name` makes it
   };
+  /// Some of a cluster's jobs.
+  struct Listing {
+    std::vector<JobInfo> jobs;
+    bool all_seen = false;  // every job was in this one or an earlier one since it was so last
+    bool is_whole = false;  // this one has all of them
+    std::vector<std::uint64_t> sought;  // those that were asked for, and are among them if they are
+  };
   /// Called on the gateway's loop.
   struct Handlers {
     std::function<void(const std::string& series)> on_connected;
     std::function<void(Result<ClusterInfo>)> on_status;
-    std::function<void(std::vector<JobInfo>)> on_jobs;
+    std::function<void(Listing)> on_jobs;
   };
 
   ClusterLink(boost::asio::io_context& io, Target target, Handlers handlers);
@@ -40,13 +48,16 @@ class ClusterLink {
   const Target& target() const { return target_; }
   /// Null while there is no connection. Any thread.
   std::shared_ptr<Connection> connection() const;
-  /// Somebody wants to know all jobs: they are asked for more often for a while.
+  /// Somebody wants to know of jobs: they are asked for more often for a while.
   void want_jobs();
+  /// Somebody wants to know of one that has not been listed.
+  void seek(std::uint64_t job);
 
  private:
   void run();
   bool connect();
   bool ask();
+  Result<Listing> list(Client& client, const std::set<std::uint64_t>& sought);
   void lose(const Error& why);
   bool pause(std::chrono::milliseconds time);
 
@@ -58,7 +69,9 @@ class ClusterLink {
   bool ending_ = false;
   std::chrono::steady_clock::time_point jobs_wanted_until_{};
   std::chrono::steady_clock::time_point jobs_asked_{};
+  std::set<std::uint64_t> sought_;
   std::shared_ptr<Connection> connection_;
+  std::size_t next_page_ = 0;  // its thread's; 0 = no pass was made over this connection
   std::thread thread_;
 };
 

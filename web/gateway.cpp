@@ -18,6 +18,7 @@
 #include "web/http_metrics.h"
 #include "web/page_files.h"
 #include "web/server.h"
+#include "web/webm.h"
 
 namespace troupe::web {
 namespace {
@@ -138,7 +139,7 @@ class Gateway::Impl {
     service_.emplace(io_, targets, [this](const std::string& endpoint, const std::string& why) {
       if (options_.on_cluster) options_.on_cluster(endpoint, why);
     });
-    api_.emplace(Api{*service_, router_, links_});
+    api_.emplace(Api{*service_, router_, links_, clips_});
     add_cluster_routes(*api_);
     add_images_routes(*api_);
     add_jobs_routes(*api_);
@@ -255,6 +256,7 @@ class Gateway::Impl {
   bool loopback_ = false;
   std::string url_;
   boost::asio::io_context io_{1};
+  ClipFiles clips_{io_, {}, webm_file};
   Router router_;
   std::optional<JobService> service_;
   std::optional<Api> api_;

@@ -123,17 +123,32 @@ struct Painting : std::enable_shared_from_this<Painting> {
   void succeeded(const JobPtr& job) {
     if (url && !stream)
       return reply->send({.status = 200, .body = linked_answer(api, job, kind, base)});
+    if (is_small(*job->result))  // two wake-ups would take longer
+      return succeeded(stream ? completed_events(*job->result, kind, name)
+                              : whole_answer(*job->result, kind));
     api.service.work<std::string>(
         [result = job->result, kind = kind, stream = stream, name = name] {
           return stream ? completed_events(*result, kind, name) : whole_answer(*result, kind);
         },
         [self = shared_from_this()](Result<std::string> text) {
           if (!text) return self->failed(to_api_error(text.error()));
-          if (!self->stream)
-            return self->reply->send({.status = 200, .body = std::move(text.value())});
-          self->reply->write(std::move(text.value()), false);
-          self->reply->end();
+          self->succeeded(std::move(text.value()));
         });
+  }
+
+  void succeeded(std::string text) {
+    if (!stream) return reply->send({.status = 200, .body = std::move(text)});
+    reply->write(std::move(text), false);
+    reply->end();
+  }
+
+  /// Nothing is to be encoded but base64, and that of little.
+  bool is_small(const JobResult& result) const {
+    constexpr std::size_t kSmall = 256 << 10;
+    std::size_t bytes = 0;
+    for (const Picture& picture : result.pictures)
+      bytes += picture.png.size();
+    return kind.format == PictureFormat::png && bytes <= kSmall;
   }
 
   void failed(const ApiError& error) {

@@ -53,10 +53,13 @@ nlohmann::json to_json(const Job& job) {
     }
     pictures.push_back(std::move(picture));
   }
+  nlohmann::json since;
+  if (job.unreachable_since > 0) since = job.unreachable_since;
   return {{"id", job.id},
           {"number", job.key.number},
           {"state", to_string(job.state)},
-          {"phase", job.phase},
+          {"phase", since.is_null() ? job.phase : "unreachable"},
+          {"unreachable_since", since},
           {"prompt", job.prompt},
           {"model", job.model},
           {"step", job.step},
@@ -121,6 +124,7 @@ void JobBoard::progress(const JobPtr& job, const Progress& progress, double now)
 void JobBoard::end(const JobPtr& job, const Result<JobResult>& result, double now) {
   if (job->ended()) return;
   job->followed = false;
+  job->unreachable_since = 0;
   job->preview.clear();
   job->queue_position = 0;
   job->seconds = now - job->created_at;
@@ -140,7 +144,17 @@ void JobBoard::end(const JobPtr& job, const Result<JobResult>& result, double no
 }
 
 void JobBoard::lose(std::size_t cluster, const Error& error, double now) {
-  end_all([&](const Job& job) { return job.key.cluster == cluster && job.followed; }, error, now);
+  end_all([&](const Job& job) { return job.key.cluster == cluster; }, error, now);
+}
+
+void JobBoard::set_unreachable(std::size_t cluster, const std::string& why, double now) {
+  // Who listens may ask for further changes.
+  for (const JobPtr& job : std::vector(order_.begin(), order_.end())) {
+    if (job->ended() || job->key.cluster != cluster) continue;
+    job->unreachable_since = why.empty() ? 0 : now;
+    job->cause = why;
+    tell(job, What::progress);
+  }
 }
 
 void JobBoard::begin_series(std::size_t cluster, const std::string& series, const Error& error,
@@ -201,7 +215,10 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
     const JobKey key{cluster, series, info.id};
     const auto state = parse_choice<JobState>(info.state).value_or(JobState::running);
     JobPtr job = find(key.id());
-    if (job && (job->followed || job->ended())) {
+    if (job) job->passes = 0;
+    if (job && job->error && job->error->code == "lost")
+      job->error.reset();  // it is not
+    else if (job && (job->followed || job->ended())) {
       if (job->followed && !job->ended() &&
           (state == JobState::paused) != (job->state == JobState::paused))
         job->state = state;
@@ -231,6 +248,19 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
     job->model = model_id(info.model);
     tell(job, job->ended() ? What::end : What::progress);
   }
+  sort();
+}
+
+void JobBoard::listed_all(std::size_t cluster, const std::string& series) {
+  for (auto at = order_.begin(); at != order_.end();) {
+    const Job& job = **at;
+    const bool concerned = job.key.cluster == cluster && job.key.series == series && !job.ended() &&
+                           !job.followed && !listeners_.contains(job.id);
+    at = concerned && ++(*at)->passes > 2 ? forget(at) : std::next(at);
+  }
+}
+
+void JobBoard::sort() {
   // Of equal ages the higher number is the newer one.
   order_.sort([](const JobPtr& a, const JobPtr& b) {
     return std::tie(a->created_at, a->key.number) > std::tie(b->created_at, b->key.number);

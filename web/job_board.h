@@ -50,6 +50,8 @@ struct Job {
   double seconds = 0;           // since it was submitted, or of its whole life
   double seconds_per_step = 0;  // 0 while unknown
   double created_at = 0;        // seconds since 1970
+  double unreachable_since =
+      0;  // likewise: what is said above is as old as that; 0 = its cluster is there
   std::vector<std::string> warnings;
   std::string caller;                       // name of the key that it came with; "" = none
   PictureKind kind;                         // that its pictures are offered as
@@ -57,6 +59,7 @@ struct Job {
   bool followed = false;                    // its progress comes here
   bool watched_again = false;               // its result could not be fetched once
   bool cancel_owed = false;                 // its cluster is still to be told
+  int passes = 0;                           // over its cluster's jobs since it was seen there
   std::optional<Error> error;               // how it ended, if not well
   std::shared_ptr<const JobResult> result;  // while it is kept here
   std::string preview;                      // the newest one, PNG bytes
@@ -95,11 +98,18 @@ class JobBoard {
   JobPtr submitted(const JobKey& key, double now);
   void progress(const JobPtr& job, const Progress& progress, double now);
   void end(const JobPtr& job, const Result<JobResult>& result, double now);
-  /// What a cluster says of all its jobs: unknown ones are added, others that are not followed are
-  /// brought up to date. Jobs that are followed do not end by it.
+  /// What a cluster says of some of its jobs: unknown ones are added, others that are not followed
+  /// are brought up to date. Jobs that are followed do not end by it.
   void listed(std::size_t cluster, const std::string& series, const std::vector<JobInfo>& jobs,
               double now);
-  /// A cluster is gone for good: what is followed there ends with that error.
+  /// All of the cluster's jobs were listed since this was said last. What was not among them for
+  /// two times it remembers no more; how that ended nobody knows, and it is forgotten here, too.
+  void listed_all(std::size_t cluster, const std::string& series);
+  /// The connection to a cluster is lost, and why, or is there again (""): its jobs that have not
+  /// ended say so.
+  void set_unreachable(std::size_t cluster, const std::string& why, double now);
+  /// A cluster is gone for good: what has not ended there ends with that error. If it comes back
+  /// all the same, what it lists goes on.
   void lose(std::size_t cluster, const Error& error, double now);
   /// A cluster's jobs are those of this series from now on: whatever of others has not ended ends
   /// with that error.
@@ -123,6 +133,7 @@ class JobBoard {
  private:
   void end_all(const std::function<bool(const Job&)>& which, const Error& error, double now);
   void tell(const JobPtr& job, What what);
+  void sort();
   void forget_jobs();
   std::list<JobPtr>::iterator forget(std::list<JobPtr>::iterator at);
   void forget_results();

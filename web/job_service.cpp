@@ -3,6 +3,7 @@
 #include <boost/asio/post.hpp>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <set>
 
 #include "base/format.h"
@@ -22,6 +23,16 @@ double load_of(const ClusterInfo& info) {
                    : (info.jobs_queued + info.jobs_running) / able;
 }
 
+std::uint64_t random_key() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random() | 1;
+}
+
+/// To check and copy what it brings along takes long.
+bool is_heavy(const ImageRequest& request) {
+  return !request.init_image.empty() || request.init_latents || !request.prompt_embeds.empty();
+}
+
 }  // namespace
 
 JobService::JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets,
@@ -34,11 +45,7 @@ JobService::JobService(boost::asio::io_context& io, const std::vector<ClusterLin
         ClusterLink::Handlers{
             .on_connected = [this, i](const std::string& series) { connected(i, series); },
             .on_status = [this, i](Result<ClusterInfo> info) { status(i, std::move(info)); },
-            .on_jobs =
-                [this, i](std::vector<JobInfo> jobs) {
-                  board_.listed(i, clusters_[i].series, jobs, now());
-                  clusters_[i].is_listed = true;
-                }});
+            .on_jobs = [this, i](const auto& listing) { listed(i, listing); }});
   }
 }
 
@@ -65,7 +72,11 @@ JobPtr JobService::job(const std::string& id) const {
     const bool named = series == "-" + cluster.series || (series.empty() && clusters_.size() == 1);
     if (series.empty() && named && number)
       if (const JobPtr found = board_.find(JobKey{0, cluster.series, *number}.id())) return found;
-    if (named && cluster.is_listed) throw ApiError(404, "not_found", "there is no job " + id);
+    if (named && number && cluster.is_long && !cluster.unknown.contains(*number)) {
+      cluster.link->seek(*number);
+    } else if (named && cluster.is_listed) {
+      throw ApiError(404, "not_found", "there is no job " + id);
+    }
     if (named || cluster.series.empty()) unknown = &cluster;
   }
   if (unknown) {
@@ -79,6 +90,18 @@ JobPtr JobService::job(const std::string& id) const {
                  "job " + id +
                      " is of a cluster that is served here no more, or was started anew without a "
                      "journal of its jobs");
+}
+
+void JobService::listed(std::size_t index, const ClusterLink::Listing& listing) {
+  constexpr double kUnknown = 2;  // seconds
+  Cluster& cluster = clusters_[index];
+  board_.listed(index, cluster.series, listing.jobs, now());
+  if (listing.all_seen) board_.listed_all(index, cluster.series);
+  cluster.is_listed = cluster.is_listed || listing.all_seen;
+  cluster.is_long = !listing.is_whole;
+  std::erase_if(cluster.unknown, [](const auto& one) { return one.second < now(); });
+  for (const auto job : listing.sought)
+    cluster.unknown[job] = now() + kUnknown;
 }
 
 Result<JobService::Connection> JobService::connection_of(const JobKey& job) const {
@@ -95,6 +118,7 @@ void JobService::connected(std::size_t index, const std::string& series) {
   if (cluster.series == series) return;
   cluster.series = series;
   cluster.is_listed = false;
+  cluster.unknown.clear();
   board_.begin_series(index, series, {"lost", kStartedAnew}, now());
 }
 
@@ -103,6 +127,7 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
   const std::string& endpoint = cluster.link->target().endpoint;
   if (info) {
     if (cluster.gone_since && cluster.was_there) on_cluster_(endpoint, "");
+    if (cluster.gone_since) board_.set_unreachable(index, "", now());
     cluster.was_there = true;
     cluster.info = std::move(info.value());
     cluster.why.clear();
@@ -112,6 +137,7 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
       if (job->key.cluster == index && job->cancel_owed) cancel(job);
   } else {
     if (!cluster.gone_since && cluster.was_there) on_cluster_(endpoint, info.error().what);
+    if (!cluster.gone_since) board_.set_unreachable(index, info.error().what, now());
     cluster.info.reset();
     cluster.why = info.error().what;
     status_of_gone(index);
@@ -212,43 +238,67 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
   }
   const auto connection = clusters_[*index].link->connection();
   if (!connection) return fail({503, "unreachable", clusters_[*index].why});
+  submission.key = random_key();
+  const auto handed =
+      std::make_shared<const Handed>(Handed{JobKey{*index, connection->series}, now(),
+                                            std::move(submission), caller, kind, std::move(then)});
   ++submitting;
-  const bool begun = workers_.post(
-      [this, connection, index = *index, caller, kind, then, submission = std::move(submission)] {
-        const double began = now();
-        JobKey key{index, connection->series};
-        const auto number =
-            connection->client.submit(submission, [this, key](const Progress& progress) {
-              boost::asio::post(io_, [this, key, progress] {
-                const JobKey own{key.cluster, key.series, progress.job};
-                board_.progress(board_.submitted(own, now()), progress, now());
-              });
-            });
-        key.number = number ? number.value() : 0;
-        boost::asio::post(
-            io_, [this, key, number, began, kind, caller, then, model = submission.model,
-                  share = submission.share, priority = submission.priority,
-                  prompt = submission.request.prompts[0], steps = submission.request.steps] {
-              --submitting_[caller->name];
-              if (!number) return then(to_api_error(number.error()), nullptr);
-              const JobPtr job = board_.submitted(key, began);
-              job->model = model_id(model);
-              job->share = share;
-              job->priority = priority;
-              job->prompt = prompt;
-              job->steps = steps;
-              job->caller = caller->name;
-              job->kind = kind;
-              then(std::nullopt, job);
-            });
-        if (!number) return;
-        connection->client.watch(key.number, nullptr, [this, key](const auto& result) {
-          boost::asio::post(io_, [this, key, result] { ended(key, result); });
+  if (!is_heavy(handed->submission.request)) return hand_in(connection, handed);
+  if (workers_.post([this, connection, handed] { hand_in(connection, handed); })) return;
+  --submitting;
+  handed->then(ApiError(429, "overloaded", "too many jobs are being handed in: try again"),
+               nullptr);
+}
+
+void JobService::hand_in(const Connection& connection, const HandedPtr& handed) {
+  // What the client's own thread holds must not be the last that keeps the client.
+  connection->client.submit(
+      handed->submission, progress_of(handed->key),
+      [this, handed, weak = std::weak_ptr(connection)](const Result<std::uint64_t>& number) {
+        boost::asio::post(io_, [this, handed, number, weak] {
+          const auto connection = weak.lock();
+          const bool lost = !number && number.error().code == "lost";
+          if (lost && connection) return hand_in_again(connection, handed);
+          handed_in(*handed, number);
         });
       });
-  if (begun) return;
-  --submitting;
-  then(ApiError(429, "overloaded", "too many jobs are being handed in: try again"), nullptr);
+}
+
+/// Nobody knows whether it was accepted; under the same key it is not accepted twice.
+void JobService::hand_in_again(const Connection& connection, const HandedPtr& handed) {
+  const bool begun = workers_.post([this, connection, handed] {
+    const auto number = connection->client.submit(handed->submission, progress_of(handed->key));
+    boost::asio::post(io_, [this, handed, number] { handed_in(*handed, number); });
+  });
+  if (!begun) handed_in(*handed, Error{"lost", "the connection to its cluster is lost"});
+}
+
+void JobService::handed_in(const Handed& handed, const Result<std::uint64_t>& number) {
+  --submitting_[handed.caller->name];
+  if (!number) return handed.then(to_api_error(number.error()), nullptr);
+  const Submission& submission = handed.submission;
+  JobKey key = handed.key;
+  key.number = number.value();
+  const JobPtr job = board_.submitted(key, handed.began);
+  job->model = model_id(submission.model);
+  job->share = submission.share;
+  job->priority = submission.priority;
+  job->prompt = submission.request.prompts[0];
+  job->steps = submission.request.steps;
+  job->caller = handed.caller->name;
+  job->kind = handed.kind;
+  // Where there is none, it is watched when there is one again.
+  if (const auto connection = connection_of(key)) watch(job, connection.value());
+  handed.then(std::nullopt, job);
+}
+
+Client::OnProgress JobService::progress_of(const JobKey& key) {
+  return [this, key](const Progress& progress) {
+    boost::asio::post(io_, [this, key, progress] {
+      const JobKey own{key.cluster, key.series, progress.job};
+      board_.progress(board_.submitted(own, now()), progress, now());
+    });
+  };
 }
 
 void JobService::watch(const JobPtr& job, const Connection& connection) {

@@ -27,12 +27,14 @@ class JobService {
  public:
   struct Cluster {
     std::unique_ptr<ClusterLink> link;
-    std::optional<ClusterInfo> info;  // the newest; nothing while there is no connection
-    std::string why;                  // there is none
-    std::string series;               // of its job numbers; "" before the first connection
-    bool is_listed = false;           // the list of these jobs has come
-    bool is_new = true;               // the connection: no status has come over it
-    bool was_there = false;           // some status has come
+    std::optional<ClusterInfo> info;          // the newest; nothing while there is no connection
+    std::string why;                          // there is none
+    std::string series;                       // of its job numbers; "" before the first connection
+    bool is_listed = false;                   // all of these jobs have been listed
+    bool is_long = false;                     // they are more than one request lists
+    std::map<std::uint64_t, double> unknown;  // numbers that were sought, and when to seek again
+    bool is_new = true;                       // the connection: no status has come over it
+    bool was_there = false;                   // some status has come
     std::optional<std::chrono::steady_clock::time_point> gone_since;
   };
   using OnSubmitted = std::function<void(std::optional<ApiError>, JobPtr)>;
@@ -88,6 +90,21 @@ class JobService {
   void ask(const Connection& connection, std::function<Result<T>(Inspector&)> question,
            std::function<void(Result<T>)> then);
   void connected(std::size_t cluster, const std::string& series);
+  void listed(std::size_t cluster, const ClusterLink::Listing& listing);
+  /// A submission that is on its way.
+  struct Handed {
+    JobKey key;  // without a number
+    double began = 0;
+    Submission submission;
+    std::shared_ptr<const Caller> caller;
+    PictureKind kind;
+    OnSubmitted then;
+  };
+  using HandedPtr = std::shared_ptr<const Handed>;
+  void hand_in(const Connection& connection, const HandedPtr& handed);
+  void hand_in_again(const Connection& connection, const HandedPtr& handed);
+  void handed_in(const Handed& handed, const Result<std::uint64_t>& number);
+  Client::OnProgress progress_of(const JobKey& key);
   std::optional<std::size_t> choose(const std::string& model, std::string& path) const;
   void status(std::size_t cluster, Result<ClusterInfo> info);
   void status_of_new(std::size_t cluster);

@@ -200,6 +200,13 @@ void parameters(Api& api, const std::shared_ptr<Request>& request, const ReplyPt
       [reply](const nlohmann::json& body) { reply->send(json_response(body)); });
 }
 
+void send_file(const ReplyPtr& reply, PictureFormat format, std::string bytes) {
+  reply->send({.status = 200,
+               .type = media_type_of(format),
+               .body = std::move(bytes),
+               .fields = {{"Cache-Control", "private, max-age=3600"}}});
+}
+
 }  // namespace
 
 PictureKind asked_kind(PictureKind kind, const Request& request) {
@@ -215,13 +222,16 @@ PictureKind asked_kind(PictureKind kind, const Request& request) {
   return kind;
 }
 
-void send_picture(const Api& api, const JobPtr& job, std::size_t number, const PictureKind& kind,
+void send_picture(Api& api, const JobPtr& job, std::size_t number, const PictureKind& kind,
                   const ReplyPtr& reply) {
   if (!job->ended())
     throw ApiError(409, "not_ended",
                    "job " + job->id + " has no pictures yet: it is " + to_string(job->state));
-  auto& service = api.service;
-  service.with_result(job, [&service, job, reply, kind, number](const auto& result) {
+  const bool is_clip = kind.format == PictureFormat::webm;
+  const ClipFiles::Key key{job->id, number, kind.quality};
+  if (const auto file = is_clip ? api.clips.find(key) : nullptr)
+    return send_file(reply, kind.format, *file);
+  api.service.with_result(job, [&api, job, reply, kind, number, is_clip, key](const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));
     const auto kept = result.value();
     if (number >= kept->pictures.size()) {
@@ -229,14 +239,19 @@ void send_picture(const Api& api, const JobPtr& job, std::size_t number, const P
                                   fmt::format("job {} has {} pictures, numbered from 0", job->id,
                                               kept->pictures.size())});
     }
-    service.template work<std::string>(
+    if (is_clip) {
+      return api.clips.make(key, kept, [reply](const Result<ClipFiles::File>& file) {
+        if (file) return send_file(reply, PictureFormat::webm, *file.value());
+        const bool full = file.error().code == "overloaded";
+        answer_error(reply, full ? ApiError(503, "overloaded", file.error().what)
+                                 : to_api_error(file.error()));
+      });
+    }
+    api.service.work<std::string>(
         [kept, number, kind] { return picture_file(kept->pictures[number].png, kind); },
         [reply, kind](Result<std::string> file) {
           if (!file) return answer_error(reply, to_api_error(file.error()));
-          reply->send({.status = 200,
-                       .type = media_type_of(kind.format),
-                       .body = std::move(file.value()),
-                       .fields = {{"Cache-Control", "private, max-age=3600"}}});
+          send_file(reply, kind.format, std::move(file.value()));
         });
   });
 }

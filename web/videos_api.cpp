@@ -77,6 +77,7 @@ void remove(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
   // The job is a video no more; what it has painted goes, and is still the cluster's for a while.
   job->is_video = false;
   api.service.board().drop_result(job);
+  api.clips.drop(job->id);
   reply->send(
       json_response({{"id", request->params[0]}, {"object", "video.deleted"}, {"deleted", true}}));
 }

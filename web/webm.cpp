@@ -260,7 +260,7 @@ Clip clip_of(std::string_view png) {
   return clip;
 }
 
-std::string webm_file(std::string_view png, int quality) {
+std::string webm_file(std::string_view png, int quality, std::stop_token stop) {
   const auto size = models::png_size(png);
   if (size.width == 0 || size.height == 0) throw std::runtime_error("it is no PNG file");
   const int speed = clip_of(png).frames_per_second;
@@ -269,6 +269,7 @@ std::string webm_file(std::string_view png, int quality) {
   Vp9Encoder encoder(size.width, size.height, speed, quality);
   std::vector<Coded> coded;
   for (std::size_t i = 0; i < frames.size(); ++i) {
+    if (stop.stop_requested()) throw std::runtime_error("the encoding was stopped");
     image.read(frames[i]);
     encoder.take(image.image(), static_cast<std::int64_t>(i), coded);
   }

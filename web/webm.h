@@ -1,4 +1,5 @@
 #pragma once
+#include <stop_token>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,7 @@ struct Clip {
 Clip clip_of(std::string_view png);
 
 /// A WebM file (VP9, 4:2:0, BT.709) of an animated PNG as models::join_frames makes it. `quality`:
-/// 1 to 100. Throws std::runtime_error for a PNG that cannot be read.
-std::string webm_file(std::string_view png, int quality);
+/// 1 to 100. Throws std::runtime_error for a PNG that cannot be read, and where it is told to stop.
+std::string webm_file(std::string_view png, int quality, std::stop_token stop = {});
 
 }  // namespace troupe::web

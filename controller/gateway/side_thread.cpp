@@ -65,7 +65,7 @@ bool SideThread::post(Work work) {
   const std::lock_guard lock(shared_->mutex);
   if (shared_->waiting.size() >= shared_->most) return false;
   shared_->waiting.push_back(std::move(work));
-  shared_->changed.notify_all();
+  shared_->changed.notify_one();  // each of the others would cost a wake-up
   return true;
 }
 

@@ -27,7 +27,7 @@ class JobInfo:
 
     id: str
     state: str = ""  # queued | loading | running | paused | succeeded | failed | cancelled
-    phase: str = ""  # of a job that runs: loading | text | denoising | decoding
+    phase: str = ""  # of a job that runs: loading | text | denoising | decoding; unreachable: see unreachable_since
     prompt: str = ""
     model: str = ""
     step: int = 0
@@ -41,6 +41,7 @@ class JobInfo:
     pictures: List[Dict[str, Any]] = field(default_factory=list)
     warnings: List[str] = field(default_factory=list)
     created_at: Any = None
+    unreachable_since: Optional[float] = None  # seconds since 1970; its cluster is gone, and the rest as old as that
 
     @property
     def ended(self) -> bool:

@@ -115,6 +115,48 @@ TEST_CASE(
   CHECK(fetched.get_future().get() == testing::float_bytes(std::vector<float>(24, 0.5f)));
 }
 
+TEST_CASE("a job can be handed in without waiting, and again under the same key") {
+  FakeController controller;
+  std::vector<std::uint64_t> keys;
+  controller.on(wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer,
+                                            const wire::Header& header,
+                                            std::span<const std::byte> bytes) {
+    keys.push_back(wire::decode<wire::SubmitJob>(bytes).key);
+    if (keys.size() == 3) {
+      c.server().reply(peer, header, wire::Failure{wire::FailureCode::overloaded, "full"});
+    } else {
+      c.progress(peer, c.accept(peer, header), 1);
+    }
+  });
+  auto client = Client::connect(controller.endpoint(), 60s);
+  REQUIRE(client.ok());
+  const auto submit = [&](const Submission& submission) {
+    std::promise<Result<std::uint64_t>> promise;
+    std::promise<int> step;
+    client.value().submit(
+        submission, [&](const Progress& progress) { step.set_value(progress.step); },
+        [&](const Result<std::uint64_t>& number) { promise.set_value(number); });
+    auto number = promise.get_future().get();
+    if (number) CHECK(step.get_future().get() == 1);
+    return number;
+  };
+  Submission submission = simple();
+  submission.key = 77;
+  CHECK(submit(submission).value() == 1);
+  CHECK(submit(simple()).value() == 2);
+  CHECK(submit(submission).error().code == "overloaded");
+  submission.request.init_image = "GIF89a";
+  CHECK(submit(submission).error().code == "bad_request");  // before anybody is asked
+  controller.run([&] {
+    REQUIRE(keys.size() == 3);
+    CHECK(keys[0] == 77);
+    CHECK(keys[1] != 0);
+    CHECK(keys[1] != 77);
+  });
+  controller.vanish();
+  CHECK(submit(simple()).error().code == "lost");
+}
+
 TEST_CASE("initial latents that do not fit the request are refused before anybody is asked") {
   FakeController controller;
   auto client = Client::connect(controller.endpoint(), 60s);

@@ -171,7 +171,50 @@ TEST_CASE("of a cluster that is gone for good, what is followed ends, and counts
   CHECK(board.open_jobs("key") == 0);
   CHECK(job->error->code == "lost");
   CHECK_FALSE(other->ended());
+  CHECK(board.find("2-aa")->error->code == "lost");  // though nobody follows it
+  // It comes back after all, with its journal.
+  board.listed(0, kSeries[0], {info_of(2, "running", "of others", 1, 700)}, 701);
   CHECK_FALSE(board.find("2-aa")->ended());
+  CHECK_FALSE(board.find("2-aa")->error);
+}
+
+TEST_CASE("a job whose cluster is gone says so, and since when, also where nobody follows it") {
+  JobBoard board;
+  const auto ended = board.add(key_of(0, 3), 90);
+  board.end(ended, result_of(1), 95);
+  const auto other = board.submitted(key_of(1, 1), 100);
+  board.listed(0, kSeries[0], {info_of(2, "running", "of others", 1, 1)}, 101);
+  const auto job = board.find("2-aa");
+  CHECK(to_json(*job).at("unreachable_since").is_null());
+  int told = 0;
+  board.listen("2-aa", [&](const Job&, JobBoard::What) { ++told; });
+  board.set_unreachable(0, "nobody listens", 110);
+  CHECK(told == 1);
+  CHECK(to_json(*job).at("phase") == "unreachable");
+  CHECK(to_json(*job).at("unreachable_since") == 110);
+  CHECK(to_json(*job).at("cause") == "nobody listens");
+  CHECK(to_json(*job).at("state") == "running");
+  CHECK(to_json(*ended).at("unreachable_since").is_null());
+  CHECK(to_json(*other).at("unreachable_since").is_null());
+  board.set_unreachable(0, "", 120);
+  CHECK(to_json(*job).at("phase") == "running");
+  CHECK(to_json(*job).at("cause") == "");
+}
+
+TEST_CASE("what a cluster remembers no more is forgotten, unless its end is to come here") {
+  JobBoard board;
+  board.submitted(key_of(0, 1), 100);
+  board.listed(0, kSeries[0], {info_of(2, "queued", "b", 1, 1), info_of(3, "queued", "c", 1, 1)},
+               101);
+  board.listed_all(0, kSeries[0]);
+  for (int pass = 0; pass < 2; ++pass) {
+    REQUIRE(board.find("3-aa"));
+    board.listed(0, kSeries[0], {info_of(2, "running", "b", 1, 1)}, 102);
+    board.listed_all(0, kSeries[0]);
+  }
+  CHECK(board.find("1-aa"));
+  CHECK(board.find("2-aa"));
+  CHECK_FALSE(board.find("3-aa"));
 }
 
 TEST_CASE("a cluster that was started anew uses its numbers again, for other jobs") {

@@ -201,6 +201,7 @@ class ClientsTest(unittest.TestCase):
         content = self.openai.videos.download_content(video["id"])
         self.assertEqual(content.response.headers["content-type"], "video/webm")
         self.assertTrue(content.content.startswith(b"\x1a\x45\xdf\xa3"))
+        self.assertEqual(self.openai.videos.download_content(video["id"]).content, content.content)
         self.assertEqual(png_size(self.http.get(f"/v1/videos/{video['id']}/content", params={"format": "png"}).content), (64, 64))
         self.assertEqual(self.http.post("/v1/images/generations", json={"prompt": "a", "output_format": "webm"}).status_code, 400)
         self.assertIn(video["id"], [each.id for each in self.openai.videos.list().data])

@@ -125,6 +125,9 @@ struct Submission {
   /// May compute as one batch with other jobs that allow it and differ in prompts and seed only.
   /// Its sums are then rounded otherwise than alone, so its last bits are not repeatable.
   bool may_batch = false;
+  /// Drawn at random by whoever may have to hand the same job in again, because nobody answered:
+  /// under one key it is accepted once. 0 = a key that `submit` draws.
+  std::uint64_t key = 0;
 };
 
 struct Progress {
@@ -229,11 +232,16 @@ class Client {
 
   using OnProgress = std::function<void(const Progress&)>;
   using OnEnd = std::function<void(const Result<JobResult>&)>;
+  using OnSubmitted = std::function<void(const Result<std::uint64_t>&)>;
 
   /// Hands a job in; answers with its id as soon as the controller has accepted or refused it
   /// (within 30 s). `on_progress` comes in order, with what was asked for already fetched. Errors:
   /// bad_request, overloaded, refused, lost, timeout.
   Result<std::uint64_t> submit(const Submission& submission, OnProgress on_progress = nullptr);
+  /// The same for programs that hand in many jobs: comes back at once, and `then` is called exactly
+  /// once, on the client's own thread. It does not look for a controller that was started again:
+  /// then the error is lost, and the job may have been accepted (`Submission::key`).
+  void submit(const Submission& submission, OnProgress on_progress, OnSubmitted then);
   /// Waits for a job's end, this client's or any other's, until its pictures and latents are here,
   /// for `timeout` at most. The first call that gets the end takes the pictures along. Errors:
   /// timeout (the job goes on), failed, out_of_memory, cancelled, not_found, lost.

@@ -13,6 +13,10 @@ function place(inQueue) {
 }
 
 export function whatItDoes(job) {
+  if (job.unreachable_since) {
+    const since = new Date(job.unreachable_since * 1000).toLocaleTimeString();
+    return `Not known: its cluster has not been reachable since ${since}`;
+  }
   switch (job.state) {
     case 'succeeded': return `Painted in ${duration(job.seconds)}`;
     case 'failed': return `Failed: ${job.cause || 'no cause was told'}`;

@@ -1,0 +1,112 @@
+#include "web/clip_files.h"
+
+#include <chrono>
+#include <thread>
+
+#include "tests/support/doctest.h"
+#include "tests/support/patience.h"
+
+using namespace troupe;
+using namespace troupe::web;
+
+namespace {
+
+/// Encodes by adding the quality to the bytes; `held` waits in it until it is let go, or stopped.
+struct Encoder {
+  std::string operator()(std::string_view png, int quality, std::stop_token stop) {
+    ++*count;
+    while (held->load() && !stop.stop_requested())
+      std::this_thread::yield();
+    if (stop.stop_requested()) throw std::runtime_error("stopped");
+    if (png == "bad") throw std::runtime_error("it is no clip");
+    return std::string(png) + std::to_string(quality);
+  }
+  std::shared_ptr<std::atomic<int>> count = std::make_shared<std::atomic<int>>(0);
+  std::shared_ptr<std::atomic<bool>> held = std::make_shared<std::atomic<bool>>(false);
+};
+
+std::shared_ptr<const JobResult> clips(std::vector<std::string> pngs) {
+  auto result = std::make_shared<JobResult>();
+  for (auto& png : pngs)
+    result->pictures.push_back({std::move(png)});
+  return result;
+}
+
+struct Fixture {
+  explicit Fixture(ClipFiles::Limits limits = {}) : files(io, limits, encoder) {}
+
+  /// What came of it: the bytes, or the error's code.
+  std::shared_ptr<std::string> make(const ClipFiles::Key& key,
+                                    std::shared_ptr<const JobResult> result) {
+    auto answer = std::make_shared<std::string>();
+    files.make(key, std::move(result), [answer](const Result<ClipFiles::File>& file) {
+      *answer = file ? *file.value() : file.error().code;
+    });
+    return answer;
+  }
+  void wait_for(const std::string& answer) {
+    const auto until = std::chrono::steady_clock::now() + testing::kPatience;
+    while (answer.empty() && std::chrono::steady_clock::now() < until) {
+      io.restart();
+      io.run_for(std::chrono::milliseconds(5));
+    }
+    REQUIRE_FALSE(answer.empty());
+  }
+
+  boost::asio::io_context io;
+  Encoder encoder;
+  ClipFiles files;
+};
+
+}  // namespace
+
+TEST_CASE("a clip is encoded once for all who ask, and is kept") {
+  Fixture one;
+  *one.encoder.held = true;
+  const auto result = clips({"a", "bad"});
+  const auto first = one.make({"1-aa", 0, 90}, result);
+  const auto second = one.make({"1-aa", 0, 90}, result);
+  const auto other = one.make({"1-aa", 0, 10}, result);
+  const auto bad = one.make({"1-aa", 1, 90}, result);
+  CHECK_FALSE(one.files.find({"1-aa", 0, 90}));
+  *one.encoder.held = false;
+  one.wait_for(*bad);
+  CHECK(*first == "a90");
+  CHECK(*second == "a90");
+  CHECK(*other == "a10");
+  CHECK(*bad == "failed");
+  CHECK(*one.encoder.count == 3);
+  REQUIRE(one.files.find({"1-aa", 0, 90}));
+  CHECK(*one.files.find({"1-aa", 0, 90}) == "a90");
+  CHECK_FALSE(one.files.find({"1-aa", 1, 90}));
+  one.files.drop("1-aa");
+  CHECK_FALSE(one.files.find({"1-aa", 0, 90}));
+}
+
+TEST_CASE("what waits to be encoded is bounded, and what is kept in bytes") {
+  Fixture one({.threads = 1, .waiting = 1, .bytes = 10});
+  *one.encoder.held = true;
+  const auto first = one.make({"1-aa", 0, 90}, clips({"aaa"}));
+  const auto second = one.make({"2-aa", 0, 90}, clips({"bbb"}));
+  CHECK(*one.make({"3-aa", 0, 90}, clips({"c"})) == "overloaded");
+  *one.encoder.held = false;
+  one.wait_for(*second);
+  CHECK(one.files.find({"1-aa", 0, 90}));  // now the newest
+  one.wait_for(*one.make({"3-aa", 0, 90}, clips({"ccc"})));
+  CHECK_FALSE(one.files.find({"2-aa", 0, 90}));
+  CHECK(one.files.find({"1-aa", 0, 90}));
+  const auto big = one.make({"4-aa", 0, 90}, clips({"longer than all"}));
+  one.wait_for(*big);
+  CHECK(*big == "longer than all90");  // is sent, though it is not kept
+  CHECK_FALSE(one.files.find({"4-aa", 0, 90}));
+}
+
+TEST_CASE("the end does not wait for a clip to be encoded") {
+  auto one = std::make_unique<Fixture>();
+  *one->encoder.held = true;
+  const auto answer = one->make({"1-aa", 0, 90}, clips({"a"}));
+  while (*one->encoder.count == 0)
+    std::this_thread::yield();
+  one.reset();
+  CHECK(answer->empty());
+}

@@ -1,0 +1,65 @@
+#pragma once
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "troupe/client.h"
+#include "web/workers.h"
+
+namespace troupe::web {
+
+/// The video files of clips. To encode one takes a processor for seconds, so it happens on a thread
+/// of its own, once for all who ask for the same file, and the file is kept. Used on the loop's
+/// thread.
+class ClipFiles {
+ public:
+  struct Limits {
+    std::size_t threads = 1;
+    std::size_t waiting = 16;                    // files that are still to be encoded
+    std::size_t bytes = std::size_t{256} << 20;  // of files that are kept, the newest ones
+  };
+  struct Key {
+    std::string job;  // its id
+    std::size_t picture = 0;
+    int quality = 90;
+    auto operator<=>(const Key&) const = default;
+  };
+  using File = std::shared_ptr<const std::string>;
+  using Encode = std::function<std::string(std::string_view png, int quality, std::stop_token)>;
+  using Then = std::function<void(Result<File>)>;
+
+  ClipFiles(boost::asio::io_context& io, Limits limits, Encode encode);
+  /// Ends what is being encoded.
+  ~ClipFiles();
+
+  /// Null where it is not kept.
+  File find(const Key& key);
+  /// Encodes the picture of that number, unless the file is being made already. `then` is called
+  /// later, or at once where too many wait: "overloaded".
+  void make(const Key& key, std::shared_ptr<const JobResult> result, Then then);
+  /// The job's files go.
+  void drop(const std::string& job);
+
+ private:
+  void made(const Key& key, Result<std::string> file);
+  void keep(const Key& key, File file);
+
+  boost::asio::io_context& io_;
+  Limits limits_;
+  Encode encode_;
+  std::list<std::pair<Key, File>> kept_;  // the one that was asked for last first
+  std::size_t kept_bytes_ = 0;
+  std::map<Key, std::vector<Then>> making_;
+  std::stop_source ending_;
+  Workers workers_;
+};
+
+}  // namespace troupe::web
