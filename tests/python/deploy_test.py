@@ -237,6 +237,9 @@ class Engine(unittest.TestCase):
             eventually(lambda: job.refresh().step >= step or job.info.ended, f"step {step} of {job}")
             self.assertEqual(job.state, "running", job.info)
 
+        def able(count):
+            eventually(lambda: pipe.client.health()["clusters"][0].get("actors_ready") == count, f"{count} actors can paint")
+
         # The engine takes a host away, then kills one, then moves the controller, all while a job runs.
         job = pipe.submit(PROMPT, **call)
         at_step(job, 5)
@@ -245,14 +248,16 @@ class Engine(unittest.TestCase):
         zero = host(0)
         zero.await_ready()
         at_step(job, 15)
+        able(2)
         one.kill()
+        able(1)
         one = host(1)
-        one.await_ready()
         job.wait(PATIENCE)
         self.assertEqual(job.state, "succeeded", job.info)
         self.assertTrue(job.report()["recoveries"])
         self.assertLessEqual(np.abs(np.asarray(job.result()[0], np.int16) - undisturbed).max(), 1)
 
+        able(2)
         job = pipe.submit(PROMPT, **call)
         at_step(job, 5)
         controller.terminate(30)
