@@ -8,8 +8,8 @@
 using namespace troupe;
 
 TEST_CASE_TEMPLATE("every value of a choice has a name of its own, and is found by it", E, Method,
-                   KvUse, ComputeType, WeightChoice, OffloadChoice, NoiseType, StepCacheRule, GroupNormMoments,
-                   PatchExchange, ProgressContent, DeviceKind) {
+                   KvUse, ComputeType, WeightChoice, OffloadChoice, NoiseType, StepCacheRule,
+                   GroupNormMoments, PatchExchange, ProgressContent, DeviceKind) {
   std::set<std::string> names;
   for (std::size_t i = 0; i < kNamesOf<E>.size(); ++i) {
     const auto value = static_cast<E>(i);

@@ -118,16 +118,16 @@ TEST_CASE(
 TEST_CASE("a job can be handed in without waiting, and again under the same key") {
   FakeController controller;
   std::vector<std::uint64_t> keys;
-  controller.on(wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer,
-                                            const wire::Header& header,
-                                            std::span<const std::byte> bytes) {
-    keys.push_back(wire::decode<wire::SubmitJob>(bytes).key);
-    if (keys.size() == 3) {
-      c.server().reply(peer, header, wire::Failure{wire::FailureCode::overloaded, "full"});
-    } else {
-      c.progress(peer, c.accept(peer, header), 1);
-    }
-  });
+  controller.on(
+      wire::Kind::submit_job, [&](FakeController& c, control::PeerId peer,
+                                  const wire::Header& header, std::span<const std::byte> bytes) {
+        keys.push_back(wire::decode<wire::SubmitJob>(bytes).key);
+        if (keys.size() == 3) {
+          c.server().reply(peer, header, wire::Failure{wire::FailureCode::overloaded, "full"});
+        } else {
+          c.progress(peer, c.accept(peer, header), 1);
+        }
+      });
   auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   const auto submit = [&](const Submission& submission) {
