@@ -42,6 +42,21 @@ class UNet2DConditionModel {
                                      const at::Tensor& condition, const std::vector<TextKeys>& text,
                                      UNetPort& port) const;
 
+  /// The same in three parts, so that a step may leave the second out and give the third what an
+  /// earlier step had of it (DeepCache). What a call has computed before its second part:
+  struct Outer {
+    Features entered;  ///< conv_in's
+    Features first;    ///< the first layer's
+  };
+  Outer enter(const std::vector<at::Tensor>& latents, const at::Tensor& condition,
+              const std::vector<TextKeys>& text, UNetPort& port) const;
+  /// All between the first layer and the last two, which also look at what `enter` computed:
+  /// [B, spec().inner_channels(), rows, w] of each patch.
+  Features inner(const Outer& outer, const at::Tensor& condition, const std::vector<TextKeys>& text,
+                 UNetPort& port) const;
+  std::vector<at::Tensor> leave(const Outer& outer, Features inner, const at::Tensor& condition,
+                                const std::vector<TextKeys>& text, UNetPort& port) const;
+
   /// The same of a whole picture.
   at::Tensor whole(const at::Tensor& latents, const at::Tensor& condition,
                    const std::vector<TextKeys>& text) const;
@@ -60,6 +75,10 @@ class UNet2DConditionModel {
     std::vector<Layer> layers;
     std::optional<Conv2d> resample;
   };
+  /// `keys` begins with those of the layer's attentions, and is moved beyond them.
+  static void run(const Layer& layer, Features& x, const at::Tensor& condition,
+                  const TextKeys*& keys, const Call& call);
+  Call call_of(const Features& outermost, UNetPort& port) const;
   Layer make_layer(const Builder& build, const std::string& block, std::int64_t i, std::int64_t in,
                    const spec::UNetLevel& level, std::int64_t transformers) const;
 
