@@ -79,8 +79,9 @@ class LivePort final : public models::unet::UNetPort {
 
 }  // namespace
 
-UNetNetwork::UNetNetwork(const spec::ModelSpec& spec, const models::LoraWeights& loras,
-                         at::ScalarType dtype, at::Device device, const std::function<void()>& tick)
+UNetNetwork::UNetNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
+                         const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
+                         const std::function<void()>& tick)
     : spec_(spec), dtype_(dtype), device_(device) {
   models::WeightStore weights(spec.transformer_weights);
   loras.adapt(weights, "transformer");
@@ -92,8 +93,9 @@ UNetNetwork::UNetNetwork(const spec::ModelSpec& spec, const models::LoraWeights&
     bytes_ += static_cast<std::int64_t>(weight.nbytes());
     return weight;
   };
-  model_ = std::make_unique<models::unet::UNet2DConditionModel>(*spec.transformer.unet(), weights,
-                                                                dtype, device, get);
+  model_ = std::make_unique<models::unet::UNet2DConditionModel>(
+      *spec.transformer.unet(), weights, dtype, device, get, weight_type(load.weight_dtype));
+  bytes_ -= model_->saved_bytes();
   for (const auto& name : read)
     weights.release(name);
 }
@@ -217,22 +219,19 @@ at::Tensor UNetJob::run(const NetworkStep& step, at::Tensor hidden) {
   if (text_.empty()) throw std::logic_error("[actor] a micro-step came before the text");
   for (const auto& lane : lanes_)
     lane.port->begin_step(mode_of(step));
-  const auto condition =
-      model_.condition(job_.sampler.timestep(step.place.step), hidden.size(0), added_);
+  condition_ = model_.condition(job_.sampler.timestep(step.place.step), hidden.size(0), added_);
   LivePort port(*lanes_.front().port, job_);
-  const auto patches = cache_ ? run_cached(step, hidden, condition)
-                              : model_(patches_of(hidden), condition, text_, port);
-  return at::cat(patches, 2).to(at::kFloat).contiguous();
+  const auto out = cache_ ? run_cached(step, hidden)
+                          : at::cat(model_(patches_of(hidden), condition_, text_, port), 2);
+  return out.to(at::kFloat).contiguous();
 }
 
-std::vector<at::Tensor> UNetJob::run_cached(const NetworkStep& step, const at::Tensor& hidden,
-                                            const at::Tensor& condition) {
-  condition_ = condition;
+at::Tensor UNetJob::run_cached(const NetworkStep& step, const at::Tensor& hidden) {
   outer_.clear();
   for (const auto& lane : lanes_) {
     LivePort port(*lane.port, job_);
     outer_.push_back(model_.enter(patches_of(of_items(hidden, lane.items)),
-                                  of_items(condition, lane.items), text_of(lane.items), port));
+                                  of_items(condition_, lane.items), text_of(lane.items), port));
     lane.exchange->part();
   }
   // What the inner layers add to nothing is what they put out.
@@ -242,21 +241,18 @@ std::vector<at::Tensor> UNetJob::run_cached(const NetworkStep& step, const at::T
       at::zeros({hidden.size(0), hidden.size(2) * hidden.size(3), model_.spec().inner_channels()},
                 like.options()),
       0);
-  std::vector<std::vector<at::Tensor>> by_lane;
+  std::vector<at::Tensor> parts;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const auto& items = lanes_[i].items;
     LivePort port(*lanes_[i].port, job_);
-    Features own;
-    for (const auto& rows :
-         patches_of(models::unet::rows_of(of_items(inner, items), hidden.size(2), hidden.size(3))))
-      own.patches.push_back(rows);
-    by_lane.push_back(model_.leave(std::exchange(outer_[i], {}), std::move(own),
-                                   of_items(condition, items), text_of(items), port));
+    Features own{
+        patches_of(models::unet::rows_of(of_items(inner, items), hidden.size(2), hidden.size(3))),
+        0};
+    parts.push_back(at::cat(model_.leave(std::exchange(outer_[i], {}), std::move(own),
+                                         of_items(condition_, items), text_of(items), port),
+                            2));
   }
-  std::vector<at::Tensor> items;
-  for (const auto& patches : by_lane)
-    items.push_back(at::cat(patches, 2));
-  return {at::cat(items)};
+  return at::cat(parts);
 }
 
 at::Tensor UNetJob::run_inner(wire::RowRange items) {

@@ -16,8 +16,9 @@ namespace troupe::actors {
 /// A whole U-Net: its levels are not split over stages, nor its weights over shards.
 class UNetNetwork final : public Network {
  public:
-  UNetNetwork(const spec::ModelSpec& spec, const models::LoraWeights& loras, at::ScalarType dtype,
-              at::Device device, const std::function<void()>& tick);
+  UNetNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
+              const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
+              const std::function<void()>& tick);
 
   std::int64_t bytes() const override { return bytes_; }
   models::Caption project_caption(const std::vector<models::EncoderOutput>& text) const override;
@@ -56,9 +57,8 @@ class UNetJob final : public JobNetwork {
   };
   models::unet::StepMode mode_of(const NetworkStep& step) const;
   std::unique_ptr<StepCache> make_cache(bool ever_stale);
-  /// This actor's patches of the predictions.
-  std::vector<at::Tensor> run_cached(const NetworkStep& step, const at::Tensor& hidden,
-                                     const at::Tensor& condition);
+  at::Tensor run_cached(const NetworkStep& step, const at::Tensor& hidden);
+  /// What the inner layers put out, [items, own positions, C].
   at::Tensor run_inner(wire::RowRange items);
   std::vector<at::Tensor> patches_of(const at::Tensor& rows) const;
   std::vector<models::unet::TextKeys> text_of(wire::RowRange items) const;
@@ -70,9 +70,9 @@ class UNetJob final : public JobNetwork {
   std::vector<models::unet::TextKeys> text_;
   std::optional<models::unet::AddedCondition> added_;
   std::unique_ptr<StepCache> cache_;  // null without one
-  // Of the step that is running, where there is a cache: by lane, and of all items.
-  std::vector<models::unet::UNet2DConditionModel::Outer> outer_;
+  // Of the step that is running.
   at::Tensor condition_;
+  std::vector<models::unet::UNet2DConditionModel::Outer> outer_;  // by lane, with a cache
 };
 
 }  // namespace troupe::actors

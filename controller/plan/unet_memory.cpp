@@ -76,12 +76,8 @@ ActorMemory unet_memory(const Plan& plan, const spec::ModelSpec& model, int rank
   const int sequence = mesh::sequence_rank(plan.degrees, at);
   const UNetShares shares(plan, unet);
   ActorMemory own;
-  own.weights = size * spec::kept_elements(facts, {.first_block = 0,
-                                                   .last_block = 1,
-                                                   .embeds = true,
-                                                   .projects = true,
-                                                   .shard = 0,
-                                                   .shards = 1});
+  own.weights = spec::kept_bytes(facts, {.last_block = 1, .embeds = true, .projects = true}, size,
+                                 plan.request.weight_dtype != WeightChoice::as_computed);
   Bytes text = facts.pooled_width;
   for (const auto width : spec::text_attentions(unet))
     text += 2 * facts.caption_tokens(plan.request.max_sequence_length) * width;

@@ -23,10 +23,12 @@ struct AddedCondition {
 class UNet2DConditionModel {
  public:
   /// Throws std::runtime_error naming the tensor that is missing, misshapen or not called for.
-  /// `get`, where given, hands out the weights.
+  /// `get`, where given, hands out the weights. `products`: how those of products of tokens are
+  /// kept; throws where such cannot be computed on `device`.
   UNet2DConditionModel(const spec::UNetSpec& spec, const WeightStore& weights,
                        at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU,
-                       vae::Loader::Get get = {});
+                       vae::Loader::Get get = {},
+                       kernels::WeightType products = kernels::WeightType::as_computed);
 
   /// The text's keys and values in every cross attention, once a job; `states` [B, L, D].
   std::vector<TextKeys> keys_of(const at::Tensor& states) const;
@@ -65,6 +67,8 @@ class UNet2DConditionModel {
   int levels() const { return static_cast<int>(spec_.levels.size()); }
   /// How many layers of each kind look beyond their patch.
   const SiteCounter& sites() const { return sites_; }
+  /// By which the weights are smaller in memory than in the compute dtype.
+  std::int64_t saved_bytes() const { return saved_bytes_; }
 
  private:
   struct Layer {
@@ -86,6 +90,7 @@ class UNet2DConditionModel {
   at::ScalarType dtype_;
   at::Device device_;
   SiteCounter sites_;
+  std::int64_t saved_bytes_ = 0;
   std::vector<kernels::Linear> time_embedding_, add_embedding_;
   std::vector<Conv2d> ends_;  // conv_in, conv_out
   std::vector<Block> down_blocks_, up_blocks_;
