@@ -104,7 +104,7 @@ CASES = [
     ("sdxl_deep_first_block", "tiny-sdxl-deep", "first-block", 0.21, LONG),
     ("sd15_two_first_block", "tiny-sd15", "first-block", 0.21, PAIR),
     ("sd15_teacache", "tiny-sd15", "teacache", 0.51, LONG),
-    ("sdxl_patches_first_block", "tiny-sdxl", "first-block", 0.24, BY_PATCHES),
+    ("sdxl_patches_first_block", "tiny-sdxl", "first-block", 0.24, dict(BY_PATCHES, warmup=1)),
     ("sd15_patches_teacache", "tiny-sd15", "teacache", 0.51, dict(BY_PATCHES, patches=2, prompts=["a red circle", "a tree"])),
 ]
 
