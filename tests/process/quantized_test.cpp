@@ -116,6 +116,17 @@ TEST_CASE("a U-Net's int8 pictures at other degrees, and by patches") {
                      << ") from one actor's");
 }
 
+TEST_CASE("int8 weights of a U-Net are those with the LoRA's products added") {
+  Reference reference("quantized_unet");
+  auto submission = reference.submission(reference.find("sdxl_wide"));
+  const auto plain = latents_of(submission);
+  submission.request.loras = {{TROUPE_SOURCE_DIR "/tests/fixtures/lora/sdxl_kohya.safetensors", 1}};
+  const auto full = latents_of(submission);
+  const auto small = latents_of(quantized(submission));
+  CHECK(distance(small, full) > 0);
+  CHECK(distance(small, full) < 0.1 * distance(full, plain));
+}
+
 TEST_CASE("the demo's int8 pictures have the same bits at all degrees but ring") {
   Submission submission;
   submission.model = TROUPE_SOURCE_DIR "/examples/demo/model";
