@@ -18,7 +18,7 @@ wire::FaultKind to_wire(Fault fault) {
 }
 static_assert(static_cast<int>(Fault::device_error) ==
               static_cast<int>(wire::FaultKind::device_error));
-static_assert(static_cast<int>(JobAction::resume) == static_cast<int>(wire::JobAction::resume));
+static_assert(static_cast<int>(JobAction::until) == static_cast<int>(wire::JobAction::until));
 
 }  // namespace
 
@@ -127,9 +127,9 @@ Result<PictureNow> Inspector::picture(std::uint64_t job) {
   return PictureNow{answer.value().first_step, answer.value().last_step, std::move(png.value())};
 }
 
-Result<std::string> Inspector::control(std::uint64_t job, JobAction action) {
+Result<std::string> Inspector::control(std::uint64_t job, JobAction action, int step) {
   const auto done =
-      impl_->ask<wire::Done>(wire::ControlJob{job, static_cast<wire::JobAction>(action)});
+      impl_->ask<wire::Done>(wire::ControlJob{job, static_cast<wire::JobAction>(action), step});
   if (!done) return done.error();
   return done.value().note;
 }
