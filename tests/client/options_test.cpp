@@ -203,7 +203,7 @@ TEST_CASE("endpoints as people write them") {
   CHECK(checked_endpoint("ipc:///a/b") == "ipc:///a/b");
   CHECK(checked_endpoint("tcp://h:1") == "tcp://h:1");
   CHECK(checked_endpoint("127.0.0.1:7400") == "tcp://127.0.0.1:7400");
-  CHECK(checked_endpoint("") == default_endpoint());
+  CHECK(checked_endpoint("") == client::default_endpoint());
   CHECK_THROWS_AS(checked_endpoint("http://x"), UsageError);
   CHECK_THROWS_AS(checked_endpoint("somewhere"), UsageError);
   CHECK_THROWS_AS(checked_endpoint("ipc://"), UsageError);

@@ -96,7 +96,8 @@ enum class Fault {
 /// longer. Errors as of Client: not_found (no such actor, job, tensor), bad_request, timeout, lost.
 class Inspector {
  public:
-  static Result<Inspector> connect(const std::string& endpoint,
+  /// As Client::connect.
+  static Result<Inspector> connect(const std::string& endpoint = {},
                                    std::chrono::milliseconds timeout = std::chrono::seconds(5),
                                    const std::string& keys = {});
   Inspector(Inspector&&) noexcept;
