@@ -169,6 +169,9 @@ struct JobInfo {
   std::string not_batched;               // why it began by itself, although it may batch
   int queue_position = 0;                // while it is queued: jobs that wait before it
   std::string model;                     // its folder
+  std::uint64_t seed = 0;                // of its first picture
+  bool own_seeds = false;                // its pictures have one each
+  Parallelism parallelism = {};          // that it is planned for; without its stages
 };
 
 /// Which jobs are asked for. In order: those that run, those that wait, by their turns, those that
