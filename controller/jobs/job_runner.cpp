@@ -251,7 +251,8 @@ void JobRunner::deployment_ready(const cluster::Deployments::Ptr& deployment) {
 
 void JobRunner::begin(Run& run) {
   try {
-    run.begin(paused(run.id()));
+    const auto stop = paused_.find(run.id());
+    run.begin(stop == paused_.end() ? std::nullopt : std::optional(stop->second));
   } catch (const std::exception& error) {
     return fail_soon(run.id(), {wire::FailureCode::internal,
                                 std::string("the job cannot begin: ") + error.what()});
@@ -324,11 +325,14 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
   }
 }
 
-bool JobRunner::pause(JobId id) {
+bool JobRunner::pause(JobId id, int last_step) {
   const JobEntry* job = tools_.table.find(id);
-  if (!job || wire::is_terminal(job->state) || batch_with(*job) || !paused_.insert(id).second)
-    return false;
-  dispatcher_.pause(id);
+  if (!job || wire::is_terminal(job->state) || batch_with(*job)) return false;
+  const auto [stop, fresh] = paused_.try_emplace(id, last_step);
+  if (!fresh && std::exchange(stop->second, last_step) == last_step) return false;
+  dispatcher_.pause(id, last_step);
+  if (const auto run = find(id)) run->restart_clock();
+  pump();
   return true;
 }
 

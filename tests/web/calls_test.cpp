@@ -301,7 +301,7 @@ TEST_CASE("a form has lists of numbers with commas between them") {
   CHECK(timesteps("900, 500.5,100") == std::vector<double>{900, 500.5, 100});
   CHECK(timesteps("900") == std::vector<double>{900});
   CHECK(timesteps("").empty());
-  for (const char* wrong : {"900;500", "900 500", "900,,500", "a", "-1", "nan", "1e9"}) {
+  for (const char* wrong : {"900;500", "900 500", "900,,500", "900,", "a", "-1", "nan", "1e9"}) {
     CAPTURE(wrong);
     CHECK(wrong_field([&] { timesteps(wrong); }) == "timesteps");
   }

@@ -132,11 +132,14 @@ struct JobRow {
   std::string not_batched = {};  // why it began by itself, although it may batch
   std::int32_t queue_position = 0;  // while it is queued: jobs that wait before it
   std::string model = {};           // its folder
+  std::uint64_t seed = 0;           // of its first picture
+  bool own_seeds = false;           // its pictures have one each
+  Parallelism degrees = {};         // that it is planned for; without its stages
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share, paused, batch,
-       not_batched, queue_position, model);
+       not_batched, queue_position, model, seed, own_seeds, degrees);
   }
 };
 
