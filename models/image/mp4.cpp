@@ -38,8 +38,8 @@ class H264Encoder {
     SEncParamExt settings{};
     check_encoder(encoder_->GetDefaultParams(&settings));
     settings.iUsageType = CAMERA_VIDEO_REAL_TIME;
-    settings.iPicWidth = shape.width + shape.width % 2;
-    settings.iPicHeight = shape.height + shape.height % 2;
+    settings.iPicWidth = even(shape.width);
+    settings.iPicHeight = even(shape.height);
     settings.fMaxFrameRate = static_cast<float>(shape.frames_per_second);
     settings.iRCMode = RC_OFF_MODE;
     settings.iComplexityMode = HIGH_COMPLEXITY;
@@ -55,6 +55,7 @@ class H264Encoder {
     layer.iVideoHeight = settings.iPicHeight;
     layer.fFrameRate = settings.fMaxFrameRate;
     layer.uiProfileIdc = PRO_MAIN;
+    // H.264's quantizers end with 51, the coarsest.
     layer.iDLayerQp = 51 - 36 * shape.quality / 100;
     layer.bVideoSignalTypePresent = layer.bColorDescriptionPresent = true;
     layer.uiVideoFormat = VF_UNDEF;
@@ -90,7 +91,7 @@ class H264Encoder {
     return sample;
   }
 
-  /// Sequence and picture parameter set, as they came with the first frame.
+  /// Sequence and picture parameter set, which come with each key frame and are the same.
   const std::string& sps() const { return sps_; }
   const std::string& pps() const { return pps_; }
 
@@ -144,13 +145,13 @@ std::string matrix() {
   return one + zeros(12) + one + zeros(12) + big_endian(1 << 30, 4);
 }
 
-/// The boxes around the frames; a time's unit is a frame, so each lasts 1. No packaged library that
-/// may be linked under its licence writes them. Source: ISO/IEC 14496-12, 14496-15.
+/// The boxes around the frames; a time's unit is a frame, so each lasts 1. Debian 12 has no library
+/// of a permissive licence that writes them. Source: ISO/IEC 14496-12, 14496-15.
 class Mp4File {
  public:
   Mp4File(const ClipShape& shape, const std::vector<Sample>& samples, const H264Encoder& encoder)
-      : width_(static_cast<std::uint64_t>(shape.width + shape.width % 2)),
-        height_(static_cast<std::uint64_t>(shape.height + shape.height % 2)),
+      : width_(static_cast<std::uint64_t>(even(shape.width))),
+        height_(static_cast<std::uint64_t>(even(shape.height))),
         speed_(big_endian(static_cast<std::uint64_t>(shape.frames_per_second), 4)),
         count_(big_endian(samples.size(), 4)),
         samples_(samples),
