@@ -81,8 +81,8 @@ TEST_CASE("a video becomes what the name of its file says") {
   make_pictures(controller, 1, video);
   const Scratch scratch;
   const auto written = [&](const std::string& name, const std::string& options = "") {
-    const auto result =
-        run(controller, "submit --prompt a" + options + " --output " + scratch / name);
+    const auto result = run(controller, "submit --model /elsewhere --prompt a" + options +
+                                            " --output " + scratch / name);
     INFO(result.err);
     CHECK(result.exit_code == 0);
     CHECK(result.out == scratch / name + "\n");
@@ -101,14 +101,16 @@ TEST_CASE("what is no video, or cannot be one, is said and not written") {
   FakeController controller;
   make_pictures(controller, 1, picture);
   const Scratch scratch;
-  const auto of_picture = run(controller, "submit --prompt a --output " + scratch / "a.mp4");
+  const auto of_picture =
+      run(controller, "submit --model /elsewhere --prompt a --output " + scratch / "a.mp4");
   CHECK(of_picture.exit_code == 1);
   CHECK(of_picture.err.find("a.mp4 is for videos, and job 1 made a picture") != std::string::npos);
   const std::string tiny =
       picture.substr(0, 16) + big_endian(8, 4) + big_endian(8, 4) + picture.substr(24);
   FakeController other;
   make_pictures(other, 1, models::join_frames({tiny, tiny}, {}, models::kFramesPerSecond));
-  const auto too_small = run(other, "submit --prompt a --output " + scratch / "a.mp4");
+  const auto too_small =
+      run(other, "submit --model /elsewhere --prompt a --output " + scratch / "a.mp4");
   CHECK(too_small.exit_code == 1);
   CHECK(too_small.err.find("a.mp4: 8 x 8 pixels: H.264 takes 15 to 8688 a side") !=
         std::string::npos);
