@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/process/support/around.h"
@@ -241,6 +242,25 @@ TEST_CASE("a picture to begin with is refused where it cannot be one") {
   CHECK(said["strength"] == 0.6);
   CHECK(said["init_image"] == true);
   CHECK(has(png_text(result.pictures[0].png, "parameters"), "Denoising strength: 0.6"));
+}
+
+TEST_CASE("pictures with seeds of their own keep under a mask what each keeps alone") {
+  Reference reference("inpaint");
+  auto submission = submission_of(reference, reference.find("sd15_all_noise"), {.dp = 2});
+  submission.request.strength = 0.6;
+  submission.request.picture_seeds = {5, 9};
+  const auto both = shared_cluster().run(submission).latents.value();
+  submission.parallelism = {};
+  submission.request.images_per_prompt = 1;
+  auto own = both.data.begin();
+  for (const std::uint64_t seed : std::exchange(submission.request.picture_seeds, {})) {
+    submission.request.seed = seed;
+    const auto alone = shared_cluster().run(submission).latents.value();
+    const auto end = own + static_cast<std::ptrdiff_t>(alone.data.size());
+    CHECK(range_error({.shape = alone.shape, .data = {own, end}}, alone) <= kDegreesBound);
+    own = end;
+  }
+  CHECK(own == both.data.end());
 }
 
 TEST_CASE("a mask is refused where it cannot be one") {

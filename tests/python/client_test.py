@@ -114,7 +114,8 @@ class Arguments(WithServer):
     def test_what_cannot_be_said_is_refused_here(self):
         for arguments, message in ((dict(prompt=None), "prompt"),
                                    (dict(prompt="a", output_type="tensor"), "output_type"),
-                                   (dict(prompt="a", image=np.zeros((4, 2))), "shape"),
+                                   (dict(prompt="a", image=np.zeros(4)), "image: an array of shape"),
+                                   (dict(prompt="a", image=np.zeros((4, 2)), mask_image=np.zeros((4, 2, 1))), "mask_image: an array"),
                                    (dict(prompt="a", callback_on_step_end_tensor_inputs=["latents"]), "latents")):
             with self.assertRaisesRegex(ValueError, message):
                 self.pipe(**arguments)
