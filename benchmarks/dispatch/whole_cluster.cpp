@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdio>
@@ -31,6 +32,7 @@ namespace {
 
 using control::Clock;
 constexpr int kActorsOfHost = 8;
+constexpr int kSubmittedTogether = 32;  // requests without an answer; the controller takes 64
 
 double seconds_since(Clock::time_point from) {
   return std::chrono::duration<double>(Clock::now() - from).count();
@@ -200,12 +202,9 @@ class Client {
     to_come_ = jobs;
     to_begin_ = lose ? jobs : 0;
     lose_ = std::move(lose);
-    for (int i = 0; i < jobs; ++i) {
-      link_->request(wire::SubmitJob{.job = spec, .detached = true, .key = 0},
-                     std::chrono::seconds(60), [this](const control::Reply& reply) {
-                       if (!reply.ok()) fail(reply.failure().what);
-                     });
-    }
+    to_submit_ = jobs;
+    for (int i = 0; i < std::min(jobs, kSubmittedTogether); ++i)
+      submit_next(spec);
     run();
   }
 
@@ -216,6 +215,15 @@ class Client {
   double placed = 0;             // and until the last of them began again
 
  private:
+  void submit_next(const wire::JobSpec& spec) {
+    if (to_submit_ == 0) return;
+    --to_submit_;
+    link_->request(wire::SubmitJob{.job = spec, .detached = true, .key = 0},
+                   std::chrono::seconds(60), [this, &spec](const control::Reply& reply) {
+                     if (!reply.ok()) return fail(reply.failure().what);
+                     submit_next(spec);
+                   });
+  }
   void progress(const wire::JobProgress& progress) {
     if (progress.phase == "recovering") {
       if (lost.insert(progress.job).second) noticed = seconds_since(lost_at_);
@@ -258,6 +266,7 @@ class Client {
   std::unique_ptr<control::Connection> link_;
   std::string failure_;
   int to_come_ = 0;
+  int to_submit_ = 0;
   int to_begin_ = 0;
   std::function<void()> lose_;
   std::set<std::uint64_t> begun_;

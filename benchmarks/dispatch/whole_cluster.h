@@ -35,7 +35,8 @@ struct ClusterPlay {
 };
 
 /// The real controller with sockets, and processes that play a host of eight actors each
-/// (played_host.h). The jobs are submitted at once. Throws std::runtime_error when one fails.
+/// (played_host.h). The jobs are submitted one after another, thirty-two ahead of their answers.
+/// Throws std::runtime_error when one fails.
 ClusterFigures dispatch_cluster(const ClusterPlay& play);
 
 }  // namespace troupe::bench
