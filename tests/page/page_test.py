@@ -173,7 +173,7 @@ class Paint(FakeTest):
             browser.run('document.querySelector("details").open = true')
             browser.find('[name=init_image]').send_keys(str(file))
             mask = pathlib.Path(folder, 'mask.png')
-            mask.write_bytes(png(8, 8, 2, 2))
+            mask.write_bytes(png(8, 8, 1, 1))
             browser.find('[name=mask_image]').send_keys(str(mask))
             browser.paint('from another', strength='0.5')
             browser.until(browser.has_picture, 'the picture does not come')
