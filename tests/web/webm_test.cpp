@@ -144,3 +144,15 @@ TEST_CASE("a clip becomes a WebM file whose frames are those of the clip, in tim
   CHECK_THROWS_AS(webm_file("GIF89a", 90), std::runtime_error);
   CHECK_THROWS_AS(webm_file(clip.substr(0, clip.size() / 2), 90), std::runtime_error);
 }
+
+TEST_CASE("an animation whose frames would take far more memory than its file is refused") {
+  std::string text;  // that every frame repeats
+  for (std::uint32_t state = 1; text.size() < (8u << 20);)
+    text += static_cast<char>('!' + ((state = state * 1103515245 + 12345) >> 16) % 90);
+  const auto clip_of_frames = [&](int frames) {
+    return models::join_frames(std::vector<std::string>(frames, clip_frame(0)),
+                               {{"parameters", text}}, 16);
+  };
+  CHECK(models::split_frames(clip_of_frames(3)).size() == 3);
+  CHECK_THROWS_WITH(models::split_frames(clip_of_frames(60)), doctest::Contains("too many frames"));
+}
