@@ -279,9 +279,13 @@ JobInputs WorkerJobs::fetch_inputs(const wire::BeginJob& begin) {
   const auto& spec = stages_.at(begin.deployment)->spec();
   JobInputs inputs{fetch_init_latents(begin, spec), fetch_boundary(begin, spec)};
   const auto& request = begin.request;
-  if (request.init_image_bytes > 0 && begin.first_step == 0 && begin.vae.degree > 0)
+  if (needs_image(begin) && begin.vae.degree > 0) {
     inputs.init_image =
         fetch_input("init image", request.init_image_blob, request.init_image_bytes);
+    if (request.mask_image_bytes > 0 && begin.vae.rank == 0)
+      inputs.mask_image =
+          fetch_input("mask image", request.mask_image_blob, request.mask_image_bytes);
+  }
   if (!request.prompt_embeds.empty() && begin.caption_rank == begin.caption_root)
     inputs.prompt_embeds =
         fetch_input("prompt embeds", request.prompt_embeds_blob, request.prompt_embeds_bytes);

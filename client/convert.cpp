@@ -98,6 +98,10 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
   const auto pixels = models::png_size(from.init_image);
   to.init_image_height = static_cast<std::int32_t>(pixels.height);
   to.init_image_width = static_cast<std::int32_t>(pixels.width);
+  to.mask_image_bytes = from.mask_image.size();
+  const auto mask_pixels = models::png_size(from.mask_image);
+  to.mask_image_height = static_cast<std::int32_t>(mask_pixels.height);
+  to.mask_image_width = static_cast<std::int32_t>(mask_pixels.width);
   for (const auto& [name, tensor] : from.prompt_embeds) {
     to.prompt_embeds.push_back({name, tensor.shape});
     to.prompt_embeds_bytes += tensor.data.size() * sizeof(float);
@@ -170,6 +174,8 @@ std::vector<Input> inputs_of(const ImageRequest& request) {
   } else if (!request.init_image.empty()) {
     inputs.push_back({&Wire::init_image_blob, &Wire::init_image_bytes, request.init_image});
   }
+  if (!request.mask_image.empty())
+    inputs.push_back({&Wire::mask_image_blob, &Wire::mask_image_bytes, request.mask_image});
   if (!request.prompt_embeds.empty()) {
     std::string bytes;
     for (const auto& [name, tensor] : request.prompt_embeds)

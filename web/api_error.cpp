@@ -62,6 +62,8 @@ std::string field_of_refusal(std::string_view text) {
                                                                 {"seeds", "picture_seeds"},
                                                                 {"lora", "loras"},
                                                                 {"init image", "init_image"},
+                                                                {"mask image", "mask_image"},
+                                                                {"mask_image", "mask_image"},
                                                                 {"init_image", "init_image"},
                                                                 {"init latents", "init_latents"},
                                                                 {"init_latents", "init_latents"},

@@ -37,6 +37,8 @@ void read_common(Fields& fields, Submission& submission) {
   submission.may_batch = fields.flag("may_batch").value_or(false);
   if (const auto image = fields.text("init_image"))
     request.init_image = png_of_field("init_image", *image);
+  if (const auto mask = fields.text("mask_image"))
+    request.mask_image = png_of_field("mask_image", *mask);
   if (const auto latents = fields.text("init_latents")) {
     const std::string bytes = bytes_of_field("init_latents", *latents);
     try {
@@ -100,15 +102,22 @@ Fields form_fields(const std::string& content_type, const std::string& body,
                    std::map<std::string, std::string> aliases) {
   nlohmann::json fields = nlohmann::json::object();
   for (FormPart& part : parse_multipart(content_type, body)) {
-    if (part.name == "mask")
-      throw bad_field("mask", "the models here paint whole pictures: leave it out");
+    const bool is_mask = part.name == "mask";
     const bool is_image = std::ranges::count(images, part.name) > 0;
-    const std::string name = is_image ? "init_image" : part.name;
+    const std::string name = is_image ? "init_image" : is_mask ? "mask_image" : part.name;
     if (fields.contains(name))
       throw bad_field(part.name,
                       is_image ? "one picture is taken, to begin with" : "is there more than once");
-    if (!is_image && !is_utf8(part.bytes)) throw bad_field("form", "a field is not UTF-8 text");
-    fields[name] = is_image ? base64(part.bytes) : part.bytes;
+    if (is_mask) {
+      try {
+        part.bytes = mask_of_alpha(part.bytes);
+      } catch (const std::runtime_error& error) {
+        throw bad_field("mask", error.what());
+      }
+    }
+    const bool is_file = is_image || is_mask;
+    if (!is_file && !is_utf8(part.bytes)) throw bad_field("form", "a field is not UTF-8 text");
+    fields[name] = is_file ? base64(part.bytes) : part.bytes;
   }
   return Fields(std::move(fields), std::move(aliases), true);
 }

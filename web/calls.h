@@ -55,11 +55,12 @@ struct ImagesCall {
 /// `fields`: of the body; `seed`: where none is given. Extra fields of other servers and of ours
 /// are taken at the top level.
 ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed);
-/// The body of /v1/images/edits as fields, with the picture as `init_image`.
+/// The body of /v1/images/edits as fields, with the picture as `init_image` and the mask as
+/// `mask_image`.
 Fields edit_fields(const std::string& content_type, const std::string& body);
 
-/// A form's fields; the file of one of `images` becomes `init_image`. A mask is refused: the models
-/// here paint whole pictures.
+/// A form's fields; the file of one of `images` becomes `init_image`, that of `mask`, a PNG, is
+/// `mask_image` as mask_of_alpha makes it.
 Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases);
@@ -76,8 +77,8 @@ void need_pictures(const ImageRequest& request);
 Submission parse_video(Fields fields, std::uint64_t seed);
 
 /// The body of POST /api/v1/jobs that makes the picture of this PNG again. What a picture was made
-/// from, but does not hold, must be `brought` along, by these names: init_image, init_latents,
-/// prompt_embeds. Throws ApiError naming the first one that is not.
+/// from, but does not hold, must be `brought` along, by these names: init_image, mask_image,
+/// init_latents, prompt_embeds. Throws ApiError naming the first one that is not.
 nlohmann::json parameters_of(const std::string& png, const std::set<std::string>& brought = {});
 
 /// Names of other servers' fields, to ours.

@@ -203,6 +203,25 @@ std::string to_png(const std::string& file) {
   throw std::runtime_error("is no PNG, JPEG or WebP file");
 }
 
+std::string mask_of_alpha(const std::string& png) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  const std::unique_ptr<png_image, void (*)(png_image*)> end(&image, png_image_free);
+  const auto check = [&](int fine) {
+    if (!fine) throw std::runtime_error(std::string("the PNG cannot be read: ") + image.message);
+  };
+  check(png_image_begin_read_from_memory(&image, png.data(), png.size()));
+  if ((image.format & PNG_FORMAT_FLAG_ALPHA) == 0) return png;
+  image.format = PNG_FORMAT_GA;
+  Pixels mask{static_cast<int>(image.width), static_cast<int>(image.height), {}};
+  check_pixels(mask.width, mask.height);
+  std::vector<unsigned char> pixels(PNG_IMAGE_SIZE(image));
+  check(png_image_finish_read(&image, nullptr, pixels.data(), 0, nullptr));
+  for (std::size_t i = 1; i < pixels.size(); i += 2)
+    mask.rgb.insert(mask.rgb.end(), 3, static_cast<unsigned char>(255 - pixels[i]));
+  return write_png(mask);
+}
+
 std::string npy_file(const Latents& latents) {
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (";
   for (const auto size : latents.shape)

@@ -14,6 +14,10 @@ std::string picture_file(std::string_view png, const PictureKind& kind);
 /// std::runtime_error for another file, a damaged one, and more than 2^25 pixels of a JPEG or WebP.
 std::string to_png(const std::string& file);
 
+/// What a PNG with alpha says as a mask, where OpenAI's API paints what is transparent: a PNG that
+/// is white there. One without alpha stays as it is. Throws as to_png, also for a JPEG or WebP.
+std::string mask_of_alpha(const std::string& png);
+
 /// NumPy's file of float32 values. Source: NumPy's format 1.0.
 std::string npy_file(const Latents& latents);
 

@@ -54,7 +54,9 @@ Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t
     if (!images || images->size() != 1)
       throw bad_field("init_images", "is not a list of one picture");
     request.init_image = png_of_field("init_images", images->front());
-    if (fields.any("mask")) throw bad_field("mask", "the models here paint whole pictures");
+    if (const auto mask = fields.text("mask")) request.mask_image = png_of_field("mask", *mask);
+    if (fields.whole("inpainting_mask_invert", 0, 1).value_or(0) != 0)
+      throw bad_field("inpainting_mask_invert", "is 1, but what is white in the mask is painted");
   }
   if (const auto* settings = fields.any("override_settings"); settings && settings->is_object())
     if (settings->contains("sd_model_checkpoint") &&

@@ -6,33 +6,37 @@
 #include <utility>
 
 #include "actors/parallel/halo_exchange.h"
+#include "models/image/mask.h"
 #include "models/image/png.h"
 #include "models/image/resize_lanczos.h"
 #include "models/vae/row_shards.h"
 
 namespace troupe::actors {
 
-at::Tensor InitImage::read_pixels() {
-  if (!png_) throw std::logic_error("[actor] the picture to start from is not here");
-  const auto png = std::exchange(png_, nullptr);
+at::Tensor InitImage::read_pixels(control::BlobBytes& png, const std::string& what) {
+  if (!png) throw std::logic_error("[actor] " + what + " is not here");
+  const auto file = std::exchange(png, nullptr);
   const auto& request = job_.begin.request;
   try {
-    return models::to_model_range(models::resize_lanczos(
-        models::decode_png({reinterpret_cast<const char*>(png->data()), png->size()}),
-        request.height, request.width));
+    return models::resize_lanczos(
+        models::decode_png({reinterpret_cast<const char*>(file->data()), file->size()}),
+        request.height, request.width);
   } catch (const std::exception& error) {
-    throw std::runtime_error("[actor] the picture to begin with cannot be decoded: " +
-                             std::string(error.what()));
+    throw std::runtime_error("[actor] " + what + " cannot be decoded: " + error.what());
   }
 }
 
 at::Tensor InitImage::encode() {
-  if (!job_.starts_from_image() || job_.begin.vae.degree == 0) return {};
+  if (!needs_image(job_.begin) || job_.begin.vae.degree == 0) return {};
   // The file and its own pixels are gone before the encoder begins: the plan counts on it.
-  const auto pixels = read_pixels();
+  const auto pixels = models::to_model_range(read_pixels(png_, "the picture to begin with"));
   const auto encoded = encode_together(pixels, latents_.image_noise());
-  if (encoded.defined()) job_.require_finite(encoded, "encoded picture");
-  return encoded;
+  if (!encoded.defined()) return {};
+  job_.require_finite(encoded, "encoded picture");
+  if (!job_.is_masked()) return encoded;
+  const auto mask = models::latent_mask(read_pixels(mask_, "the mask"), job_.size.latent_height,
+                                        job_.size.latent_width);
+  return at::cat({encoded, mask.to(encoded.device()).expand({encoded.size(0), -1, -1, -1})}, 1);
 }
 
 at::Tensor InitImage::encode_together(const at::Tensor& pixels, const at::Tensor& noise) {
@@ -56,17 +60,26 @@ at::Tensor InitImage::encode_together(const at::Tensor& pixels, const at::Tensor
       sampled(vae.encode_rows(pixels, port, tick), noise.narrow(2, rows.begin, rows.size())));
 }
 
+void InitImage::keep_blank() {
+  if (!job_.is_masked()) return;
+  const auto blank = at::zeros({1, job_.channels, job_.size.latent_height, job_.size.latent_width},
+                               at::TensorOptions().device(job_.tools.stage.device()));
+  latents_.begin_with(blank, blank.narrow(1, 0, 1));
+}
+
 void InitImage::begin_latents(const at::Tensor& encoded) {
-  if (!job_.starts_from_image()) return;
+  if (!needs_image(job_.begin)) return;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(job_.tools.stage.device());
   auto clean = encoded.defined()
                    ? encoded.to(options).contiguous()
                    : at::empty({job_.begin.request.seeds.size() > 1 ? job_.images() : 1,
-                                job_.channels, job_.size.latent_height, job_.size.latent_width},
+                                job_.channels + job_.is_masked(), job_.size.latent_height,
+                                job_.size.latent_width},
                                options);
   if (const auto replica = job_.group(job_.begin.groups.caption))
     job_.waits.wait(replica->broadcast(clean, job_.begin.image_root));
-  latents_.begin_with(clean);
+  latents_.begin_with(clean.narrow(1, 0, job_.channels),
+                      job_.is_masked() ? clean.narrow(1, job_.channels, 1) : at::Tensor());
 }
 
 }  // namespace troupe::actors

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <utility>
 
 #include "actors/stage/job_context.h"
@@ -9,24 +10,26 @@
 
 namespace troupe::actors {
 
-/// The picture that a job of image-to-image begins with: who decodes encodes it, and everybody's
-/// latents begin with it.
+/// The picture that a job of image-to-image begins with, and its mask: who decodes encodes it, and
+/// everybody's latents begin with it.
 class InitImage {
  public:
-  /// `png` where this actor helps to encode it; else null.
-  InitImage(JobContext& job, JobLatents& latents, control::BlobBytes png)
-      : job_(job), latents_(latents), png_(std::move(png)) {}
+  /// `png` where this actor helps to encode it, `mask` at the first of those; else null.
+  InitImage(JobContext& job, JobLatents& latents, control::BlobBytes png, control::BlobBytes mask)
+      : job_(job), latents_(latents), png_(std::move(png)), mask_(std::move(mask)) {}
 
   /// Reads the picture and drops it. Its latents [1, C, h, w], float32, or of seeds for each
   /// picture as many, at the first of those who encode; undefined at the others, and where there is
-  /// no picture.
+  /// no picture. With a mask [k, C + 1, h, w], the mask last.
   at::Tensor encode();
+  /// Steps keep a blank picture where the job has a mask.
+  void keep_blank();
   /// Everybody's latents from those that one actor has; the whole replica calls it.
   void begin_latents(const at::Tensor& encoded);
 
  private:
-  /// [1, 3, H, W] in [-1, 1].
-  at::Tensor read_pixels();
+  /// uint8 [H, W, 3] in the request's size; drops the file. `what` is it in words.
+  at::Tensor read_pixels(control::BlobBytes& png, const std::string& what);
   /// A sample of the encoder's distribution by `noise` [k, C, h, w], scaled as a sampler takes
   /// latents.
   at::Tensor encode_together(const at::Tensor& pixels, const at::Tensor& noise);
@@ -34,6 +37,7 @@ class InitImage {
   JobContext& job_;
   JobLatents& latents_;
   control::BlobBytes png_;
+  control::BlobBytes mask_;
 };
 
 }  // namespace troupe::actors

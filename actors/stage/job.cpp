@@ -8,7 +8,8 @@ Job::Job(wire::BeginJob begin, const JobTools& tools, const JobInputs& inputs)
       network_(begin_network()),
       transfers_(context_, latents_, *network_),
       step_(context_, latents_, *network_, transfers_),
-      text_(context_, latents_, *network_, inputs.init_image, inputs.prompt_embeds),
+      text_(context_, *network_, {context_, latents_, inputs.init_image, inputs.mask_image},
+            inputs.prompt_embeds),
       decoder_(context_, latents_, transfers_, step_) {
   // Of each task that is under way at an actor one answer may be outstanding, and one more. Each
   // job has its own: others' are still in use.

@@ -39,6 +39,12 @@ struct TaskResult {
 
 models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRequest& request);
 
+/// The latents of a picture to begin with are needed: at the start, and with a mask in every step.
+inline bool needs_image(const wire::BeginJob& begin) {
+  const auto& request = begin.request;
+  return request.init_image_bytes > 0 && (begin.first_step == 0 || request.mask_image_bytes > 0);
+}
+
 /// What the parts of a job share: what was asked for, what it is done with, and the shapes that
 /// follow. Every tensor that the job needs is shaped by its BeginJob; nothing is asked of peers but
 /// tensors.
@@ -66,10 +72,8 @@ struct JobContext {
   bool guided() const;
   /// Of them, those that this actor computes.
   std::int64_t branches() const;
-  /// The job starts from a picture, and has not got beyond its start.
-  bool starts_from_image() const {
-    return begin.request.init_image_bytes > 0 && begin.first_step == 0;
-  }
+  /// A part of the picture to begin with stays as it is.
+  bool is_masked() const { return begin.request.mask_image_bytes > 0; }
 
   /// Micro-steps of a step that goes patch by patch.
   int micro_steps() const { return static_cast<int>(begin.micro_steps.size()); }

@@ -46,7 +46,7 @@ NoiseSource JobLatents::make_noise() const {
 
 at::Tensor JobLatents::first_latents(const at::Tensor& init_latents) const {
   const auto device = job_.tools.stage.device();
-  if (job_.starts_from_image()) {
+  if (needs_image(job_.begin)) {
     return at::zeros(
         {job_.images(), job_.channels, job_.size.latent_height, job_.size.latent_width},
         at::TensorOptions().dtype(at::kFloat).device(device));
@@ -63,13 +63,27 @@ at::Tensor JobLatents::image_noise() const {
   return noise.size(0) == 1 ? noise : noise.slice(0, job_.begin.first_image, job_.begin.last_image);
 }
 
-void JobLatents::begin_with(const at::Tensor& clean) {
+void JobLatents::begin_with(const at::Tensor& clean, const at::Tensor& mask) {
   if (!latents_.defined()) return;
   auto source = make_noise();
   source.draw_one_each();  // what the picture's own latents were drawn with
   const auto noise =
       source.draw().slice(0, job_.begin.first_image, job_.begin.last_image).to(latents_.device());
-  latents_.copy_(sampler_->add_noise(clean, noise, 0));
+  if (mask.defined() && job_.last_stage()) kept_ = Kept{clean, noise, mask};
+  if (job_.begin.first_step > 0) return;  // they are a boundary's
+  const bool noise_alone = mask.defined() && job_.begin.request.strength == 1;
+  latents_.copy_(noise_alone ? noise * sampler_->init_noise_sigma()
+                             : sampler_->add_noise(clean, noise, 0));
+}
+
+at::Tensor JobLatents::keep_unmasked(int step, models::TokenRows rows,
+                                     const at::Tensor& sample) const {
+  if (!kept_) return sample;
+  auto kept = rows_view(kept_->clean, rows);
+  if (step + 1 < sampler_->steps())
+    kept = sampler_->add_noise(kept, rows_view(kept_->noise, rows), step + 1);
+  const auto mask = rows_view(kept_->mask, rows);
+  return (1 - mask) * kept + mask * sample;
 }
 
 void JobLatents::restore_histories(const at::Tensor& boundary) {
@@ -111,6 +125,7 @@ at::Tensor JobLatents::step_noise(int step) {
     noise_ = make_noise();
     if (begin.request.init_image_bytes > 0) noise_->draw_one_each();
     if (begin.request.init_latents_blob == 0) noise_->draw();  // what the latents began with
+    if (job_.is_masked()) noise_->draw_one_each();  // diffusers samples what is kept once more
   }
   while (noise_step_ < step) {
     if (!sampler_->noise_needed(++noise_step_)) continue;
@@ -133,8 +148,9 @@ void JobLatents::sample(int step, int patch, const at::Tensor& prediction) {
       const auto out = prediction.slice(2, offset, offset + count);
       auto& state = states_[micro];
       const auto own_noise = noise.defined() ? rows_view(noise, run) : noise;
-      target.copy_(clean ? sampler_->clean(state, step, out, target, own_noise)
-                         : sampler_->step(state, step, out, target, own_noise));
+      const auto sample = clean ? sampler_->clean(state, step, out, target, own_noise)
+                                : sampler_->step(state, step, out, target, own_noise);
+      target.copy_(keep_unmasked(step, run, sample));
       offset += count;
     }
   }

@@ -37,8 +37,10 @@ class JobLatents {
   /// Noise that an encoder's distribution of the picture to begin with is sampled by: [1, C, h, w],
   /// or where each picture has a seed of its own one for each of this replica's.
   at::Tensor image_noise() const;
-  /// Begins with the picture whose latents are `clean`, [1, C, h, w] or one for each picture.
-  void begin_with(const at::Tensor& clean);
+  /// Begins with the picture whose latents are `clean`, [1, C, h, w] or one for each picture,
+  /// unless it is resumed. Where `mask` is defined, of `clean`'s shape with one channel, its steps
+  /// keep that picture where it is 0; it is 1 elsewhere.
+  void begin_with(const at::Tensor& clean, const at::Tensor& mask);
 
   /// Takes own rows of a patch, or with -1 of the whole picture, one step further.
   void sample(int step, int patch, const at::Tensor& prediction);
@@ -55,12 +57,19 @@ class JobLatents {
   std::pair<at::Tensor, std::vector<wire::LatentRun>> host_rows() const;
 
  private:
+  /// What stays of the picture to begin with.
+  struct Kept {
+    at::Tensor clean, noise, mask;
+  };
+
   NoiseSource make_noise() const;
   at::Tensor first_latents(const at::Tensor& init_latents) const;
   void restore_histories(const at::Tensor& boundary);
   /// [n, C, h, w] that the sampler adds at this step; undefined where it adds none. Steps only go
   /// forward. A resumed job draws what came before, too, and drops it.
   at::Tensor step_noise(int step);
+  /// A step's sample of these rows, with what the mask keeps in that step's share of noise.
+  at::Tensor keep_unmasked(int step, models::TokenRows rows, const at::Tensor& sample) const;
   at::Tensor rows_view(const at::Tensor& latents, models::TokenRows rows) const;
   at::Tensor gather(const at::Tensor& latents, const RowRuns& rows) const;
 
@@ -70,6 +79,7 @@ class JobLatents {
   std::optional<NoiseSource> noise_;  // once a step has needed some
   at::Tensor step_noise_;             // of step noise_step_, or the last one that needed it
   int noise_step_ = -1;
+  std::optional<Kept> kept_;                  // with a mask, at the last stage
   std::vector<models::SamplerState> states_;  // by micro-step, at the last stage
   std::deque<control::BlobId> boundaries_;
 };

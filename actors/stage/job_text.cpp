@@ -78,6 +78,7 @@ void JobText::keep_blank() {
   if (text.caption.pooled.defined()) text.caption.pooled.zero_();
   text.lengths.fill_(text.caption.states.size(1));
   keep(text);
+  init_image_.keep_blank();
 }
 
 TaskResult JobText::encode() {

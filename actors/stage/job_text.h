@@ -16,17 +16,17 @@ namespace troupe::actors {
 class JobText {
  public:
   /// `given`: the prompt embeds that the request brings, where this actor projects them; else null.
-  JobText(JobContext& job, JobLatents& latents, JobNetwork& network, control::BlobBytes init_image,
-          control::BlobBytes given)
+  JobText(JobContext& job, JobNetwork& network, InitImage init_image, control::BlobBytes given)
       : job_(job),
         network_(network),
-        init_image_(job, latents, std::move(init_image)),
+        init_image_(std::move(init_image)),
         given_(std::move(given)),
         rows_(wire::prompt_rows(job.begin.request, {job.begin.first_image, job.begin.last_image},
                                 job.guided())) {}
 
   TaskResult encode();
-  /// Keeps a text without words, of the length that texts are padded or cut to.
+  /// Keeps a text without words, of the length that texts are padded or cut to, and a blank picture
+  /// where the job keeps one.
   void keep_blank();
   /// What the text encoders of this actor had to do for the job.
   const Stage::PromptUse& use() const { return use_; }

@@ -23,7 +23,8 @@ wire::BeginJob from_the_start(wire::BeginJob begin) {
   begin.boundary.clear();
   begin.request.init_latents_blob = 0;
   begin.request.init_latents_bytes = 0;
-  begin.request.init_image_bytes = 0;
+  begin.request.init_image_blob = begin.request.init_image_bytes = 0;
+  begin.request.init_image_height = begin.request.init_image_width = 0;
   begin.request.prompt_embeds_blob = 0;
   return begin;
 }
@@ -156,6 +157,9 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
   alike.steps.clear();  // they follow from the request
   alike.sampler_steps = alike.skipped_steps = 0;
   request.strength = 0;
+  request.mask_image_blob = 0;
+  request.mask_image_bytes = request.mask_image_bytes > 0 ? 1 : 0;
+  request.mask_image_height = request.mask_image_width = 0;
   request.seed = 0;
   request.picture_seeds.clear();
   for (auto& run : request.seeds)

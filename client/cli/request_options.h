@@ -28,6 +28,7 @@ struct RequestOptions {
   std::string method;             // "" = by the number of patches
   std::string init_latents_path;  // "" = noise from the seed
   std::string init_image_path;
+  std::string mask_path;
   const CLI::Option* steps_option = nullptr;  // of the command line that they come from
   std::string bare_prompt;                    // one that stands without --prompt
   std::string prompt_embeds_path;             // "" = the prompts are text

@@ -145,6 +145,19 @@ void settle_own_settings(RequestOptions& options) {
   }
 }
 
+/// A picture's file into `picture` of the submission's request; nothing where no path is given.
+void read_picture(const std::string& option, const std::string& path, Submission& submission,
+                  std::string ImageRequest::*picture) {
+  if (path.empty()) return;
+  submission.request.*picture = naming(option, [&] {
+    auto bytes = read_file(path, models::kMaxPngBytes);
+    if (bytes.empty()) throw CommandError(Error{"bad_request", path + ": is empty"});
+    return bytes;
+  });
+  if (const auto error = client::check_init_image(submission.request))
+    throw CommandError(Error{error->code, option + " " + path + ": " + error->what});
+}
+
 }  // namespace
 
 void take_prompts(RequestOptions& options, const std::string& verb) {
@@ -199,6 +212,8 @@ void settle(RequestOptions& options) {
     throw UsageError("--init-image does not go with --init-latents");
   if (options.strength && options.init_image_path.empty())
     throw UsageError("--strength needs --init-image");
+  if (!options.mask_path.empty() && options.init_image_path.empty())
+    throw UsageError("--mask needs --init-image");
   request.strength = options.strength.value_or(request.strength);
   if (exact && chosen<KvUse>(request.kv) == KvUse::predict) {
     throw UsageError("--kv predict needs --patches above 1: exact has no K,V that are not fresh");
@@ -236,16 +251,8 @@ Submission make_submission(const RequestOptions& options) {
   if (!options.init_latents_path.empty())
     submission.request.init_latents =
         naming("--init-latents", [&] { return read_latents(options.init_latents_path); });
-  if (!options.init_image_path.empty())
-    submission.request.init_image = naming("--init-image", [&] {
-      auto bytes = read_file(options.init_image_path, models::kMaxPngBytes);
-      if (bytes.empty())
-        throw CommandError(Error{"bad_request", options.init_image_path + ": is empty"});
-      return bytes;
-    });
-  if (const auto error = client::check_init_image(submission.request))
-    throw CommandError(
-        Error{error->code, "--init-image " + options.init_image_path + ": " + error->what});
+  read_picture("--init-image", options.init_image_path, submission, &ImageRequest::init_image);
+  read_picture("--mask", options.mask_path, submission, &ImageRequest::mask_image);
   for (const std::string& lora : options.loras)
     submission.request.loras.push_back(parse_lora(lora));
   return submission;

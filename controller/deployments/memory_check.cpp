@@ -4,6 +4,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 
 #include "base/counted.h"
 #include "base/format.h"
@@ -83,14 +84,20 @@ std::string memory_remedy(const spec::ModelSpec& model, const wire::JobSpec& job
     if (!plan || plan->degrees.world() > actors || !fits(*plan)) return std::nullopt;
     return option + " needs " + fullest(*plan);
   };
-  // Its pixels cost what they cost at whatever degrees.
-  if (auto request = job.request;
-      request.init_image_height > request.height || request.init_image_width > request.width) {
-    request.init_image_height = request.height;
-    request.init_image_width = request.width;
-    const auto option = fmt::format("an {} of {} x {} in place of {} x {}",
-                                    wire::kJobOptions.init_image, request.width, request.height,
-                                    job.request.init_image_width, job.request.init_image_height);
+  // Their pixels cost what they cost at whatever degrees.
+  using Side = std::int32_t wire::ImageRequest::*;
+  for (const auto& [picture, height, width] :
+       {std::tuple<const char*, Side, Side>{"an --init-image",
+                                            &wire::ImageRequest::init_image_height,
+                                            &wire::ImageRequest::init_image_width},
+        {"a --mask", &wire::ImageRequest::mask_image_height,
+         &wire::ImageRequest::mask_image_width}}) {
+    auto request = job.request;
+    if (request.*height <= request.height && request.*width <= request.width) continue;
+    request.*height = request.height;
+    request.*width = request.width;
+    const auto option = fmt::format("{} of {} x {} in place of {} x {}", picture, request.width,
+                                    request.height, job.request.*width, job.request.*height);
     if (auto found = attempt(option, request, job.parallelism)) return *found;
   }
   using Degree = std::int32_t wire::Parallelism::*;

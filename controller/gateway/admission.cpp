@@ -46,6 +46,12 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
   if (request.init_image_bytes > models::kMaxPngBytes)
     return bad(fmt::format("init image has {} bytes: at most {}", request.init_image_bytes,
                            models::kMaxPngBytes));
+  if (request.mask_image_blob == 0) request.mask_image_height = request.mask_image_width = 0;
+  if (request.mask_image_bytes != 0 && request.mask_image_blob == 0)
+    return bad("mask image has a size, but was not sent along");
+  if (request.mask_image_bytes > models::kMaxPngBytes)
+    return bad(fmt::format("mask image has {} bytes: at most {}", request.mask_image_bytes,
+                           models::kMaxPngBytes));
   read_model(peer, header, std::move(submission));
 }
 
@@ -173,14 +179,17 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
           return refuse(peer, header, blob.failure.code,
                         name + " did not arrive: " + blob.failure.what);
         }
-        if (inputs[index].id == &request.init_image_blob) {
-          if (const auto wrong = wrong_with_init_image(*blob.bytes); !wrong.empty()) {
+        const bool is_mask = inputs[index].id == &request.mask_image_blob;
+        if (is_mask || inputs[index].id == &request.init_image_blob) {
+          if (const auto wrong = wrong_with_picture(name, *blob.bytes); !wrong.empty()) {
             give_up();
             return refuse(peer, header, wire::FailureCode::bad_request, wrong);
           }
           const auto size = models::png_size(*blob.bytes);
-          request.init_image_height = static_cast<std::int32_t>(size.height);
-          request.init_image_width = static_cast<std::int32_t>(size.width);
+          (is_mask ? request.mask_image_height : request.init_image_height) =
+              static_cast<std::int32_t>(size.height);
+          (is_mask ? request.mask_image_width : request.init_image_width) =
+              static_cast<std::int32_t>(size.width);
         }
         *inputs[index].id = tools_.blobs.add(blob.bytes);
         fetch_input(peer, header, std::move(submission), reading, upload, index + 1);

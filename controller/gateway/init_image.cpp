@@ -6,12 +6,12 @@
 
 namespace troupe::gateway {
 
-std::string wrong_with_init_image(std::string_view png) {
-  if (!models::begins_as_png(png)) return "init image is no PNG file";
+std::string wrong_with_picture(const std::string& name, std::string_view png) {
+  if (!models::begins_as_png(png)) return name + " is no PNG file";
   const std::uint64_t width = models::png_number(png, 16);
   const std::uint64_t height = models::png_number(png, 20);
   if (width == 0 || height == 0 || width > models::kMaxPngPixels / height) {
-    return fmt::format("init image has {} x {} pixels: from 1 to {} are taken", width, height,
+    return fmt::format("{} has {} x {} pixels: from 1 to {} are taken", name, width, height,
                        models::kMaxPngPixels);
   }
   return "";

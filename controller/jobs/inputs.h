@@ -22,6 +22,7 @@ auto input_blobs(Request& request) {
   return std::vector<InputBlob<Number>>{
       {"init_latents", &request.init_latents_blob, &request.init_latents_bytes},
       {"init_image", &request.init_image_blob, &request.init_image_bytes},
+      {"mask_image", &request.mask_image_blob, &request.mask_image_bytes},
       {"prompt_embeds", &request.prompt_embeds_blob, &request.prompt_embeds_bytes}};
 }
 

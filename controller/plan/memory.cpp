@@ -86,25 +86,37 @@ std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
   return bytes + coder_activations(plan, vae, spec::VaeHalf::encoder);
 }
 
-/// A picture to begin with is decoded (the file, and four bytes for each of its pixels), resized
-/// one side after the other in bytes, made floats of, and encoded when all but these are gone.
+std::uint64_t area(std::int64_t height, std::int64_t width) {
+  return static_cast<std::uint64_t>(height) * static_cast<std::uint64_t>(width);
+}
+
+/// A picture of its own size is decoded (four bytes for each of its pixels) and resized, one side
+/// after the other in bytes.
+std::uint64_t resized_picture(const wire::ImageRequest& request, std::int64_t height,
+                              std::int64_t width) {
+  // As models/image/resize_lanczos.h chooses the side to begin with.
+  const std::int64_t lower = height - request.height;
+  const std::int64_t narrower = width - request.width;
+  const std::uint64_t between =
+      lower > 0 && lower > 2 * narrower ? area(request.height, width) : area(height, request.width);
+  return 4 * area(height, width) + 3 * (between + area(request.height, request.width));
+}
+
+/// A picture to begin with is resized, made floats of, and encoded when all but these are gone;
+/// then its mask is. Files are there as long as they are needed.
 std::uint64_t begun_picture(const Plan& plan, const spec::VaeSpec& vae) {
   const auto& request = plan.request;
-  const auto area = [](std::int64_t height, std::int64_t width) {
-    return static_cast<std::uint64_t>(height) * static_cast<std::uint64_t>(width);
-  };
-  const std::uint64_t own = area(request.init_image_height, request.init_image_width);
-  // As models/image/resize_lanczos.h chooses the side to begin with.
-  const std::int64_t lower = std::int64_t{request.init_image_height} - request.height;
-  const std::int64_t narrower = std::int64_t{request.init_image_width} - request.width;
-  const std::uint64_t between = lower > 0 && lower > 2 * narrower
-                                    ? area(request.height, request.init_image_width)
-                                    : area(request.init_image_height, request.width);
   const std::uint64_t sized = area(request.height, request.width);
   const std::uint64_t floats = 3 * sizeof(float) * sized;
-  return std::max({request.init_image_bytes + 4 * own + 3 * (between + sized),
-                   request.init_image_bytes + 3 * sized + 3 * floats,
-                   floats + picture_encoder(plan, vae)});
+  return request.mask_image_bytes +
+         std::max(
+             {request.init_image_bytes +
+                  resized_picture(request, request.init_image_height, request.init_image_width),
+              request.init_image_bytes + 3 * sized + 3 * floats,
+              floats + picture_encoder(plan, vae),
+              request.mask_image_bytes == 0
+                  ? 0
+                  : resized_picture(request, request.mask_image_height, request.mask_image_width)});
 }
 
 }  // namespace

@@ -67,22 +67,29 @@ void check_texts(const wire::ImageRequest& request) {
   }
 }
 
+void check_picture(const std::string& name, std::uint64_t blob, std::uint64_t bytes,
+                   std::int64_t height, std::int64_t width) {
+  if (blob != 0 && bytes == 0) refuse(name + " is empty");
+  if (bytes > models::kMaxPngBytes)
+    refuse(fmt::format("{} has {} bytes: at most {}", name, bytes, models::kMaxPngBytes));
+  require_at_least(name + " height", height, 0);
+  require_at_least(name + " width", width, 0);
+  if (static_cast<std::uint64_t>(height * width) > models::kMaxPngPixels) {
+    refuse(fmt::format("{} has {} x {} pixels: at most {}", name, width, height,
+                       models::kMaxPngPixels));
+  }
+}
+
 /// What begins a picture beside noise, what steers it beside the text, what is added to weights.
 void check_around(const wire::ImageRequest& request) {
   if (request.init_image_bytes != 0 && request.init_latents_blob != 0)
     refuse("init image and init latents do not go together");
-  if (request.init_image_blob != 0 && request.init_image_bytes == 0) refuse("init image is empty");
-  if (request.init_image_bytes > models::kMaxPngBytes) {
-    refuse(fmt::format("init image has {} bytes: at most {}", request.init_image_bytes,
-                       models::kMaxPngBytes));
-  }
-  require_at_least("init image height", request.init_image_height, 0);
-  require_at_least("init image width", request.init_image_width, 0);
-  const std::int64_t height = request.init_image_height, width = request.init_image_width;
-  if (static_cast<std::uint64_t>(height * width) > models::kMaxPngPixels) {
-    refuse(fmt::format("init image has {} x {} pixels: at most {}", width, height,
-                       models::kMaxPngPixels));
-  }
+  if (request.mask_image_bytes != 0 && request.init_image_bytes == 0)
+    refuse("mask image is given, but no init image that it is laid over");
+  check_picture("init image", request.init_image_blob, request.init_image_bytes,
+                request.init_image_height, request.init_image_width);
+  check_picture("mask image", request.mask_image_blob, request.mask_image_bytes,
+                request.mask_image_height, request.mask_image_width);
   if (request.loras.size() > wire::kMaxLoras) {
     refuse(fmt::format("loras are {}: at most {}", request.loras.size(), wire::kMaxLoras));
   }

@@ -32,8 +32,10 @@ std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int p
 std::uint64_t encoded_picture_bytes(const Plan& plan, int dp) {
   const std::uint64_t samples =
       plan.request.seeds.size() > 1 ? plan.images[dp].end - plan.images[dp].begin : 1;
+  const std::int64_t mask = plan.request.mask_image_bytes > 0 ? 1 : 0;  // a channel more
   return samples *
-         static_cast<std::uint64_t>(plan.latent_channels * plan.latent_height * plan.latent_width) *
+         static_cast<std::uint64_t>((plan.latent_channels + mask) * plan.latent_height *
+                                    plan.latent_width) *
          sizeof(float);
 }
 

@@ -83,6 +83,7 @@ class TroupeGenerate:
             },
             "optional": {
                 "image": ("IMAGE", {"tooltip": "To begin with; the first of the batch"}),
+                "mask": ("MASK", {"tooltip": "What of the image is painted anew; without one all of it"}),
                 "strength": ("FLOAT", {"default": 0.8, "min": 0.0, "max": 1.0, "step": 0.01}),
             },
         }
@@ -92,7 +93,7 @@ class TroupeGenerate:
     CATEGORY = CATEGORY
 
     def generate(self, cluster, prompt, negative_prompt, seed, steps, guidance_scale, width, height, batch_size, image=None,
-                 strength=0.8):
+                 mask=None, strength=0.8):
         pipe = TroupePipeline(cluster.client, cluster.model or None, **cluster.options)
         pipe.set_progress_bar_config(disable=True)
         bar = comfy.utils.ProgressBar(steps)
@@ -105,7 +106,7 @@ class TroupeGenerate:
             negative_prompt=negative_prompt, seed=seed, num_inference_steps=steps, guidance_scale=guidance_scale,
             width=width or None, height=height or None, num_images_per_prompt=batch_size, loras=cluster.loras or None,
             image=None if image is None else image[0].cpu().numpy(), strength=None if image is None else strength,
-            output_type="np", callback_on_step_end=step_ended, callback_on_step_end_tensor_inputs=["preview"])
+            mask_image=None if mask is None else mask[0].cpu().numpy(), output_type="np", callback_on_step_end=step_ended, callback_on_step_end_tensor_inputs=["preview"])
         # In a thread, since a step may take long and the cancel button should not. ComfyUI knows by the context which node
         # the progress is of.
         with ThreadPoolExecutor(1) as thread:

@@ -92,6 +92,11 @@ UNetSpec UNetSpec::read(const ConfigReader& config) {
     config.refuse("block_out_channels", fmt::format("must have 1 to {} levels", kMaxLevels));
   }
   spec.in_channels = config.integer_or("in_channels", 4, 1, kMaxWidth);
+  if (spec.in_channels == 9) {
+    config.refuse("in_channels",
+                  "is of a U-Net trained for inpainting, which is not supported; "
+                  "others, with 4, take a mask");
+  }
   spec.out_channels = config.integer_or("out_channels", 4, 1, kMaxWidth);
   spec.sample_size = config.optional_integer("sample_size", 1, kMaxWidth).value_or(64);
   const auto layers = per_level(config, "layers_per_block", 2, kMaxLayers, count);

@@ -39,23 +39,25 @@ def to_numpy(pngs: Sequence[bytes]) -> Any:
     return numpy.stack([numpy.asarray(image, dtype=numpy.float32) / 255 for image in frames(pngs, what)])
 
 
-def to_png(image: Any) -> bytes:
-    """A picture to begin with as a PNG file's bytes.
+def to_png(image: Any, what: str = "image") -> bytes:
+    """A picture to begin with, or a mask, as a PNG file's bytes.
 
-    Takes such bytes, a PIL image, or an array [height, width, 3] of uint8, or of floats from 0 to 1.
+    Takes such bytes, a PIL image, or an array [height, width, 3], or [height, width], of uint8, or of floats from 0 to 1.
     """
     if isinstance(image, (bytes, bytearray)):
         return bytes(image)
     if not hasattr(image, "save"):
-        numpy = _needs("numpy", "numpy", "an image that is neither PIL's nor a PNG file's bytes")
+        numpy = _needs("numpy", "numpy", f"{what} that is neither PIL's nor a PNG file's bytes")
         pixels = numpy.asarray(image)
         if pixels.ndim == 4 and len(pixels) == 1:
             pixels = pixels[0]
+        if pixels.ndim == 2:
+            pixels = numpy.stack([pixels] * 3, -1)
         if pixels.ndim != 3 or pixels.shape[2] != 3:
-            raise ValueError(f"image: an array of shape {list(pixels.shape)} is not [height, width, 3]")
+            raise ValueError(f"{what}: an array of shape {list(pixels.shape)} is not [height, width, 3]")
         if pixels.dtype != numpy.uint8:
             pixels = (pixels.clip(0, 1) * 255).round().astype(numpy.uint8)
-        image = _needs("PIL.Image", "pillow", "an array as image").fromarray(pixels)
+        image = _needs("PIL.Image", "pillow", f"an array as {what}").fromarray(pixels)
     file = io.BytesIO()
     image.convert("RGB").save(file, "PNG")
     return file.getvalue()

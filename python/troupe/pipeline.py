@@ -133,20 +133,23 @@ class TroupePipeline:
                height: Optional[int] = None, width: Optional[int] = None, num_frames: Optional[int] = None,
                num_inference_steps: Optional[int] = None, guidance_scale: Optional[float] = None,
                num_images_per_prompt: Optional[int] = None, generator: Any = None, seed: Union[int, Sequence[int], None] = None,
-               latents: Any = None, image: Any = None, strength: Optional[float] = None, **options: Any) -> Job:
+               latents: Any = None, image: Any = None, strength: Optional[float] = None, mask_image: Any = None,
+               **options: Any) -> Job:
         """Hands a job in and returns its handle at once. What is None is the cluster's default.
 
         generator: a torch.Generator on the CPU that has drawn nothing yet: its seed gives diffusers' picture; a list has
             one for each picture. `seed` says it as a number, or a list. Without either the seed is a random one.
         latents: noise of unit variance instead of the seed's, [n, channels, h, w]: a numpy array or a tensor.
         image: a picture to begin with, with `strength`: PIL, an array [height, width, 3], or a PNG file's bytes.
+        mask_image: with image: it is painted anew where this is white, and kept elsewhere. What image takes, or an array
+            [height, width].
         options: further fields of a request (docs/http.md), such as method="pipefusion", num_pipeline_patch=4, pp=2,
             parallel="auto", dtype="bfloat16", preview_every=2, priority=10. The server refuses what it does not know.
         """
         named = dict(negative_prompt=negative_prompt, height=height, width=width, num_frames=num_frames,
                      num_inference_steps=num_inference_steps, guidance_scale=guidance_scale,
                      num_images_per_prompt=num_images_per_prompt, generator=generator, seed=seed, latents=latents,
-                     image=image, strength=strength)
+                     image=image, strength=strength, mask_image=mask_image)
         given = {name: value for name, value in named.items() if value is not None}
         return self._submit(prompt, {**given, **options})[0]
 
@@ -303,8 +306,9 @@ def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[st
         raise ValueError("prompt_embeds: not over HTTP yet; `troupe submit --prompt-embeds FILE` takes them")
     if "latents" in given:
         given["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))
-    if "image" in given:
-        given["init_image"] = images.base64_text(images.to_png(given.pop("image")))
+    for name, field in (("image", "init_image"), ("mask_image", "mask_image")):
+        if name in given:
+            given[field] = images.base64_text(images.to_png(given.pop(name), name))
     return {"prompts": prompts, **given}
 
 

@@ -135,3 +135,23 @@ TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
   CHECK_THROWS_AS(parse_submission({"--guidance-rescale", "-1"}), CLI::ParseError);
   CHECK_THROWS_AS(parse_submission({"--init-image", folder / "none.png"}), std::runtime_error);
 }
+
+TEST_CASE("a mask is read beside the picture that it is laid over") {
+  const Scratch folder;
+  const auto file = folder.file("a.png", kPng).string();
+  auto submission = parse_submission({"--init-image", file, "--mask", file});
+  CHECK(submission.request.mask_image == kPng);
+  const auto wire = client::to_wire(submission).value().request;
+  CHECK(wire.mask_image_bytes == kPng.size());
+  CHECK(wire.mask_image_width == 1);
+  CHECK(wire.mask_image_height == 1);
+  CHECK(client::inputs_of(submission.request).size() == 2);
+  CHECK(has(message_of([&] { parse_submission({"--mask", file}); }), "--mask needs --init-image"));
+  const auto jpeg = folder.file("a.jpg", "\xff\xd8\xff\xe1").string();
+  CHECK(has(message_of([&] {
+              parse_submission({"--init-image", file, "--mask", jpeg});
+            }),
+            "--mask " + jpeg + ": mask_image is a JPEG file: only PNG is taken"));
+  submission.request.init_image.clear();
+  CHECK(has(client::check_init_image(submission.request)->what, "mask_image needs init_image"));
+}

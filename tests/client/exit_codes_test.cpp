@@ -63,6 +63,8 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
        {"--init-image ''", "--init-image: is empty"},
        {"--init-image a.png --init-latents b.safetensors", "--init-image does not go with"},
        {"--strength 0.5", "--strength needs --init-image"},
+       {"--mask a.png", "--mask needs --init-image"},
+       {"--mask '' --init-image a.png", "--mask: is empty"},
        {"--strength 0.8", "--strength needs --init-image"},
        {"--strength 1.5 --init-image a.png", "1.5 is out of bounds: a number above 0, up to 1,"},
        {"--strength 0 --init-image a.png", "0 is out of bounds"},

@@ -152,6 +152,22 @@ TEST_CASE(
   const auto fits = [&](const plan::Plan& other) { return other.memory[0].peak() < 300'000'000; };
   CHECK(cluster::memory_remedy(model, job, 4, fits, {}, {}, {})
             .starts_with("an --init-image of 192 x 192 in place of 16384 x 16384 needs "));
+  request.mask_image_bytes = 1000;
+  request.mask_image_height = request.mask_image_width = 100;
+  CHECK(plan::make_plan(model, request, {}).memory[0].picture == own.picture + 1000);
+  std::swap(request.mask_image_height, request.init_image_height);
+  std::swap(request.mask_image_width, request.init_image_width);
+  job.request = request;
+  CHECK(plan::make_plan(model, request, {}).memory[0].picture == own.picture - 780'000 + 1000);
+  CHECK(cluster::memory_remedy(model, job, 4, fits, {}, {}, {})
+            .starts_with("a --mask of 192 x 192 in place of 16384 x 16384 needs "));
+  request.mask_image_width = 16385;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
+            "mask image has 16385 x 16384 pixels: at most 268435456"));
+  request.init_image_bytes = 0;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
+            "mask image is given, but no init image that it is laid over"));
+  request = job.request = plan.request;
   request.init_image_height = 16385;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
             "init image has 16384 x 16385 pixels: at most 268435456"));

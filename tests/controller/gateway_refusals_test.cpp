@@ -70,17 +70,18 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
         bytes.push_back(static_cast<char>(number >> shift & 0xff));
     return bytes + std::string(9, 'x');
   };
-  using gateway::wrong_with_init_image;
-  CHECK(wrong_with_init_image(png(1, 1)).empty());
-  CHECK(wrong_with_init_image(png(1 << 14, 1 << 14)).empty());
-  CHECK(wrong_with_init_image(png((1 << 14) + 1, 1 << 14)) ==
+  const auto wrong_with = [](const std::string& bytes) {
+    return gateway::wrong_with_picture("init image", bytes);
+  };
+  CHECK(wrong_with(png(1, 1)).empty());
+  CHECK(wrong_with(png(1 << 14, 1 << 14)).empty());
+  CHECK(wrong_with(png((1 << 14) + 1, 1 << 14)) ==
         "init image has 16385 x 16384 pixels: from 1 to 268435456 are taken");
-  CHECK(
-      wrong_with_init_image(png(0xffffffff, 0xffffffff)).starts_with("init image has 4294967295"));
-  CHECK(wrong_with_init_image(png(0, 7)).starts_with("init image has 0 x 7 pixels"));
-  CHECK(wrong_with_init_image(png(1, 1).substr(0, 32)) == "init image is no PNG file");
-  CHECK(wrong_with_init_image("\xff\xd8\xff") == "init image is no PNG file");
-  CHECK(wrong_with_init_image("") == "init image is no PNG file");
+  CHECK(wrong_with(png(0xffffffff, 0xffffffff)).starts_with("init image has 4294967295"));
+  CHECK(wrong_with(png(0, 7)).starts_with("init image has 0 x 7 pixels"));
+  CHECK(wrong_with(png(1, 1).substr(0, 32)) == "init image is no PNG file");
+  CHECK(wrong_with("\xff\xd8\xff") == "init image is no PNG file");
+  CHECK(wrong_with("") == "init image is no PNG file");
 
   GatewayFixture fixture;
   fixture.gate.open();
@@ -91,12 +92,15 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   options.incarnation = fixture.client->incarnation();
   control::BlobConnection channel(fixture.io, options, own);
   channel.start({}, [](const auto& failure) { FAIL(failure.what); });
-  const auto refusal = [&](const std::string& bytes, std::uint64_t size) {
+  const auto refusal = [&](const std::string& bytes, std::uint64_t size,
+                           const std::string& mask = "") {
     wire::SubmitJob submission;
     submission.job.model = "a";
     submission.job.request.prompts = {"x"};
     submission.job.request.init_image_blob = own.add(bytes);
     submission.job.request.init_image_bytes = size;
+    if (!mask.empty()) submission.job.request.mask_image_blob = own.add(mask);
+    submission.job.request.mask_image_bytes = mask.size();
     std::optional<wire::Failure> failure;
     fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
       failure = reply ? wire::Failure{} : reply.failure();
@@ -109,6 +113,9 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   CHECK(refusal("no picture", 10) == "init image is no PNG file");
   CHECK(refusal(png(1 << 20, 1 << 20), 33) ==
         "init image has 1048576 x 1048576 pixels: from 1 to 268435456 are taken");
+  CHECK(refusal(png(1, 1), 33, "no mask") == "mask image is no PNG file");
+  CHECK(refusal(png(1, 1), 33, png(0, 1)) ==
+        "mask image has 0 x 1 pixels: from 1 to 268435456 are taken");
   CHECK(fixture.blobs.size() == 0);
   CHECK(fixture.table.all().empty());
 

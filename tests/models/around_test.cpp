@@ -10,6 +10,7 @@
 #include "models/dit/pixart.h"
 #include "models/dit/sd3.h"
 #include "models/dit/wan.h"
+#include "models/image/mask.h"
 #include "models/image/png.h"
 #include "models/image/resize_lanczos.h"
 #include "models/lora/lora_weights.h"
@@ -195,10 +196,37 @@ TEST_CASE("a picture is resized to the bit as Pillow does it") {
     CHECK(at::equal(models::resize_lanczos(picture, wanted.size(0), wanted.size(1)), wanted));
     ++sizes;
   }
-  CHECK(sizes == 9);
+  CHECK(sizes == 7);
+  CHECK(at::equal(models::resize_lanczos(picture, 53, 87), picture));
   const auto range = models::to_model_range(picture);
   CHECK(range.sizes() == at::IntArrayRef({1, 3, 53, 87}));
   CHECK(range.min().item<float>() >= -1);
   CHECK(range.max().item<float>() <= 1);
   CHECK_THROWS_AS(models::resize_lanczos(picture, 0, 4), std::invalid_argument);
+}
+
+TEST_CASE("a mask covers the latents that it covers in diffusers' pipelines") {
+  const auto mask = models::decode_png(read_all(kFixtures / "init/mask.png"));
+  int sizes = 0;
+  for (const auto& [name, wanted] :
+       models::load_safetensors(kFixtures / "expected/inpaint.safetensors")) {
+    if (!name.starts_with("mask_")) continue;
+    CAPTURE(name);
+    const auto height = wanted.size(0), width = wanted.size(1);
+    const auto sized = models::resize_lanczos(mask, 8 * height, 8 * width);
+    const auto covered = models::latent_mask(sized, height, width);
+    CHECK(covered.sizes() == at::IntArrayRef({1, 1, height, width}));
+    CHECK(at::equal(covered[0][0], wanted.to(at::kFloat)));
+    CHECK(wanted.any().item<bool>());
+    CHECK_FALSE(wanted.all().item<bool>());
+    ++sizes;
+  }
+  CHECK(sizes == 2);
+  // Half of white is covered; colours count as the eye sees them.
+  for (const auto& [red, green, blue, painted] :
+       {std::tuple{127, 127, 127, 0}, {128, 128, 128, 1}, {255, 0, 255, 0}, {0, 255, 0, 1}}) {
+    const auto pixel = at::tensor({red, green, blue}, at::kByte).expand({8, 8, 3});
+    CHECK(models::latent_mask(pixel, 1, 1).item<int>() == painted);
+  }
+  CHECK_THROWS_AS(models::latent_mask(mask, 7, 4), std::invalid_argument);
 }

@@ -172,10 +172,14 @@ class Paint(FakeTest):
             file.write_bytes(png(16, 16, 1, 1))
             browser.run('document.querySelector("details").open = true')
             browser.find('[name=init_image]').send_keys(str(file))
+            mask = pathlib.Path(folder, 'mask.png')
+            mask.write_bytes(png(8, 8, 1, 1))
+            browser.find('[name=mask_image]').send_keys(str(mask))
             browser.paint('from another', strength='0.5')
             browser.until(browser.has_picture, 'the picture does not come')
             request = self.jobs()[0].request
             self.assertEqual((base64.b64decode(request['init_image']), request['strength']), (file.read_bytes(), 0.5))
+            self.assertEqual(base64.b64decode(request['mask_image']), mask.read_bytes())
 
     def test_a_dropped_picture(self):
         browser = self.browser

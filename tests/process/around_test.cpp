@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/process/support/around.h"
@@ -122,6 +123,10 @@ TEST_CASE("pictures that begin with one are diffusers', at any degrees") {
   equals_diffusers_at_any_degrees("init_image");
 }
 
+TEST_CASE("what a mask keeps and what is painted beside it are diffusers', at any degrees") {
+  equals_diffusers_at_any_degrees("inpaint");
+}
+
 TEST_CASE("families without such a pipeline begin with a picture by the same rules") {
   Reference reference("lora");
   for (const char* name : {"pixart", "hunyuan"}) {
@@ -131,8 +136,11 @@ TEST_CASE("families without such a pipeline begin with a picture by the same rul
     submission.request.init_image = read_all(kFixtures + "init/picture.png");
     submission.request.steps = 8;
     Latents before;
-    for (const double strength : {0.3, 0.9}) {
+    const auto mask = read_all(kFixtures + "init/mask.png");
+    for (const auto& [strength, over] :
+         {std::pair<double, std::string>{0.3, ""}, {0.9, ""}, {0.9, mask}}) {
       submission.request.strength = strength;
+      submission.request.mask_image = over;
       submission.parallelism = {};
       const auto one = shared_cluster().run(submission).latents.value();
       CHECK(range_error(one, plain) > 1e-2);
@@ -236,6 +244,41 @@ TEST_CASE("a picture to begin with is refused where it cannot be one") {
   CHECK(has(png_text(result.pictures[0].png, "parameters"), "Denoising strength: 0.6"));
 }
 
+TEST_CASE("pictures with seeds of their own keep under a mask what each keeps alone") {
+  Reference reference("inpaint");
+  auto submission = submission_of(reference, reference.find("sd15_all_noise"), {.dp = 2});
+  submission.request.strength = 0.6;
+  submission.request.picture_seeds = {5, 9};
+  const auto both = shared_cluster().run(submission).latents.value();
+  submission.parallelism = {};
+  submission.request.images_per_prompt = 1;
+  auto own = both.data.begin();
+  for (const std::uint64_t seed : std::exchange(submission.request.picture_seeds, {})) {
+    submission.request.seed = seed;
+    const auto alone = shared_cluster().run(submission).latents.value();
+    const auto end = own + static_cast<std::ptrdiff_t>(alone.data.size());
+    CHECK(range_error({.shape = alone.shape, .data = {own, end}}, alone) <= kDegreesBound);
+    own = end;
+  }
+  CHECK(own == both.data.end());
+}
+
+TEST_CASE("a mask is refused where it cannot be one") {
+  Reference reference("inpaint");
+  auto submission = submission_of(reference, reference.find("sd15"));
+  const auto mask = submission.request.mask_image;
+  const auto refusal = [&](const std::string& bytes) {
+    submission.request.mask_image = bytes;
+    return shared_cluster().refusal(submission).what;
+  };
+  CHECK(has(refusal("GIF89a"), "mask_image is a GIF file: only PNG is taken"));
+  CHECK(has(refusal(mask.substr(0, mask.size() / 2)), "mask_image is cut off: its IDAT chunk"));
+  submission.request.init_image.clear();
+  CHECK(has(refusal(mask), "mask_image needs init_image"));
+  submission = submission_of(reference, reference.find("sd15"));
+  CHECK(request_of(shared_cluster().run(submission))["mask_image"] == true);
+}
+
 TEST_CASE("kill -9 of a job that began with a picture, before its first boundary and after it") {
   FaultCluster cluster(actors(3));
   Reference reference("init_image");
@@ -243,9 +286,13 @@ TEST_CASE("kill -9 of a job that began with a picture, before its first boundary
   submission.request.loras = {{kFixtures + "lora/sd3.safetensors", 0.5}};
   submission.request.steps = 300;
   submission.request.strength = 0.5;
-  const auto undisturbed = cluster.run(submission);
-  for (const bool early : {true, false}) {
+  const auto mask = read_all(kFixtures + "init/mask.png");
+  for (const auto& [early, over] :
+       {std::pair<bool, std::string>{true, ""}, {false, ""}, {false, mask}}) {
     CAPTURE(early);
+    CAPTURE(over.size());
+    submission.request.mask_image = over;
+    const auto undisturbed = cluster.run(submission);
     std::size_t recoveries = 0;
     // Again, where the job had ended before the blow.
     for (int attempt = 0; attempt < 5 && recoveries == 0; ++attempt) {

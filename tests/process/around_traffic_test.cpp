@@ -8,7 +8,7 @@
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
-// What a picture to begin with and guidance rescale add to the bytes that actors send.
+// What a picture to begin with, its mask and guidance rescale add to the bytes that actors send.
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -30,6 +30,7 @@ TEST_CASE("what a picture to begin with and guidance rescale send is what the pl
                          Way{"distrifusion", 3, {.cfg = 2, .ring = 2, .tp = 2}}}) {
     request.method = way.method;
     request.num_pipeline_patch = way.patches;
+    request.mask_image = way.patches > 1 ? read_all(kFixtures + "init/mask.png") : "";
     submission.parallelism = way.degrees;
     CAPTURE(way.method);
     CAPTURE(name_of(way.degrees));
@@ -82,6 +83,7 @@ TEST_CASE("so it is for a U-Net, in bytes and by layer") {
     for (const int patches : {1, 3}) {
       request.method = patches == 1 ? "exact" : "distrifusion";
       request.num_pipeline_patch = patches;
+      request.mask_image = patches > 1 ? read_all(kFixtures + "init/mask.png") : "";
       submission.parallelism = mix;
       CAPTURE(name_of(mix));
       CAPTURE(patches);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/process/support/around.h"
 #include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/reference.h"
@@ -69,6 +70,10 @@ TEST_CASE(
   refills.request.warmup_steps = 0;
   refills.request.refill_steps = {4};
   jobs.emplace_back("no warm-up, refilled", refills);
+  auto masked = exact({.pp = 2});
+  masked.request.init_image = read_all(kFixtures + "init/picture.png");
+  masked.request.mask_image = read_all(kFixtures + "init/mask.png");
+  jobs.emplace_back("a mask", masked);
   auto preview = exact({.pp = 2});
   preview.request.progress_interval = 5;
   preview.request.progress_content = "preview";

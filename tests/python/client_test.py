@@ -68,11 +68,13 @@ class Arguments(WithServer):
 
     def test_latents_and_images_travel_as_files(self):
         latents = np.arange(6, dtype=np.float64).reshape(1, 1, 2, 3)
-        self.pipe("a cat", latents=latents, image=Image.new("L", (4, 2), 7), strength=0.5)
+        self.pipe("a cat", latents=latents, image=Image.new("L", (4, 2), 7), strength=0.5, mask_image=np.eye(2))
         back = images.latents_from_npy(base64.b64decode(self.request()["init_latents"]))
         self.assertEqual((back.dtype, back.tolist()), (np.float32, latents.tolist()))
         picture = images.to_pil(base64.b64decode(self.request()["init_image"]))
         self.assertEqual((picture.size, picture.getpixel((0, 0))), ((4, 2), (7, 7, 7)))
+        mask = images.to_pil(base64.b64decode(self.request()["mask_image"]))
+        self.assertEqual([mask.getpixel((x, 0)) for x in (0, 1)], [(255, 255, 255), (0, 0, 0)])
         floats = images.to_pil(images.to_png(np.full((1, 2, 4, 3), 0.5)))
         self.assertEqual((floats.size, floats.getpixel((3, 1))), ((4, 2), (128, 128, 128)))
         self.assertEqual(images.to_png(png(1)), png(1))
@@ -112,7 +114,8 @@ class Arguments(WithServer):
     def test_what_cannot_be_said_is_refused_here(self):
         for arguments, message in ((dict(prompt=None), "prompt"),
                                    (dict(prompt="a", output_type="tensor"), "output_type"),
-                                   (dict(prompt="a", image=np.zeros((4, 2))), "shape"),
+                                   (dict(prompt="a", image=np.zeros(4)), "image: an array of shape"),
+                                   (dict(prompt="a", image=np.zeros((4, 2)), mask_image=np.zeros((4, 2, 1))), "mask_image: an array"),
                                    (dict(prompt="a", callback_on_step_end_tensor_inputs=["latents"]), "latents")):
             with self.assertRaisesRegex(ValueError, message):
                 self.pipe(**arguments)

@@ -105,10 +105,12 @@ class Nodes(unittest.TestCase):
         with_loras = self.run_node("TroupeLora", cluster=cluster, path="/loras/a.safetensors", scale=0.5)
         with_loras = self.run_node("TroupeLora", cluster=with_loras, path="/loras/b.safetensors")
         images = self.run_node("TroupeGenerate", cluster=with_loras, prompt="a cat", steps=3, batch_size=2, width=64, seed=5,
-                               image=Tensor(np.ones((1, 2, 4, 3), np.float32)), strength=0.6)
+                               image=Tensor(np.ones((1, 2, 4, 3), np.float32)), mask=Tensor(np.ones((1, 2, 4), np.float32)),
+                               strength=0.6)
         self.assertEqual((images.shape, images.dtype), ((2, 2, 4, 3), np.float32))
         request = self.server.jobs[-1].request
         self.assertTrue(request.pop("init_image"))
+        self.assertTrue(request.pop("mask_image"))
         self.assertEqual(request, {
             "prompts": ["a cat"], "negative_prompt": "", "seed": 5, "steps": 3, "guidance_scale": 4.5, "width": 64,
             "images_per_prompt": 2, "strength": 0.6, "preview_every": 1, "model": "/models/pixart", "pp": 2,

@@ -64,7 +64,7 @@ CASES += [(f"sd15_pndm_{steps}_{strength}", dict(ONE, **PNDM, checkpoint="tiny-s
           for steps, strength in ((6, 1.0), (6, 0.5), (8, 0.9))]
 CASES += [("sd15_rounds", dict(ONE, checkpoint="tiny-sd15", guidance=3.0, strength=0.6, steps=8, sampler="pndm", height=64, width=64, max_sequence_length=77))]
 
-SIZES = [(53, 87), (64, 96), (24, 32), (100, 40), (7, 200), (3, 62), (3, 63), (40, 82), (53, 40)]
+SIZES = [(24, 32), (100, 40), (7, 200), (3, 62), (3, 63), (40, 82), (53, 40)]
 
 
 def make():

@@ -275,7 +275,7 @@ TEST_CASE("what a picture was made with, but does not hold, is to be brought alo
         plain, {{"troupe", json{{"prompt", "a"}, {"steps", 3}, {name, true}}.dump()}});
   };
   CHECK(parameters_of(made_with("none")).at("prompt") == "a");
-  for (const char* name : {"init_image", "init_latents", "prompt_embeds"}) {
+  for (const char* name : {"init_image", "mask_image", "init_latents", "prompt_embeds"}) {
     CAPTURE(name);
     CHECK(wrong_field([&] { parameters_of(made_with(name)); }) == name);
     CHECK(parameters_of(made_with(name), {name}).at("steps") == 3);

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zlib
 
 import httpx
 import openai
@@ -27,6 +28,13 @@ LONG = {"steps": 900, "height": 64, "width": 64}
 def png_size(png):
     assert png[:8] == b"\x89PNG\r\n\x1a\n", png[:16]
     return struct.unpack(">II", png[16:24])
+
+
+def one_pixel(kind, pixel):
+    """A PNG of one pixel; kind 0 is gray, 2 RGB, 6 RGBA."""
+    chunk = lambda name, data: struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, kind, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(b"\0" + pixel)) + chunk(b"IEND", b""))
 
 
 class Gateway:
@@ -121,8 +129,48 @@ class ClientsTest(unittest.TestCase):
             self.openai.images.edit(image=("begin", b"no picture"), prompt="a")
         self.assertEqual(caught.exception.param, "init_image")
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.openai.images.edit(image=("a", fetched.content), mask=("m", fetched.content), prompt="a")
+            self.openai.images.edit(image=("a", fetched.content), mask=("m", b"no mask"), prompt="a")
         self.assertEqual(caught.exception.param, "mask")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.openai.images.edit(image=[("a", fetched.content), ("b", fetched.content)], prompt="a")
+        self.assertEqual(caught.exception.param, "image[]")
+
+    def test_masks(self):
+        """Where nothing is painted, the prompt does not matter."""
+        picture = base64.b64decode(self.openai.images.generate(prompt="a", size="64x64", extra_body=SMALL).data[0].b64_json)
+
+        def edited(prompt, mask):
+            made = self.openai.images.edit(image=("begin", picture), mask=("mask", mask), prompt=prompt, size="64x64",
+                                           extra_body={"steps": "3", "seed": "1"})
+            return made.data[0].b64_json
+
+        def repainted(prompt, mask):
+            return self.http.post("/sdapi/v1/img2img", json={
+                "prompt": prompt, "steps": 3, "width": 64, "height": 64, "seed": 1, "init_images": [picture_text], "mask": mask,
+                "inpainting_fill": 1}).json()["images"][0]
+
+        picture_text = base64.b64encode(picture).decode()
+        pixels = lambda png: self.pixels_of(base64.b64decode(png))
+        kept = pixels(edited("a red circle", one_pixel(6, b"\0\0\0\xff")))
+        self.assertEqual(kept, pixels(edited("a blue square", one_pixel(6, b"\xff\xff\xff\xff"))))
+        self.assertEqual(kept, pixels(edited("a blue square", one_pixel(2, b"\0\0\0"))))
+        self.assertEqual(kept, pixels(repainted("a blue square", base64.b64encode(one_pixel(0, b"\0")).decode())))
+        painted = pixels(edited("a red circle", one_pixel(6, b"\0\0\0\0")))
+        self.assertNotEqual(painted, kept)
+        self.assertEqual(painted, pixels(edited("a red circle", one_pixel(0, b"\xff"))))
+        refused = self.http.post("/sdapi/v1/img2img", json={"prompt": "a", "init_images": [picture_text], "mask": picture_text,
+                                                            "inpainting_mask_invert": 1})
+        self.assertEqual(refused.json()["error"]["param"], "inpainting_mask_invert")
+
+    @staticmethod
+    def pixels_of(png):
+        """Of a PNG of ours: what its parameters say differs."""
+        pixels, at = b"", 8
+        while at < len(png):
+            size, name = struct.unpack(">I4s", png[at:at + 8])
+            pixels += png[at + 8:at + 8 + size] if name == b"IDAT" else b""
+            at += size + 12
+        return pixels
 
     def test_report_timeline_latents_logs_parameters(self):
         body = {"prompt": "a house", "height": 64, "width": 64, "steps": 4, "seed": 11, "guidance_scale": 3.5, "want_latents": True}

@@ -11,7 +11,7 @@ bool is_of_its_own(const RequestField& field) {
 }
 
 nlohmann::json recorded(const nlohmann::json& record, const std::set<std::string>& brought) {
-  for (const std::string name : {"init_image", "init_latents", "prompt_embeds"})
+  for (const std::string name : {"init_image", "mask_image", "init_latents", "prompt_embeds"})
     if (record.value(name, false) && !brought.contains(name)) throw MissingInput(name);
   nlohmann::json request = nlohmann::json::object();
   const auto copy = [&](const std::string& from, const std::string& to) {

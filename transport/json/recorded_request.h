@@ -18,7 +18,7 @@ struct MissingInput : std::runtime_error {
       : std::runtime_error("the picture was made with " + field +
                            ", which it does not hold: give it, too"),
         field(field) {}
-  std::string field;  // init_image | init_latents | prompt_embeds
+  std::string field;  // init_image | mask_image | init_latents | prompt_embeds
 };
 
 /// The request that made a picture, of the texts of its PNG, the one among them that request_json

@@ -89,6 +89,7 @@ struct JobOptions {
   std::string_view model = "--model";
   std::string_view init_latents = "--init-latents";
   std::string_view init_image = "--init-image";
+  std::string_view mask_image = "--mask";
   std::string_view automatic = "--parallel";  // auto
   std::string_view priority = "--priority";
   std::string_view elastic = "--elastic";

@@ -85,6 +85,7 @@ class SubmitVerb : public Verb {
       return !option.empty() && app_->count(option) > 0;
     };
     const std::map<std::string, std::string> inputs = {{"init_image", "--init-image"},
+                                                       {"mask_image", "--mask"},
                                                        {"init_latents", "--init-latents"},
                                                        {"prompt_embeds", "--prompt-embeds"}};
     std::set<std::string> brought;

@@ -14,6 +14,8 @@ Submission submission_of(Reference& reference, const nlohmann::json& of, Paralle
     request.init_image = read_all(kFixtures + of.at("init_image").get<std::string>());
     request.strength = of.at("strength");
   }
+  if (of.contains("mask_image"))
+    request.mask_image = read_all(kFixtures + of.at("mask_image").get<std::string>());
   request.sampler = of.value("sampler", "");
   request.guidance_rescale = of.value("guidance_rescale", 0.0);
   return out;

@@ -143,6 +143,8 @@ export class RequestForm {
     return element('details', {}, element('summary', {}, 'More options'), element('div', {class: 'fields'}, controls,
       labelled('init_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
         {label: 'Begin with a picture', wide: true}),
+      labelled('mask_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
+        {label: 'Paint only where this one is white', wide: true}),
       labelled('strength', controlOf(this.fields.get('strength')),
         {label: 'How much of it is made anew', hint: 'Above 0, up to 1'})));
   }
@@ -183,7 +185,8 @@ export class RequestForm {
       this.get(name).closest('.field').hidden = method === 'exact';
     for (const name of ['width', 'height'])
       this.get(name).closest('.field').hidden = this.get('size').value !== 'other';
-    this.get('strength').closest('.field').hidden = this.get('init_image').files.length === 0;
+    for (const name of ['mask_image', 'strength'])
+      this.get(name).closest('.field').hidden = this.get('init_image').files.length === 0;
     this.byHand.hidden = this.get('sharing').value !== 'hand';
   }
 
@@ -203,6 +206,8 @@ export class RequestForm {
     request.seed = this.seed();
     const [image] = this.get('init_image').files;
     if (image) request.init_image = await base64Of(image);
+    const [mask] = this.get('mask_image').files;
+    if (image && mask) request.mask_image = await base64Of(mask);
     if (this.get('sharing').value === 'auto') request.parallel = 'auto';
     // About twenty previews, however many steps there are.
     request.preview_every = Math.ceil((request.steps ?? this.fields.get('steps').default ?? 20) / 20);
