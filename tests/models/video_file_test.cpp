@@ -367,8 +367,7 @@ TEST_CASE("an animation whose frames would take far more memory than its file is
   for (std::uint32_t state = 1; text.size() < (8u << 20);)
     text += static_cast<char>('!' + ((state = state * 1103515245 + 12345) >> 16) % 90);
   const auto clip_of_frames = [&](int frames) {
-    return join_frames(std::vector<std::string>(frames, clip_frame(0)),
-                               {{"parameters", text}}, 16);
+    return join_frames(std::vector<std::string>(frames, clip_frame(0)), {{"parameters", text}}, 16);
   };
   CHECK(split_frames(clip_of_frames(3)).size() == 3);
   CHECK_THROWS_WITH(split_frames(clip_of_frames(60)), doctest::Contains("too many frames"));

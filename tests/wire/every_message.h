@@ -10,9 +10,9 @@
 #include "transport/wire/done.h"
 #include "transport/wire/host_messages.h"
 #include "transport/wire/inspect_messages.h"
+#include "transport/wire/plugin_messages.h"
 #include "transport/wire/session.h"
 #include "transport/wire/tensor_messages.h"
-#include "transport/wire/plugin_messages.h"
 #include "transport/wire/user_messages.h"
 
 /// Every message that goes over the wire, for tests that must not forget one. `every_message_test`
