@@ -29,11 +29,11 @@ foreach(source IN LISTS fuzzed_text)
     list(REMOVE_ITEM fuzzed_text ${source})
   endif()
 endforeach()
-add_library(troupe_fuzzed STATIC ${fuzzed_text} models/image/frames.cpp models/image/png_text.cpp client/cli/files.cpp client/cli/latents_file.cpp client/cli/prompt_embeds_file.cpp
-  web/api_error.cpp web/base64.cpp web/caller.cpp web/calls.cpp web/fields.cpp web/http_message.cpp web/latents_npy.cpp web/multipart.cpp web/pictures.cpp web/webm.cpp
+add_library(troupe_fuzzed STATIC ${fuzzed_text} models/image/clip_file.cpp models/image/clip_frame.cpp models/image/frames.cpp models/image/mp4.cpp models/image/png_text.cpp models/image/webm.cpp client/cli/files.cpp client/cli/latents_file.cpp client/cli/prompt_embeds_file.cpp
+  web/api_error.cpp web/base64.cpp web/caller.cpp web/calls.cpp web/fields.cpp web/http_message.cpp web/latents_npy.cpp web/multipart.cpp web/pictures.cpp
   transport/tensor/fd.cpp transport/tensor/handshake.cpp transport/tensor/rendezvous.cpp)
 target_include_directories(troupe_fuzzed PUBLIC client/include)
 target_link_libraries(troupe_fuzzed PUBLIC troupe::spec troupe::wire troupe::request_json troupe::control troupe_asio
-  troupe_sodium troupe_sentencepiece PkgConfig::Pcre2 PkgConfig::Utf8proc ZLIB::ZLIB PNG::PNG JPEG::JPEG PkgConfig::WebP PkgConfig::Vpx PkgConfig::Matroska CLI11::CLI11 nlohmann_json::nlohmann_json
+  troupe_sodium troupe_sentencepiece PkgConfig::Pcre2 PkgConfig::Utf8proc ZLIB::ZLIB PNG::PNG JPEG::JPEG PkgConfig::WebP PkgConfig::Vpx PkgConfig::Matroska PkgConfig::OpenH264 CLI11::CLI11 nlohmann_json::nlohmann_json
   PRIVATE troupe_flags)
 add_subdirectory(tests/fuzz)

@@ -59,7 +59,13 @@ void read_kind(Fields& fields, PictureKind& kind) {
 }  // namespace
 
 std::string media_type_of(PictureFormat format) {
-  return (format == PictureFormat::webm ? "video/" : "image/") + to_string(format);
+  return (clip_format(format) ? "video/" : "image/") + to_string(format);
+}
+
+std::optional<models::ClipFormat> clip_format(PictureFormat format) {
+  if (format == PictureFormat::webm) return models::ClipFormat::webm;
+  if (format == PictureFormat::mp4) return models::ClipFormat::mp4;
+  return std::nullopt;
 }
 
 PictureFormat picture_format(const std::string& field, const std::string& name) {
@@ -216,8 +222,9 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   request.images_per_prompt = static_cast<int>(n.value_or(1));
   read_size(fields, request);
   read_kind(fields, call.kind);
-  if (call.kind.format == PictureFormat::webm)
-    throw bad_field("output_format", "is webm, which is for clips: /v1/videos");
+  if (clip_format(call.kind.format))
+    throw bad_field("output_format",
+                    "is " + to_string(call.kind.format) + ", which is for clips: /v1/videos");
   call.url = fields.choice("response_format", {"url", "b64_json"}).value_or("b64_json") == "url";
   call.stream = fields.flag("stream").value_or(false);
   call.partial_images = static_cast<int>(fields.whole("partial_images", 0, 3).value_or(0));

@@ -3,28 +3,31 @@
 #include <string>
 
 #include "base/choice.h"
+#include "models/image/clip_file.h"
 #include "troupe/client.h"
 #include "web/fields.h"
 
 namespace troupe {
 
 namespace web {
-enum class PictureFormat { png, jpeg, webp, webm };
+enum class PictureFormat { png, jpeg, webp, webm, mp4 };
 }
 template <>
 inline constexpr auto kNamesOf<web::PictureFormat> =
-    std::to_array<std::string_view>({"png", "jpeg", "webp", "webm"});
+    std::to_array<std::string_view>({"png", "jpeg", "webp", "webm", "mp4"});
 
 }  // namespace troupe
 
 namespace troupe::web {
 
-/// What a picture's file is; webm is of clips.
+/// What a picture's file is; webm and mp4 are of clips.
 struct PictureKind {
   PictureFormat format = PictureFormat::png;
   int quality = 90;  // of all but png, 1 to 100; 100 = webp without loss
 };
 std::string media_type_of(PictureFormat format);
+/// Of a video file.
+std::optional<models::ClipFormat> clip_format(PictureFormat format);
 /// Throws ApiError naming `field` for what is none.
 PictureFormat picture_format(const std::string& field, const std::string& name);
 

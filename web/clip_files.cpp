@@ -30,8 +30,8 @@ void ClipFiles::make(const Key& key, std::shared_ptr<const JobResult> result, Th
   const bool begun = workers_.post([this, key, result = std::move(result)] {
     const auto file = std::make_shared<std::optional<Result<std::string>>>();
     try {
-      file->emplace(
-          encode_(result->pictures.at(key.picture).png, key.quality, ending_.get_token()));
+      file->emplace(encode_(result->pictures.at(key.picture).png, key.format, key.quality,
+                            ending_.get_token()));
     } catch (const std::exception& error) {
       file->emplace(Error{"failed", error.what()});
     }

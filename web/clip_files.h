@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "models/image/clip_file.h"
 #include "troupe/client.h"
 #include "web/workers.h"
 
@@ -29,11 +30,13 @@ class ClipFiles {
   struct Key {
     std::string job;  // its id
     std::size_t picture = 0;
-    int quality = 90;
+    models::ClipFormat format = models::ClipFormat::mp4;
+    int quality = models::kClipQuality;
     auto operator<=>(const Key&) const = default;
   };
   using File = std::shared_ptr<const std::string>;
-  using Encode = std::function<std::string(std::string_view png, int quality, std::stop_token)>;
+  using Encode = std::function<std::string(std::string_view png, models::ClipFormat, int quality,
+                                           std::stop_token)>;
   using Then = std::function<void(Result<File>)>;
 
   ClipFiles(boost::asio::io_context& io, Limits limits, Encode encode);

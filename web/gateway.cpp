@@ -18,7 +18,6 @@
 #include "web/http_metrics.h"
 #include "web/page_files.h"
 #include "web/server.h"
-#include "web/webm.h"
 
 namespace troupe::web {
 namespace {
@@ -256,7 +255,7 @@ class Gateway::Impl {
   bool loopback_ = false;
   std::string url_;
   boost::asio::io_context io_{1};
-  ClipFiles clips_{io_, {}, webm_file};
+  ClipFiles clips_{io_, {}, models::clip_file};
   Router router_;
   std::optional<JobService> service_;
   std::optional<Api> api_;

@@ -5,9 +5,9 @@
 
 #include "base/format.h"
 #include "base/xxh64.h"
+#include "models/image/clip_file.h"
 #include "models/image/png_bytes.h"
 #include "web/api_error.h"
-#include "web/webm.h"
 
 namespace troupe::web {
 namespace {
@@ -48,7 +48,7 @@ nlohmann::json to_json(const Job& job) {
       const auto size = models::png_size(job.result->pictures[i].png);
       picture["width"] = size.width;
       picture["height"] = size.height;
-      if (const int frames = clip_of(job.result->pictures[i].png).frames; frames > 1)
+      if (const int frames = models::clip_of(job.result->pictures[i].png).frames; frames > 1)
         picture["frames"] = frames;
     }
     pictures.push_back(std::move(picture));

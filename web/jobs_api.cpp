@@ -227,11 +227,11 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
   if (!job->ended())
     throw ApiError(409, "not_ended",
                    "job " + job->id + " has no pictures yet: it is " + to_string(job->state));
-  const bool is_clip = kind.format == PictureFormat::webm;
-  const ClipFiles::Key key{job->id, number, kind.quality};
-  if (const auto file = is_clip ? api.clips.find(key) : nullptr)
+  const auto clip = clip_format(kind.format);
+  const ClipFiles::Key key{job->id, number, clip.value_or(models::ClipFormat::apng), kind.quality};
+  if (const auto file = clip ? api.clips.find(key) : nullptr)
     return send_file(reply, kind.format, *file);
-  api.service.with_result(job, [&api, job, reply, kind, number, is_clip, key](const auto& result) {
+  api.service.with_result(job, [&api, job, reply, kind, number, clip, key](const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));
     const auto kept = result.value();
     if (number >= kept->pictures.size()) {
@@ -239,9 +239,9 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
                                   fmt::format("job {} has {} pictures, numbered from 0", job->id,
                                               kept->pictures.size())});
     }
-    if (is_clip) {
-      return api.clips.make(key, kept, [reply](const Result<ClipFiles::File>& file) {
-        if (file) return send_file(reply, PictureFormat::webm, *file.value());
+    if (clip) {
+      return api.clips.make(key, kept, [reply, kind](const Result<ClipFiles::File>& file) {
+        if (file) return send_file(reply, kind.format, *file.value());
         const bool full = file.error().code == "overloaded";
         answer_error(reply, full ? ApiError(503, "overloaded", file.error().what)
                                  : to_api_error(file.error()));

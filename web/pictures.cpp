@@ -13,7 +13,6 @@
 
 #include "base/format.h"
 #include "models/image/png_bytes.h"
-#include "web/webm.h"
 
 #include <jpeglib.h>  // needs <cstdio> before it
 
@@ -241,7 +240,8 @@ std::string npy_file(const Latents& latents) {
 
 std::string picture_file(std::string_view png, const PictureKind& kind) {
   if (kind.format == PictureFormat::png) return std::string(png);
-  if (kind.format == PictureFormat::webm) return webm_file(png, kind.quality);
+  if (const auto clip = clip_format(kind.format))
+    return models::clip_file(png, *clip, kind.quality);
   const Pixels pixels = read_png(png);
   return kind.format == PictureFormat::jpeg ? jpeg_file(pixels, kind.quality)
                                             : webp_file(pixels, kind.quality);

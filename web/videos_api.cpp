@@ -2,7 +2,7 @@
 #include "models/image/png_bytes.h"
 #include "web/api.h"
 
-/// OpenAI's videos, as WebM, or in a format that is asked for.
+/// OpenAI's videos, as MP4, or in a format that is asked for.
 namespace troupe::web {
 namespace {
 
@@ -98,7 +98,7 @@ void add_videos_routes(Api& api) {
   });
   add("DELETE", "/v1/videos/{}", remove);
   add("GET", "/v1/videos/{}/content", [](Api& api, const auto& request, const auto& reply) {
-    const PictureKind kind = asked_kind({.format = PictureFormat::webm}, *request);
+    const PictureKind kind = asked_kind({.format = PictureFormat::mp4}, *request);
     send_picture(api, video_of(api, *request), 0, kind, reply);
   });
 }

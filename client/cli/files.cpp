@@ -69,6 +69,14 @@ bool is_no_file(const std::string& path) {
   return fs::is_other(path, error);
 }
 
+/// ".png" of "A.PNG"; "" of a name without one.
+std::string lower_extension(const std::string& path) {
+  std::string extension = fs::path(path).extension().string();
+  for (char& c : extension)
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return extension;
+}
+
 }  // namespace
 
 void write_file(const std::string& path, std::string_view bytes) {
@@ -122,15 +130,19 @@ std::string absolute_path(const std::string& path) {
 void check_extension(const std::string& option, const std::string& path,
                      const std::string& wanted) {
   if (path == "-") throw UsageError(option + " -: only --output goes to standard output");
-  std::string extension = fs::path(path).extension().string();
-  for (char& c : extension)
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string extension = lower_extension(path);
   if (extension.empty() || extension == wanted) return;
   throw UsageError(option + " \"" + path + "\": only " + wanted + " is written, not " + extension);
 }
 
 bool is_latents_name(const std::string& path) {
   return fs::path(path).extension() == ".safetensors";
+}
+
+std::optional<models::ClipFormat> clip_format(const std::string& path) {
+  const std::string extension = lower_extension(path);
+  if (extension.empty() || extension == ".png") return models::ClipFormat::apng;
+  return parse_choice<models::ClipFormat>(extension.substr(1));
 }
 
 std::vector<std::string> picture_paths(const std::string& pattern, int count) {
@@ -140,12 +152,11 @@ std::vector<std::string> picture_paths(const std::string& pattern, int count) {
   if (fs::is_directory(path, ignored))
     throw UsageError("--output \"" + pattern + "\": it is a folder");
   if (path.extension().empty()) path += ".png";
-  if (path.extension() != ".png" && path.extension() != ".PNG" && path.extension() != ".apng") {
-    throw UsageError(
-        "--output \"" + pattern +
-        "\": only .png is written, .safetensors of latents, and .apng or a folder (DIR/) of a "
-        "video, not " +
-        path.extension().string());
+  if (!clip_format(path)) {
+    throw UsageError("--output \"" + pattern +
+                     "\": only .png is written, .safetensors of latents, and .apng, .webm, .mp4 or "
+                     "a folder (DIR/) of a video, not " +
+                     path.extension().string());
   }
   std::string text = path.string();
   std::size_t slot = text.find("{}");

@@ -1,7 +1,10 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "models/image/clip_file.h"
 
 namespace troupe::cli {
 
@@ -29,6 +32,10 @@ void check_extension(const std::string& option, const std::string& path, const s
 
 /// The name says that latents are to be written, not pictures: x.safetensors.
 bool is_latents_name(const std::string& path);
+
+/// What a picture's or a video's file of that name is: of .png and of no ending an apng. Nothing
+/// for another ending.
+std::optional<models::ClipFormat> clip_format(const std::string& path);
 
 /// Where `count` pictures go: `out.png` itself for one; `out-0.png`, `out-1.png`, … for several;
 /// where the pattern has `{}`, the number stands there. `.png` is added when missing. Throws

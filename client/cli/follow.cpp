@@ -26,6 +26,7 @@
 #include "client/cli/show_picture.h"
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"
+#include "models/image/clip_file.h"
 #include "models/image/frames.h"
 #include "models/spec/model_spec.h"
 
@@ -145,6 +146,17 @@ class ResultFiles {
     }
     return path;
   }
+  /// `png` as what the name says; as it is to standard output.
+  std::string write_clip(const std::string& path, const std::string& png) {
+    const auto format = clip_format(path).value_or(models::ClipFormat::apng);
+    std::string clip;
+    try {
+      clip = models::clip_file(png, format);
+    } catch (const std::runtime_error& error) {
+      return note(path + ": " + error.what(), keep("clip.apng", png));
+    }
+    return write(path, clip);
+  }
   std::vector<std::string> write_folder(const std::string& folder,
                                         const std::vector<std::vector<std::string>>& pictures) {
     try {
@@ -222,11 +234,12 @@ std::vector<std::string> write_pictures(const JobResult& result, const ResultOpt
     const std::string path = named ? options.output : kDefaultLatents;
     return {files.write(path, latents_file_bytes(*result.latents))};
   }
-  if (options.frames_per_second && !options.makes_video && !has_frames(result)) {
+  if (const auto option = video_option(options);
+      !option.empty() && !options.makes_video && !has_frames(result)) {
     give_up("bad_request",
             fmt::format(
-                "--fps is for videos, and {} made {}; `troupe wait {}` without it writes the file",
-                name, result.pictures.size() == 1 ? "a picture" : "pictures", result.job));
+                "{} is for videos, and {} made {}; `troupe wait {}` without it writes the file",
+                option, name, result.pictures.size() == 1 ? "a picture" : "pictures", result.job));
   }
   if (is_folder_name(options.output)) {
     std::vector<std::vector<std::string>> frames;
@@ -245,8 +258,8 @@ std::vector<std::string> write_pictures(const JobResult& result, const ResultOpt
   const int speed = options.frames_per_second.value_or(models::kFramesPerSecond);
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const std::string& png = result.pictures[i].png;
-    paths[i] = files.write(paths[i],
-                           speed == models::kFramesPerSecond ? png : models::at_speed(png, speed));
+    paths[i] = files.write_clip(
+        paths[i], speed == models::kFramesPerSecond ? png : models::at_speed(png, speed));
   }
   return paths;
 }
@@ -332,9 +345,9 @@ void tell_files(const std::vector<std::string>& paths, const nlohmann::json& rep
 void add_result_options(CLI::App& app, ResultOptions& options) {
   const std::string group = "Result";
   app.add_option("-o,--output", options.output,
-                 "Picture file, replaced if it is there; a video becomes an animated PNG. Several "
-                 "pictures become "
-                 "NAME-0.png, NAME-1.png, …, or the number stands where the name has {}. With "
+                 "Picture file, replaced if it is there; a video becomes an animated PNG, or "
+                 "what F.mp4 or F.webm says. Several pictures become NAME-0.png, NAME-1.png, …, or "
+                 "the number stands where the name has {}. With "
                  "DIR/ a folder, made if need be: 0000.png of a picture, of a video a PNG a frame. "
                  "F.safetensors: the final latents instead, and nothing is decoded. -: standard "
                  "output")
@@ -428,15 +441,22 @@ void check_outputs(const ResultOptions& options, int pictures, Report wanted) {
   check_writable("--preview", options.preview);
 }
 
-void check_speed(ResultOptions& options, const std::string& model) {
-  if (!options.frames_per_second || model.empty()) return;
+std::string video_option(const ResultOptions& options) {
+  if (options.frames_per_second) return "--fps";
+  const auto format = clip_format(options.output);
+  return format && *format != models::ClipFormat::apng ? "--output " + options.output : "";
+}
+
+void check_video(ResultOptions& options, const std::string& model) {
+  const std::string option = video_option(options);
+  if (option.empty() || model.empty()) return;
   try {
     options.makes_video = spec::read_model_spec(model).makes_videos();
   } catch (const std::exception&) {
     return;  // the controller says what is wrong with it, or has another folder of that name
   }
   if (!options.makes_video)
-    give_up("bad_request", "--fps is for videos: " + model + " makes pictures");
+    give_up("bad_request", option + " is for videos: " + model + " makes pictures");
 }
 
 std::uint64_t hand_in(Client& client, const Submission& submission) {

@@ -50,9 +50,13 @@ void check_names(const ResultOptions& options);
 /// folder. `wanted` has standard output for itself unless it is text.
 void check_outputs(const ResultOptions& options, int pictures, Report wanted);
 
-/// `--fps` is for videos: throws CommandError where the folder `model` can be read here and makes
-/// pictures. Where it cannot, the result will tell.
-void check_speed(ResultOptions& options, const std::string& model);
+/// What is given and is for videos alone: `--fps`, or `--output` of a video file. "" where nothing
+/// is.
+std::string video_option(const ResultOptions& options);
+
+/// Throws CommandError where there is such an option, and the folder `model` can be read here and
+/// makes pictures. Where it cannot be read, the result will tell.
+void check_video(ResultOptions& options, const std::string& model);
 
 /// Hands a job in that nobody follows: warnings about it, as it is accepted, go to standard error.
 /// Answers with its number. Throws CommandError.

@@ -73,9 +73,10 @@ void submit(Session& session, const Words& words) {
   Submission submission = cli::make_submission(line.request);
   submission.detached = true;
   cli::ask_for_results(line.results, submission.request);
-  if (line.results.frames_per_second) {
-    if (!writes) throw UsageError("--fps needs --output: else no file is written");
-    cli::check_speed(line.results, submission.model.empty() ? take(session.client().status()).model
+  if (line.results.frames_per_second && !writes)
+    throw UsageError("--fps needs --output: else no file is written");
+  if (!cli::video_option(line.results).empty()) {
+    cli::check_video(line.results, submission.model.empty() ? take(session.client().status()).model
                                                             : submission.model);
   }
   if (writes) {

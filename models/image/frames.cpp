@@ -6,6 +6,7 @@
 #include <functional>
 #include <stdexcept>
 
+#include "base/big_endian.h"
 #include "models/image/png_bytes.h"
 
 namespace troupe::models {
@@ -20,20 +21,12 @@ constexpr std::size_t kMostHeads = std::size_t{1} << 28;
   throw std::runtime_error("[frames] " + why);
 }
 
-std::string bytes_of(std::uint32_t value, int count) {
-  std::string out;
-  for (int shift = 8 * (count - 1); shift >= 0; shift -= 8)
-    out += static_cast<char>(value >> shift & 0xff);
-  return out;
-}
-
 void append_chunk(std::string& out, std::string_view type, std::string_view data) {
   const std::size_t begin = out.size() + 4;
-  out += bytes_of(static_cast<std::uint32_t>(data.size()), 4);
+  out += big_endian(data.size(), 4);
   out.append(type).append(data);
   const auto* body = reinterpret_cast<const Bytef*>(out.data() + begin);
-  out +=
-      bytes_of(static_cast<std::uint32_t>(crc32(0, body, static_cast<uInt>(data.size() + 4))), 4);
+  out += big_endian(crc32(0, body, static_cast<uInt>(data.size() + 4)), 4);
 }
 
 /// The chunks in order, the end chunk not among them.
@@ -43,9 +36,10 @@ void each_chunk(std::string_view png, const std::function<void(const PngChunk&)>
 }
 
 std::string control(std::uint32_t sequence, const PngSize& size, int frames_per_second) {
-  std::string data = bytes_of(sequence, 4) + bytes_of(size.width, 4) + bytes_of(size.height, 4);
-  data += bytes_of(0, 4) + bytes_of(0, 4);  // where it stands
-  data += bytes_of(1, 2) + bytes_of(static_cast<std::uint32_t>(frames_per_second), 2);
+  std::string data =
+      big_endian(sequence, 4) + big_endian(size.width, 4) + big_endian(size.height, 4);
+  data += big_endian(0, 4) + big_endian(0, 4);  // where it stands
+  data += big_endian(1, 2) + big_endian(static_cast<std::uint32_t>(frames_per_second), 2);
   return data + std::string(2, '\0');  // it stays, and covers what was there
 }
 
@@ -73,12 +67,12 @@ std::string join_frames(const std::vector<std::string>& pngs, const PngText& tex
       }
       if (!begun) {
         const auto count = static_cast<std::uint32_t>(pngs.size());
-        if (i == 0) append_chunk(out, "acTL", bytes_of(count, 4) + bytes_of(0, 4));
+        if (i == 0) append_chunk(out, "acTL", big_endian(count, 4) + big_endian(0, 4));
         append_chunk(out, "fcTL", control(sequence++, size, frames_per_second));
         begun = true;
       }
       if (i == 0) return append_chunk(out, "IDAT", chunk.data);
-      append_chunk(out, "fdAT", bytes_of(sequence++, 4) + std::string(chunk.data));
+      append_chunk(out, "fdAT", big_endian(sequence++, 4) + std::string(chunk.data));
     });
     if (!begun) throw std::invalid_argument("[frames] frame " + std::to_string(i) + " is empty");
   }
@@ -124,7 +118,7 @@ std::string at_speed(std::string_view png, int frames_per_second) {
       return append_chunk(out, chunk.type, chunk.data);
     std::string data(chunk.data);
     data.replace(kDelayAt, 4,
-                 bytes_of(1, 2) + bytes_of(static_cast<std::uint32_t>(frames_per_second), 2));
+                 big_endian(1, 2) + big_endian(static_cast<std::uint32_t>(frames_per_second), 2));
     append_chunk(out, chunk.type, data);
   });
   append_chunk(out, "IEND", {});

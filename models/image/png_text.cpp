@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "base/big_endian.h"
 #include "base/utf8.h"
 #include "models/image/png_bytes.h"
 
@@ -20,14 +21,6 @@ constexpr size_t kMaxInflated = size_t{16} << 20;
 
 [[noreturn]] void too_long() {
   fail("texts of more than " + std::to_string(kMaxInflated >> 20U) + " MiB");
-}
-
-std::string big_endian(std::uint32_t value) {
-  std::string out;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    out += static_cast<char>(value >> shift & 0xff);
-  }
-  return out;
 }
 
 std::uint32_t checksum(std::string_view bytes) {
@@ -114,8 +107,7 @@ std::string text_chunk(const std::string& keyword, const std::string& text) {
   const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return c > 0; });
   const std::string body = ascii ? "tEXt" + keyword + '\0' + text
                                  : "iTXt" + keyword + std::string("\0\0\0\0\0", 5) + text;
-  return big_endian(static_cast<std::uint32_t>(body.size() - 4)) + body +
-         big_endian(checksum(body));
+  return big_endian(body.size() - 4, 4) + body + big_endian(checksum(body), 4);
 }
 
 }  // namespace

@@ -157,21 +157,22 @@ class Job:
             raise JobCancelledError(self.info.cause or f"job {self.id} was cancelled", self)
 
     def pictures(self, timeout: Optional[float] = None) -> List[bytes]:
-        """Waits for the end; each picture as a PNG file's bytes, prompt by prompt, of videos frame by frame."""
+        """Waits for the end; each picture as a PNG file's bytes, prompt by prompt; a video is an animated PNG."""
         self.wait(timeout)
         self.raise_for_state()
         return [self.picture(number) for number in range(len(self.info.pictures))]
 
     def picture(self, number: int, format: str = "png", quality: Optional[int] = None) -> bytes:
-        """A file's bytes: `format` is png (with the picture's parameters), jpeg or webp; `quality` is 1 to 100."""
+        """A file's bytes: `format` is png (with the picture's parameters), jpeg or webp, of a video also mp4 or webm; `quality`
+        is 1 to 100."""
         query = {"format": format, **({} if quality is None else {"quality": quality})}
         return self._client.get_bytes(f"{self._path}/pictures/{number}?{urllib.parse.urlencode(query)}")
 
     def result(self, output_type: str = "pil", timeout: Optional[float] = None) -> Any:
-        """Waits for the end and returns the pictures.
+        """Waits for the end and returns the pictures, of videos frame by frame.
 
         `output_type`: "pil" (a list of images), "np" (float32 [n, height, width, 3] from 0 to 1), "png" (a list of
-        files' bytes) or "latent" (float32 [n, channels, h, w], of a job that was submitted for it).
+        files' bytes, one of each video) or "latent" (float32 [n, channels, h, w], of a job that was submitted for it).
         """
         check_output_type(output_type)
         if output_type == "latent":
@@ -181,7 +182,7 @@ class Job:
         pngs = self.pictures(timeout)
         if output_type == "png":
             return pngs
-        return images.to_numpy(pngs) if output_type == "np" else [images.to_pil(png) for png in pngs]
+        return images.to_numpy(pngs) if output_type == "np" else images.frames(pngs)
 
     def latents(self) -> Any:
         """Final latents before the VAE, of a job that was submitted with `want_latents`: numpy, float32."""

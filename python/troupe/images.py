@@ -20,11 +20,23 @@ def to_pil(png: bytes, what: str = 'output_type="pil"') -> Any:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
+def frames(pngs: Sequence[bytes], what: str = 'output_type="pil"') -> List[Any]:
+    """PIL images, in RGB: of each file all frames, one after another; a picture is its only frame."""
+    pil = _needs("PIL.Image", "pillow", what)
+    found = []
+    for png in pngs:
+        image = pil.open(io.BytesIO(png))
+        for number in range(getattr(image, "n_frames", 1)):
+            image.seek(number)
+            found.append(image.convert("RGB"))
+    return found
+
+
 def to_numpy(pngs: Sequence[bytes]) -> Any:
-    """float32 [n, height, width, 3] from 0 to 1, as diffusers' output_type="np"."""
+    """float32 [frames, height, width, 3] from 0 to 1, as diffusers' output_type="np"."""
     what = 'output_type="np"'
     numpy = _needs("numpy", "numpy", what)
-    return numpy.stack([numpy.asarray(to_pil(png, what), dtype=numpy.float32) / 255 for png in pngs])
+    return numpy.stack([numpy.asarray(image, dtype=numpy.float32) / 255 for image in frames(pngs, what)])
 
 
 def to_png(image: Any, what: str = "image") -> bytes:

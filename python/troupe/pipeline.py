@@ -124,7 +124,7 @@ class TroupePipeline:
         self._follow(job, callback_on_step_end, wanted, timeout)
         done = job.result(output_type)
         asked = len(request["prompts"]) * request.get("images_per_prompt", 1)
-        videos = asked if len(job.info.pictures) > asked else 0
+        videos = asked if len(done) > asked else 0
         output = TroupePipelineOutput(done, job, request["seed"] if "seed" in request else request["picture_seeds"],
                                        videos)
         return output if return_dict else output.to_tuple()

@@ -6,7 +6,7 @@ packages=(
   python3:python3
   libzmq3-dev:zmq.h libsodium-dev:sodium.h cppzmq-dev:zmq.hpp libcereal-dev:cereal/cereal.hpp
   libboost-dev:boost/beast.hpp nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp
-  libsentencepiece-dev:sentencepiece_processor.h libpcre2-dev:pcre2.h libutf8proc-dev:utf8proc.h libxxhash-dev:xxhash.h libfmt-dev:fmt/format.h libpng-dev:png.h libjpeg-dev:jpeglib.h libwebp-dev:webp/encode.h libvpx-dev:vpx/vpx_encoder.h libmatroska-dev:matroska/KaxSegment.h libssl-dev:openssl/ssl.h libedit-dev:histedit.h
+  libsentencepiece-dev:sentencepiece_processor.h libpcre2-dev:pcre2.h libutf8proc-dev:utf8proc.h libxxhash-dev:xxhash.h libfmt-dev:fmt/format.h libpng-dev:png.h libjpeg-dev:jpeglib.h libwebp-dev:webp/encode.h libvpx-dev:vpx/vpx_encoder.h libmatroska-dev:matroska/KaxSegment.h libopenh264-dev:wels/codec_api.h libssl-dev:openssl/ssl.h libedit-dev:histedit.h
   libsqlite3-dev:sqlite3.h doctest-dev:doctest/doctest.h librapidcheck-dev:rapidcheck.h
 )
 

@@ -6,12 +6,15 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/big_endian.h"
 #include "base/read_file.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
+#include "models/image/frames.h"
 #include "tests/client/fake_controller.h"
 #include "tests/client/run_command.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 using namespace std::chrono_literals;
 using namespace troupe;
@@ -24,26 +27,32 @@ testing::CommandResult run(const FakeController& controller, const std::string& 
   return testing::troupe(arguments, "TROUPE_ADDRESS=" + controller.endpoint());
 }
 
-/// Accepts every job and ends it with `pictures` pictures.
-void make_pictures(FakeController& controller, int pictures) {
-  controller.on(wire::Kind::submit_job,
-                [pictures](FakeController& c, control::PeerId peer, const wire::Header& header,
-                           std::span<const std::byte> bytes) {
-                  const auto request = wire::decode<wire::SubmitJob>(bytes).job.request;
-                  const auto job = c.accept(peer, header);
-                  for (int step = 1; step <= 4; ++step) {
-                    std::vector<wire::BlobRef> blobs;
-                    if (request.progress_content == troupe::ProgressContent::preview)
-                      blobs.push_back(c.hold("preview", "rough"));
-                    c.progress(peer, job, step, blobs);
-                  }
-                  std::vector<wire::BlobRef> blobs;
-                  for (int i = 0; i < pictures; ++i)
-                    blobs.push_back(c.hold("picture", "picture " + std::to_string(i)));
-                  if (request.want_latents)
-                    blobs.push_back(c.hold("latents", testing::float_bytes({1, 2}), {1, 1, 1, 2}));
-                  c.succeed(peer, job, blobs);
-                });
+/// Accepts every job and ends it with `pictures` pictures, of these bytes or told apart by number.
+void make_pictures(FakeController& controller, int pictures, const std::string& bytes_of_all = "") {
+  controller.on(
+      wire::Kind::submit_job,
+      [pictures, bytes_of_all](FakeController& c, control::PeerId peer, const wire::Header& header,
+                               std::span<const std::byte> bytes) {
+        const auto request = wire::decode<wire::SubmitJob>(bytes).job.request;
+        const auto job = c.accept(peer, header);
+        for (int step = 1; step <= 4; ++step) {
+          std::vector<wire::BlobRef> blobs;
+          if (request.progress_content == troupe::ProgressContent::preview)
+            blobs.push_back(c.hold("preview", "rough"));
+          c.progress(peer, job, step, blobs);
+        }
+        std::vector<wire::BlobRef> blobs;
+        for (int i = 0; i < pictures; ++i)
+          blobs.push_back(c.hold(
+              "picture", bytes_of_all.empty() ? "picture " + std::to_string(i) : bytes_of_all));
+        if (request.want_latents)
+          blobs.push_back(c.hold("latents", testing::float_bytes({1, 2}), {1, 1, 1, 2}));
+        c.succeed(peer, job, blobs);
+      });
+}
+
+std::string demo_picture() {
+  return testing::read_all(TROUPE_SOURCE_DIR "/tests/fixtures/expected/demo_small.png");
 }
 
 }  // namespace
@@ -63,6 +72,51 @@ TEST_CASE("submit shows progress, writes its pictures and names them") {
   CHECK(read_file(scratch / "p.png", 100) == "rough");
   CHECK(cli::read_latents(scratch / "l.safetensors").data == std::vector<float>{1, 2});
   CHECK(std::distance(std::filesystem::directory_iterator(scratch.path), {}) == 4);
+}
+
+TEST_CASE("a video becomes what the name of its file says") {
+  const std::string frame = demo_picture();
+  const std::string video =
+      models::join_frames({frame, frame, frame}, {}, models::kFramesPerSecond);
+  FakeController controller;
+  make_pictures(controller, 1, video);
+  const Scratch scratch;
+  const auto written = [&](const std::string& name, const std::string& options = "") {
+    const auto result = run(controller, "submit --model /elsewhere --prompt a" + options +
+                                            " --output " + scratch / name);
+    INFO(result.err);
+    CHECK(result.exit_code == 0);
+    CHECK(result.out == scratch / name + "\n");
+    return cli::read_file(scratch / name, 1 << 20);
+  };
+  CHECK(written("a.apng") == video);
+  CHECK(written("b.mp4").substr(4, 8) == "ftypisom");
+  CHECK(written("c.webm").starts_with("\x1a\x45\xdf\xa3"));
+  // The time scale of mvhd: that many frames a second.
+  const std::string slow = written("d.mp4", " --fps 3");
+  CHECK(models::png_number(slow, slow.find("mvhd") + 16) == 3);
+}
+
+TEST_CASE("what is no video, or cannot be one, is said and not written") {
+  const std::string picture = demo_picture();
+  FakeController controller;
+  make_pictures(controller, 1, picture);
+  const Scratch scratch;
+  const auto of_picture =
+      run(controller, "submit --model /elsewhere --prompt a --output " + scratch / "a.mp4");
+  CHECK(of_picture.exit_code == 1);
+  CHECK(of_picture.err.find("a.mp4 is for videos, and job 1 made a picture") != std::string::npos);
+  const std::string tiny =
+      picture.substr(0, 16) + big_endian(8, 4) + big_endian(8, 4) + picture.substr(24);
+  FakeController other;
+  make_pictures(other, 1, models::join_frames({tiny, tiny}, {}, models::kFramesPerSecond));
+  const auto too_small =
+      run(other, "submit --model /elsewhere --prompt a --output " + scratch / "a.mp4");
+  CHECK(too_small.exit_code == 1);
+  CHECK(too_small.err.find("a.mp4: 8 x 8 pixels: H.264 takes 15 to 8688 a side") !=
+        std::string::npos);
+  CHECK(too_small.err.find("the cluster still has it") != std::string::npos);
+  CHECK(std::filesystem::is_empty(scratch.path));
 }
 
 TEST_CASE("submit --json --quiet: the report with the outputs, nothing else") {

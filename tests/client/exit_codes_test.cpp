@@ -256,6 +256,7 @@ TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster 
          {"--steps 2000", "trained with 1000"},
          {"--frames 5", "makes pictures"},
          {"--fps 8", "--fps is for videos"},
+         {"--output o.mp4", "--output o.mp4 is for videos: "},
          {"--guidance-rescale 0.5", "guidance rescale is 0.5, but"},
          {"--patches 2 --group-norm stale", "group norm"},
          {"--sampler KarrasVeScheduler", "KarrasVeScheduler"},

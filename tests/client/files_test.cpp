@@ -96,4 +96,15 @@ TEST_CASE("reading names the file and the reason") {
 
 TEST_CASE("several videos are told apart by number") {
   CHECK(picture_paths("clip.apng", 2) == std::vector<std::string>{"clip-0.apng", "clip-1.apng"});
+  CHECK(picture_paths("clip.mp4", 2) == std::vector<std::string>{"clip-0.mp4", "clip-1.mp4"});
+}
+
+TEST_CASE("a file's ending says what is written") {
+  using models::ClipFormat;
+  for (const char* name : {"a", "a.png", "a.PNG", "a.apng", "a.b/c"})
+    CHECK(clip_format(name) == ClipFormat::apng);
+  CHECK(clip_format("a.webm") == ClipFormat::webm);
+  CHECK(clip_format("a.b/C.MP4") == ClipFormat::mp4);
+  for (const char* name : {"a.mov", "a.safetensors", "a."})
+    CHECK(clip_format(name) == std::nullopt);
 }

@@ -163,7 +163,9 @@ class Outputs(WithServer):
 
     def test_videos_have_frames(self):
         output = self.pipe("a cat", num_frames=3, num_images_per_prompt=2)
-        self.assertEqual([len(frames) for frames in output.frames], [3, 3])
+        self.assertEqual([[image.getpixel((0, 0))[0] for image in frames] for frames in output.frames],
+                         [[100, 101, 102], [101, 102, 103]])
+        self.assertEqual(self.pipe("a cat", num_frames=3, output_type="png").frames, [png(100, frames=3)])
         self.assertEqual(self.pipe("a cat", num_frames=3, output_type="np").frames.shape, (1, 3, 2, 4, 3))
         self.assertEqual(len(self.pipe("a cat", num_frames=3, return_dict=False)[0][0]), 3)
 

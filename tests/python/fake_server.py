@@ -17,13 +17,23 @@ import time
 import zlib
 
 
-def png(red, width=4, height=2):
-    """A PNG file's bytes, in one colour."""
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    rows = (b"\0" + bytes([red, 0, 0]) * width) * height
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
-            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(red, width=4, height=2, frames=1):
+    """A PNG file's bytes, in one colour; of several frames, animated, each is redder by one."""
+    def rows(number):
+        return zlib.compress((b"\0" + bytes([red + number, 0, 0]) * width) * height)
+
+    def control(sequence):
+        return chunk(b"fcTL", struct.pack(">5I2H2B", sequence, width, height, 0, 0, 1, 16, 0, 0)) if frames > 1 else b""
+    file = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    file += chunk(b"acTL", struct.pack(">2I", frames, 0)) if frames > 1 else b""
+    file += control(0) + chunk(b"IDAT", rows(0))
+    for number in range(1, frames):
+        file += control(2 * number - 1) + chunk(b"fdAT", struct.pack(">I", 2 * number) + rows(number))
+    return file + chunk(b"IEND", b"")
 
 
 def npy(values):
@@ -43,7 +53,7 @@ class FakeJob:
         self.cancelled = threading.Event()
 
     def end(self, state, cause=None):
-        count = len(self.request["prompts"]) * self.request.get("images_per_prompt", 1) * self.request.get("num_frames", 1)
+        count = len(self.request["prompts"]) * self.request.get("images_per_prompt", 1)
         pictures = [{"url": f"/api/v1/jobs/{self.info['id']}/pictures/{i}", "width": 4, "height": 2} for i in range(count)]
         self.info.update(state=state, cause=cause, pictures=pictures if state == "succeeded" else [])
 
@@ -127,7 +137,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.stream(job)
         if rest == "pictures":
             fake.queries.append(query)
-            return self.answer(200, png(100 + int(parts[3])), "image/png")
+            return self.answer(200, png(100 + int(parts[3]), frames=job.request.get("num_frames", 1)), "image/png")
         if rest == "latents":
             return self.answer(200, npy([0.5, -2.0]), "application/octet-stream")
         if rest == "logs":

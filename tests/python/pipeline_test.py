@@ -121,6 +121,18 @@ class AsDiffusers(WithCluster):
         self.assertGreater(difference(0.9), difference(0.2))
 
 
+class Videos(WithCluster):
+    def test_frames_and_files(self):
+        pipe = TroupePipeline(self.pipe.client, str(FIXTURES / "tiny-wan"))
+        pipe.set_progress_bar_config(disable=True)
+        video = pipe("a cat", num_frames=9, height=64, width=96, num_inference_steps=2, seed=1)
+        self.assertEqual([[frame.size for frame in frames] for frames in video.frames], [[(96, 64)] * 9])
+        first, last = (np.asarray(frame, np.int16) for frame in (video.frames[0][0], video.frames[0][8]))
+        self.assertGreater(np.abs(first - last).max(), 0)
+        self.assertEqual(video.job.picture(0, "mp4")[4:12], b"ftypisom")
+        self.assertEqual(video.job.picture(0, "webm")[:4], b"\x1a\x45\xdf\xa3")
+
+
 class OnARealCluster(WithCluster):
     def test_callbacks_and_previews(self):
         steps, previews = [], []

@@ -11,15 +11,20 @@ using namespace troupe::web;
 
 namespace {
 
-/// Encodes by adding the quality to the bytes; `held` waits in it until it is let go, or stopped.
+constexpr auto kMp4 = models::ClipFormat::mp4;
+
+/// Encodes by adding a format that is not mp4, and the quality to the bytes; `held` waits in it
+/// until it is let go, or stopped.
 struct Encoder {
-  std::string operator()(std::string_view png, int quality, std::stop_token stop) {
+  std::string operator()(std::string_view png, models::ClipFormat format, int quality,
+                         std::stop_token stop) {
     ++*count;
     while (held->load() && !stop.stop_requested())
       std::this_thread::yield();
     if (stop.stop_requested()) throw std::runtime_error("stopped");
     if (png == "bad") throw std::runtime_error("it is no clip");
-    return std::string(png) + std::to_string(quality);
+    return std::string(png) + (format == models::ClipFormat::mp4 ? "" : to_string(format)) +
+           std::to_string(quality);
   }
   std::shared_ptr<std::atomic<int>> count = std::make_shared<std::atomic<int>>(0);
   std::shared_ptr<std::atomic<bool>> held = std::make_shared<std::atomic<bool>>(false);
@@ -64,47 +69,49 @@ TEST_CASE("a clip is encoded once for all who ask, and is kept") {
   Fixture one;
   *one.encoder.held = true;
   const auto result = clips({"a", "bad"});
-  const auto first = one.make({"1-aa", 0, 90}, result);
-  const auto second = one.make({"1-aa", 0, 90}, result);
-  const auto other = one.make({"1-aa", 0, 10}, result);
-  const auto bad = one.make({"1-aa", 1, 90}, result);
-  CHECK_FALSE(one.files.find({"1-aa", 0, 90}));
+  const auto first = one.make({"1-aa", 0, kMp4, 90}, result);
+  const auto second = one.make({"1-aa", 0, kMp4, 90}, result);
+  const auto other = one.make({"1-aa", 0, kMp4, 10}, result);
+  const auto webm = one.make({"1-aa", 0, models::ClipFormat::webm, 90}, result);
+  const auto bad = one.make({"1-aa", 1, kMp4, 90}, result);
+  CHECK_FALSE(one.files.find({"1-aa", 0, kMp4, 90}));
   *one.encoder.held = false;
   one.wait_for(*bad);
   CHECK(*first == "a90");
   CHECK(*second == "a90");
   CHECK(*other == "a10");
+  CHECK(*webm == "awebm90");
   CHECK(*bad == "failed");
-  CHECK(*one.encoder.count == 3);
-  REQUIRE(one.files.find({"1-aa", 0, 90}));
-  CHECK(*one.files.find({"1-aa", 0, 90}) == "a90");
-  CHECK_FALSE(one.files.find({"1-aa", 1, 90}));
+  CHECK(*one.encoder.count == 4);
+  REQUIRE(one.files.find({"1-aa", 0, kMp4, 90}));
+  CHECK(*one.files.find({"1-aa", 0, kMp4, 90}) == "a90");
+  CHECK_FALSE(one.files.find({"1-aa", 1, kMp4, 90}));
   one.files.drop("1-aa");
-  CHECK_FALSE(one.files.find({"1-aa", 0, 90}));
+  CHECK_FALSE(one.files.find({"1-aa", 0, kMp4, 90}));
 }
 
 TEST_CASE("what waits to be encoded is bounded, and what is kept in bytes") {
   Fixture one({.threads = 1, .waiting = 1, .bytes = 10});
   *one.encoder.held = true;
-  const auto first = one.make({"1-aa", 0, 90}, clips({"aaa"}));
-  const auto second = one.make({"2-aa", 0, 90}, clips({"bbb"}));
-  CHECK(*one.make({"3-aa", 0, 90}, clips({"c"})) == "overloaded");
+  const auto first = one.make({"1-aa", 0, kMp4, 90}, clips({"aaa"}));
+  const auto second = one.make({"2-aa", 0, kMp4, 90}, clips({"bbb"}));
+  CHECK(*one.make({"3-aa", 0, kMp4, 90}, clips({"c"})) == "overloaded");
   *one.encoder.held = false;
   one.wait_for(*second);
-  CHECK(one.files.find({"1-aa", 0, 90}));  // now the newest
-  one.wait_for(*one.make({"3-aa", 0, 90}, clips({"ccc"})));
-  CHECK_FALSE(one.files.find({"2-aa", 0, 90}));
-  CHECK(one.files.find({"1-aa", 0, 90}));
-  const auto big = one.make({"4-aa", 0, 90}, clips({"longer than all"}));
+  CHECK(one.files.find({"1-aa", 0, kMp4, 90}));  // now the newest
+  one.wait_for(*one.make({"3-aa", 0, kMp4, 90}, clips({"ccc"})));
+  CHECK_FALSE(one.files.find({"2-aa", 0, kMp4, 90}));
+  CHECK(one.files.find({"1-aa", 0, kMp4, 90}));
+  const auto big = one.make({"4-aa", 0, kMp4, 90}, clips({"longer than all"}));
   one.wait_for(*big);
   CHECK(*big == "longer than all90");  // is sent, though it is not kept
-  CHECK_FALSE(one.files.find({"4-aa", 0, 90}));
+  CHECK_FALSE(one.files.find({"4-aa", 0, kMp4, 90}));
 }
 
 TEST_CASE("the end does not wait for a clip to be encoded") {
   auto one = std::make_unique<Fixture>();
   *one->encoder.held = true;
-  const auto answer = one->make({"1-aa", 0, 90}, clips({"a"}));
+  const auto answer = one->make({"1-aa", 0, kMp4, 90}, clips({"a"}));
   while (*one->encoder.count == 0)
     std::this_thread::yield();
   one.reset();

@@ -67,7 +67,7 @@ class RunVerb : public Verb {
     Submission submission = make_submission(request_);
     ask_for_results(results_, submission.request);
     check_plan(submission);
-    check_speed(results_, submission.model);
+    check_video(results_, submission.model);
     return run_on_own_cluster(submission);
   }
 

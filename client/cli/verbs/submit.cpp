@@ -68,8 +68,8 @@ class SubmitVerb : public Verb {
       }
       return kOk;
     }
-    if (results_.frames_per_second)
-      check_speed(results_,
+    if (!video_option(results_).empty())
+      check_video(results_,
                   submission.model.empty() ? take(client.status()).model : submission.model);
     return follow_job(
         client,

@@ -2,7 +2,7 @@
 import {api, jobPath} from './api.js';
 import {element} from './dom.js';
 
-/// As the job's request said, or in another format: png | jpeg | webp | webm.
+/// As the job's request said, or in another format: png | jpeg | webp | webm | mp4.
 export function picturePath(id, number, format = '') {
   return `${jobPath(id)}/pictures/${number}${format && `?format=${format}`}`;
 }

@@ -110,7 +110,7 @@ export class Stage {
     const button = (words, action) => element('button', {type: 'button', onclick: () => this.tried(action)}, words);
     const saving = pictures.map(({frames}, index) => button(
       `Save ${frames > 1 ? 'clip' : 'picture'}${pictures.length > 1 ? ` ${index + 1}` : ''}`,
-      () => save(picturePath(id, index, frames > 1 ? 'webm' : ''), `troupe-${id}-${index}`)));
+      () => save(picturePath(id, index, frames > 1 ? 'mp4' : ''), `troupe-${id}-${index}`)));
     return [saving, button('Use these settings',
       async () => this.onSettings(await parametersOf(await api.blob(picturePath(id, 0, 'png')))))];
   }

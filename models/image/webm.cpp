@@ -1,4 +1,4 @@
-#include "web/webm.h"
+#include "models/image/webm.h"
 
 #include <ebml/EbmlHead.h>
 #include <ebml/EbmlSubHead.h>
@@ -14,7 +14,6 @@
 #include <matroska/KaxSegment.h>
 #include <matroska/KaxSemantic.h>
 #include <matroska/KaxTracks.h>
-#include <png.h>
 #include <vpx/vp8cx.h>
 #include <vpx/vpx_encoder.h>
 
@@ -24,10 +23,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "models/image/frames.h"
-#include "models/image/png_bytes.h"
-
-namespace troupe::web {
+namespace troupe::models {
 namespace {
 
 constexpr std::uint64_t kMillisecond = 1'000'000;  // the unit of the file's times, in nanoseconds
@@ -38,85 +34,22 @@ struct Coded {
   bool key = false;
 };
 
-/// Planes of a frame that is to be coded. Source: ITU-R BT.709, studio range.
-class FrameImage {
- public:
-  FrameImage(unsigned width, unsigned height)
-      : image_(vpx_img_alloc(nullptr, VPX_IMG_FMT_I420, width, height, 1)) {
-    if (!image_) throw std::bad_alloc();
-  }
-
-  const vpx_image_t* image() const { return image_.get(); }
-
-  /// `png`: of this size.
-  void read(const std::string& png) {
-    png_image picture{};
-    picture.version = PNG_IMAGE_VERSION;
-    if (!png_image_begin_read_from_memory(&picture, png.data(), png.size()))
-      throw std::runtime_error(std::string("a frame cannot be read: ") + picture.message);
-    picture.format = PNG_FORMAT_RGB;
-    rgb_.resize(PNG_IMAGE_SIZE(picture));
-    if (!png_image_finish_read(&picture, nullptr, rgb_.data(), 0, nullptr)) {
-      const std::string why = picture.message;
-      png_image_free(&picture);
-      throw std::runtime_error("a frame cannot be read: " + why);
-    }
-    fill();
-  }
-
- private:
-  void fill() {
-    const int width = static_cast<int>(image_->d_w), height = static_cast<int>(image_->d_h);
-    for (int y = 0; y < height; ++y) {
-      for (int x = 0; x < width; ++x) {
-        const unsigned char* p = pixel(x, y);
-        set(0, x, y, 16 + 0.1826 * p[0] + 0.6142 * p[1] + 0.0620 * p[2]);
-      }
-    }
-    for (int y = 0; y < height; y += 2) {
-      for (int x = 0; x < width; x += 2) {
-        double sum[3] = {};
-        for (int i = 0; i < 4; ++i)
-          for (int c = 0; c < 3; ++c)
-            sum[c] +=
-                pixel(std::min(x + i % 2, width - 1), std::min(y + i / 2, height - 1))[c] / 4.;
-        set(1, x / 2, y / 2, 128 - 0.1006 * sum[0] - 0.3386 * sum[1] + 0.4392 * sum[2]);
-        set(2, x / 2, y / 2, 128 + 0.4392 * sum[0] - 0.3989 * sum[1] - 0.0403 * sum[2]);
-      }
-    }
-  }
-  const unsigned char* pixel(int x, int y) const {
-    return &rgb_[(static_cast<std::size_t>(y) * image_->d_w + static_cast<std::size_t>(x)) * 3];
-  }
-  void set(int plane, int x, int y, double value) {
-    image_->planes[plane][y * image_->stride[plane] + x] = static_cast<unsigned char>(value + 0.5);
-  }
-
-  struct Free {
-    void operator()(vpx_image_t* image) const { vpx_img_free(image); }
-  };
-  std::unique_ptr<vpx_image_t, Free> image_;
-  std::vector<unsigned char> rgb_;
-};
-
 class Vp9Encoder {
  public:
-  Vp9Encoder(unsigned width, unsigned height, int frames_per_second, int quality) {
-    constexpr int kLongestSeconds = 16;  // without a key frame: where players may begin
-    constexpr int kSpeed = 5;            // 0 to 9, of which the first are slow
+  explicit Vp9Encoder(const ClipShape& shape) {
+    constexpr int kSpeed = 5;  // 0 to 9, of which the first are slow
     vpx_codec_enc_cfg_t config{};
     check(vpx_codec_enc_config_default(vpx_codec_vp9_cx(), &config, 0));
-    config.g_w = width;
-    config.g_h = height;
-    config.g_timebase = {1, frames_per_second};
+    config.g_w = static_cast<unsigned>(shape.width);
+    config.g_h = static_cast<unsigned>(shape.height);
+    config.g_timebase = {1, shape.frames_per_second};
     config.g_threads = 4;
     config.rc_end_usage = VPX_Q;
-    config.kf_max_dist =
-        static_cast<unsigned>(std::clamp(frames_per_second * kLongestSeconds, 1, 128));
+    config.kf_max_dist = static_cast<unsigned>(key_interval(shape.frames_per_second));
     check(vpx_codec_enc_init(&context_, vpx_codec_vp9_cx(), &config, 0));
     vpx_codec_control(&context_, VP8E_SET_CPUUSED, kSpeed);
     vpx_codec_control(&context_, VP8E_SET_CQ_LEVEL,
-                      static_cast<unsigned>(63 - 55 * std::clamp(quality, 1, 100) / 100));
+                      static_cast<unsigned>(63 - 55 * shape.quality / 100));
     vpx_codec_control(&context_, VP9E_SET_ROW_MT, 1u);
     vpx_codec_control(&context_, VP9E_SET_COLOR_SPACE, VPX_CS_BT_709);
     vpx_codec_control(&context_, VP9E_SET_COLOR_RANGE, VPX_CR_STUDIO_RANGE);
@@ -157,10 +90,10 @@ void put(Parent& parent, const Value& value) {
 }
 
 /// Source: the WebM container guidelines; libmatroska's test/mux/test6.cpp.
-class WebmWriter {
+class WebmFile {
  public:
-  WebmWriter(unsigned width, unsigned height, int frames_per_second, std::size_t frames)
-      : frames_per_second_(static_cast<std::uint64_t>(frames_per_second)) {
+  WebmFile(const ClipShape& shape, std::int64_t frames)
+      : frames_per_second_(static_cast<std::uint64_t>(shape.frames_per_second)) {
     using namespace libmatroska;
     libebml::EbmlHead head;
     put<libebml::EDocType>(head, std::string("webm"));
@@ -173,7 +106,7 @@ class WebmWriter {
 
     info_ = &libebml::GetChild<KaxInfo>(segment_);
     put<KaxTimecodeScale>(*info_, std::uint64_t{kMillisecond});
-    put<KaxDuration>(*info_, 1e3 * static_cast<double>(frames) / frames_per_second);
+    put<KaxDuration>(*info_, 1e3 * static_cast<double>(frames) / shape.frames_per_second);
     put<KaxMuxingApp>(*info_, libebml::UTFstring(L"troupe"));
     put<KaxWritingApp>(*info_, libebml::UTFstring(L"troupe"));
     info_->Render(file_);
@@ -187,8 +120,8 @@ class WebmWriter {
     put<KaxTrackFlagLacing>(*track_, std::uint64_t{0});
     put<KaxCodecID>(*track_, std::string("V_VP9"));
     auto& video = libebml::GetChild<KaxTrackVideo>(*track_);
-    put<KaxVideoPixelWidth>(video, std::uint64_t{width});
-    put<KaxVideoPixelHeight>(video, std::uint64_t{height});
+    put<KaxVideoPixelWidth>(video, static_cast<std::uint64_t>(shape.width));
+    put<KaxVideoPixelHeight>(video, static_cast<std::uint64_t>(shape.height));
     tracks_->Render(file_);
     cues_.SetGlobalTimecodeScale(kMillisecond);
   }
@@ -243,45 +176,45 @@ class WebmWriter {
   libmatroska::KaxCues cues_;
 };
 
+class WebmWriter : public ClipWriter {
+ public:
+  explicit WebmWriter(const ClipShape& shape) : shape_(shape), encoder_(shape) {}
+
+  void write(const ClipFrame& frame) override {
+    vpx_image_t image{};
+    vpx_img_wrap(&image, VPX_IMG_FMT_I420, static_cast<unsigned>(shape_.width),
+                 static_cast<unsigned>(shape_.height), 1,
+                 const_cast<unsigned char*>(frame.plane(0)));
+    for (int plane = 0; plane < 3; ++plane) {
+      image.planes[plane] = const_cast<unsigned char*>(frame.plane(plane));
+      image.stride[plane] = frame.stride(plane);
+    }
+    encoder_.take(&image, frames_++, coded_);
+  }
+
+  std::string end() override {
+    encoder_.take(nullptr, 0, coded_);
+    WebmFile file(shape_, frames_);
+    for (auto begin = coded_.begin(); begin != coded_.end();) {
+      const auto end =
+          std::find_if(begin + 1, coded_.end(), [](const Coded& frame) { return frame.key; });
+      file.write(begin, end);
+      begin = end;
+    }
+    return file.end();
+  }
+
+ private:
+  ClipShape shape_;
+  Vp9Encoder encoder_;
+  std::vector<Coded> coded_;
+  std::int64_t frames_ = 0;
+};
+
 }  // namespace
 
-Clip clip_of(std::string_view png) {
-  constexpr std::size_t kDelayAt = 20;  // in fcTL: two numbers of two bytes
-  Clip clip;
-  if (!models::begins_as_png(png)) return clip;
-  models::each_png_chunk(png, [&](const models::PngChunk& chunk) {
-    if (chunk.type == "acTL" && chunk.data.size() >= 8)
-      clip.frames = std::max(1, static_cast<int>(models::png_number(chunk.data, 0)));
-    if (chunk.type != "fcTL" || chunk.data.size() < kDelayAt + 4) return;
-    const auto delay = models::png_number(chunk.data, kDelayAt);
-    const double speed = static_cast<double>(delay & 0xffff) / std::max(1u, delay >> 16);
-    clip.frames_per_second = std::clamp(static_cast<int>(speed + 0.5), 1, 1000);
-  });
-  return clip;
+std::unique_ptr<ClipWriter> webm_writer(const ClipShape& shape) {
+  return std::make_unique<WebmWriter>(shape);
 }
 
-std::string webm_file(std::string_view png, int quality, std::stop_token stop) {
-  const auto size = models::png_size(png);
-  if (size.width == 0 || size.height == 0) throw std::runtime_error("it is no PNG file");
-  const int speed = clip_of(png).frames_per_second;
-  const auto frames = models::split_frames(png);
-  FrameImage image(size.width, size.height);
-  Vp9Encoder encoder(size.width, size.height, speed, quality);
-  std::vector<Coded> coded;
-  for (std::size_t i = 0; i < frames.size(); ++i) {
-    if (stop.stop_requested()) throw std::runtime_error("the encoding was stopped");
-    image.read(frames[i]);
-    encoder.take(image.image(), static_cast<std::int64_t>(i), coded);
-  }
-  encoder.take(nullptr, 0, coded);
-  WebmWriter writer(size.width, size.height, speed, frames.size());
-  for (auto begin = coded.begin(); begin != coded.end();) {
-    const auto end =
-        std::find_if(begin + 1, coded.end(), [](const Coded& frame) { return frame.key; });
-    writer.write(begin, end);
-    begin = end;
-  }
-  return writer.end();
-}
-
-}  // namespace troupe::web
+}  // namespace troupe::models
