@@ -1,7 +1,6 @@
 #include "troupe/client.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "client/deadlines.h"
 #include "client/init_image.h"
 #include "client/link.h"
+#include "client/own_cluster.h"
 #include "transport/wire/host_messages.h"
 #include "troupe/actor.h"
 
@@ -165,13 +165,14 @@ Client::~Client() = default;
 
 Result<Client> Client::connect(const std::string& endpoint, milliseconds timeout,
                                const std::string& keys) {
+  const auto place = client::found_place(endpoint, keys);
+  if (!place) return place.error();
   Error error;
-  const char* set = keys.empty() ? std::getenv("TROUPE_KEYS") : nullptr;
   auto impl = std::make_unique<Impl>();
-  impl->endpoint = endpoint;
-  impl->keys = set ? set : keys;
+  impl->endpoint = place.value().endpoint;
+  impl->keys = place.value().keys;
   impl->current = client::Conversation::open(
-      endpoint, std::clamp(timeout, milliseconds(1), kLongestWait), impl->keys, error);
+      impl->endpoint, std::clamp(timeout, milliseconds(1), kLongestWait), impl->keys, error);
   if (!impl->current) return error;
   return Client(std::move(impl));
 }

@@ -221,6 +221,12 @@ Error job_error(const wire::JobFinished& finished) {
 }
 
 std::vector<JobInfo> to_public(wire::JobList list) {
+  const auto degrees = [](const wire::Parallelism& from) {
+    Parallelism to;
+#define DEGREE_FIELD(name, option, most, help) to.name = from.name;
+#include "transport/wire/degree_fields.def"
+    return to;
+  };
   std::vector<JobInfo> jobs;
   for (wire::JobRow& row : list.jobs) {
     jobs.push_back({.id = row.id,
@@ -237,7 +243,10 @@ std::vector<JobInfo> to_public(wire::JobList list) {
                     .with_jobs = {},
                     .not_batched = std::move(row.not_batched),
                     .queue_position = row.queue_position,
-                    .model = std::move(row.model)});
+                    .model = std::move(row.model),
+                    .seed = row.seed,
+                    .own_seeds = row.own_seeds,
+                    .parallelism = degrees(row.degrees)});
   }
   std::map<std::uint64_t, std::vector<std::uint64_t>> batches;
   for (const JobInfo& job : jobs) {

@@ -6,6 +6,7 @@
 #include "client/convert.h"
 #include "client/deadlines.h"
 #include "client/link.h"
+#include "client/own_cluster.h"
 #include "transport/wire/done.h"
 #include "transport/wire/inspect_messages.h"
 #include "transport/wire/tensor_messages.h"
@@ -18,7 +19,7 @@ wire::FaultKind to_wire(Fault fault) {
 }
 static_assert(static_cast<int>(Fault::device_error) ==
               static_cast<int>(wire::FaultKind::device_error));
-static_assert(static_cast<int>(JobAction::resume) == static_cast<int>(wire::JobAction::resume));
+static_assert(static_cast<int>(JobAction::until) == static_cast<int>(wire::JobAction::until));
 
 }  // namespace
 
@@ -58,13 +59,16 @@ Inspector::~Inspector() = default;
 
 Result<Inspector> Inspector::connect(const std::string& endpoint, std::chrono::milliseconds timeout,
                                      const std::string& keys) {
+  const auto place = client::found_place(endpoint, keys);
+  if (!place) return place.error();
   auto impl = std::make_unique<Impl>();
   client::Link::Handlers handlers;
   handlers.on_progress = [](const wire::JobProgress&) {};
   handlers.on_finished = [](const wire::JobFinished&) {};
   handlers.on_lost = [](const Error&) {};
   Error error;
-  impl->link = client::Link::open(endpoint, timeout, std::move(handlers), error, keys);
+  impl->link = client::Link::open(place.value().endpoint, timeout, std::move(handlers), error,
+                                  place.value().keys);
   if (!impl->link) return error;
   return Inspector(std::move(impl));
 }
@@ -127,9 +131,9 @@ Result<PictureNow> Inspector::picture(std::uint64_t job) {
   return PictureNow{answer.value().first_step, answer.value().last_step, std::move(png.value())};
 }
 
-Result<std::string> Inspector::control(std::uint64_t job, JobAction action) {
+Result<std::string> Inspector::control(std::uint64_t job, JobAction action, int step) {
   const auto done =
-      impl_->ask<wire::Done>(wire::ControlJob{job, static_cast<wire::JobAction>(action)});
+      impl_->ask<wire::Done>(wire::ControlJob{job, static_cast<wire::JobAction>(action), step});
   if (!done) return done.error();
   return done.value().note;
 }

@@ -265,7 +265,8 @@ std::optional<std::vector<T>> Fields::numbers(const std::string& name, const wir
     list.push_back(*number);
   };
   if (form_ && value->is_string()) {
-    std::istringstream parts(value->get<std::string>());
+    const auto text = value->get<std::string>();
+    std::istringstream parts(text.empty() ? text : text + ",");  // or an empty end would be none
     for (std::string part; std::getline(parts, part, ',');)
       add(parse_number<T>(part.substr(std::min(part.find_first_not_of(' '), part.size()))));
     return list;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
 #include "web/api.h"
 #include "web/base64.h"
@@ -9,21 +10,12 @@
 namespace troupe::web {
 namespace {
 
-/// Its names for samplers of ours; ours are taken as well.
+/// Its names for samplers of ours; ours are taken as well. Noise levels in a name are left out, as
+/// those in `scheduler` are: the checkpoint says them.
 std::string sampler_of(const std::string& name) {
-  static const std::map<std::string, std::string> kNames = {{"Euler", "euler"},
-                                                            {"Euler a", "euler-ancestral"},
-                                                            {"DDIM", "ddim"},
-                                                            {"LCM", "lcm"},
-                                                            {"UniPC", "unipc"},
-                                                            {"DPM++ 2M", "dpmsolver++"},
-                                                            {"PNDM", "pndm"},
-                                                            {"PLMS", "pndm"},
-                                                            {"DDPM", "ddpm"},
-                                                            {"Automatic", ""},
-                                                            {"DPM++ 2M SDE", "sde-dpmsolver++"}};
-  const auto found = kNames.find(name);
-  return found == kNames.end() ? name : found->second;
+  if (name == "Automatic") return "";
+  const auto sampler = spec::sampler_without_levels(name);
+  return sampler.empty() ? spec::sampler_of_alias(name) : sampler;
 }
 
 const std::map<std::string, std::string>& webui_names() {
@@ -107,7 +99,7 @@ JobPtr running_job(const Api& api, const Caller& caller) {
 void paint_webui(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
                  Submission submission) {
   if (!submission.request.progress_interval) {
-    submission.request.progress_interval = std::max(1, submission.request.steps / 10);
+    submission.request.progress_interval = std::max(1, steps_done(submission.request) / 10);
     submission.request.progress_content = to_string(ProgressContent::preview);
   }
   const auto answer = [&api, reply, parameters = parameters_json(submission.request),

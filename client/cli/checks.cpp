@@ -125,6 +125,20 @@ CLI::Validator numeric_address() {
       "");
 }
 
+std::string read_list(const std::string& text, const CLI::Validator& check,
+                      const std::function<void(const std::string&)>& take) {
+  int place = 1;
+  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1, ++place) {
+    end = text.find(',', begin);
+    auto part = text.substr(begin, end == std::string::npos ? end : end - begin);
+    if (part.find_first_not_of(' ') == std::string::npos)
+      return fmt::format("place {} of the list {} is empty", place, in_quotes(text));
+    if (auto wrong = check(part); !wrong.empty()) return wrong;
+    if (take) take(part);
+  }
+  return "";
+}
+
 CLI::Validator not_empty() {
   return CLI::Validator(
       [](std::string& text) -> std::string { return text.empty() ? "is empty" : ""; }, "");

@@ -1,6 +1,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,5 +29,30 @@ std::vector<std::string> words_of(CLI::Option& option);
 CLI::Validator numeric_address();
 /// No empty text, as an unset shell variable leaves behind.
 CLI::Validator not_empty();
+
+/// What is wrong with a list of such values, "" where nothing is; `take` is given each in turn.
+std::string read_list(const std::string& text, const CLI::Validator& check,
+                      const std::function<void(const std::string&)>& take = nullptr);
+
+/// An option whose value is a list, as 7,7,7; `check` is of each. An empty place is refused, by its
+/// number. Given twice, it goes on with the second.
+template <class T>
+CLI::Option* add_list_option(CLI::App& app, const std::string& name, std::vector<T>& list,
+                             const std::string& help, CLI::Validator check) {
+  const auto take = [&list](const std::string& text) {
+    CLI::detail::lexical_cast(text, list.emplace_back());
+  };
+  return app
+      .add_option_function<std::vector<std::string>>(
+          name,
+          [&list, check, take](const std::vector<std::string>& texts) {
+            list.clear();
+            for (const auto& text : texts)
+              read_list(text, check, take);
+          },
+          help)
+      ->allow_extra_args(false)
+      ->check([check](const std::string& text) { return read_list(text, check); });
+}
 
 }  // namespace troupe::cli

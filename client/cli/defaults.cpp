@@ -4,20 +4,17 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
-#include <sstream>
 #include <vector>
 
 #include "base/suggest.h"
-#include "client/cli/files.h"
 #include "client/cli/verb.h"
+#include "client/own_cluster.h"
 
 namespace troupe::cli {
 namespace {
 
 using Values = std::vector<std::string>;
-constexpr std::size_t kMostDefaults = std::size_t{1} << 20;
 
 /// What is set so, "" where nothing is.
 std::string variable(const char* name) {
@@ -52,28 +49,12 @@ void set_default(CLI::Option& option, const Values& values, const std::string& f
   option.default_str(CLI::detail::join(values, " "));
 }
 
-/// Names with the dashes that they have as options.
-std::string dashed(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
 /// The settings for one verb; those of its section go before the others.
 std::map<std::string, Values> settings_for(CLI::App& verb, const std::string& path) {
-  std::vector<CLI::ConfigItem> items;
-  try {
-    std::istringstream text(read_file(path, kMostDefaults));
-    items = CLI::ConfigBase().from_config(text);
-  } catch (const CLI::Error& error) {
-    throw std::runtime_error(path + ": " + error.what());
-  }
   const auto& verbs = *verb.get_parent();
   std::map<std::string, Values> common, own;
-  for (CLI::ConfigItem& item : items) {
-    if (item.name == "++" || item.name == "--") continue;  // a section begins, or ends
-    const std::string name = dashed(item.name);
-    if (item.parents.size() > 1) throw UsageError(path + ": sections are [COMMAND]");
-    if (item.parents.empty()) {
+  for (const auto& [section, name, values] : client::read_defaults(path)) {
+    if (section.empty()) {
       Values known;
       for (const CLI::App* one : verbs.get_subcommands(nullptr))
         for (auto& option : option_names(*one))
@@ -81,10 +62,9 @@ std::map<std::string, Values> settings_for(CLI::App& verb, const std::string& pa
       if (std::find(known.begin(), known.end(), name) == known.end())
         throw UsageError(path + ": " + name + " is no command's option" +
                          did_you_mean(name, known));
-      if (has_option(verb, name)) common[name] = item.inputs;
+      if (has_option(verb, name)) common[name] = values;
       continue;
     }
-    const std::string& section = item.parents.front();
     const CLI::App* meant = nullptr;
     Values known;
     for (const CLI::App* one : verbs.get_subcommands(nullptr)) {
@@ -97,24 +77,13 @@ std::map<std::string, Values> settings_for(CLI::App& verb, const std::string& pa
     if (!has_option(*meant, name))
       throw UsageError(path + ": " + name + " is no option of " + section +
                        did_you_mean(name, option_names(*meant)));
-    if (meant == &verb) own[name] = item.inputs;
+    if (meant == &verb) own[name] = values;
   }
   own.merge(common);
   return own;
 }
 
 }  // namespace
-
-std::string defaults_file() {
-  namespace fs = std::filesystem;
-  if (const char* named = std::getenv("TROUPE_CONFIG")) return named;
-  fs::path folder = variable("XDG_CONFIG_HOME");
-  if (folder.empty() && !variable("HOME").empty()) folder = fs::path(variable("HOME")) / ".config";
-  if (!folder.is_absolute()) return "";
-  const auto path = folder / "troupe/config.toml";
-  std::error_code ignored;
-  return fs::exists(path, ignored) ? path.string() : "";
-}
 
 std::string variable_of(const std::string& option) {
   std::string name = "TROUPE_";
@@ -124,7 +93,7 @@ std::string variable_of(const std::string& option) {
 }
 
 void take_defaults(CLI::App& verb) {
-  const std::string path = defaults_file();
+  const std::string path = client::defaults_file();
   const auto settings = path.empty() ? std::map<std::string, Values>{} : settings_for(verb, path);
   for (const std::string& name : option_names(verb)) {
     CLI::Option& option = *verb.get_option("--" + name);

@@ -7,10 +7,6 @@ class App;
 
 namespace troupe::cli {
 
-/// The file of defaults: TROUPE_CONFIG, else `troupe/config.toml` in XDG_CONFIG_HOME or ~/.config;
-/// "" where there is none.
-std::string defaults_file();
-
 /// TROUPE_STEPS for --steps.
 std::string variable_of(const std::string& option);
 

@@ -31,11 +31,9 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
 #define DEGREE_FIELD(name, option, most, help) \
   add_degree(app, wire::kDegreeFields.name, options.parallelism.name, group);
 #include "transport/wire/degree_fields.def"
-  app.add_option("--stages", options.parallelism.stages,
-                 "Blocks of each pipeline stage, as 7,7,7,7; default: split by cost")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(whole(1, wire::kMaxDegree))
+  add_list_option(app, "--stages", options.parallelism.stages,
+                  "Blocks of each pipeline stage, as 7,7,7,7; default: split by cost",
+                  whole(1, wire::kMaxDegree))
       ->type_name("LIST")
       ->group(group);
   app.add_option(std::string(wire::kJobOptions.automatic), options.parallel,

@@ -1,21 +1,10 @@
 #include "client/cli/endpoint.h"
 
 #include "client/cli/verb.h"
-#include "transport/control/endpoint.h"
-#include "transport/control/own_keys.h"
 
 namespace troupe::cli {
 
 namespace {
-
-std::string well_formed(const std::string& endpoint, const std::string& option) {
-  try {
-    control::parse_endpoint(endpoint);
-  } catch (const std::runtime_error& error) {
-    throw UsageError(option + " " + one_line(error.what()));
-  }
-  return endpoint;
-}
 
 /// What opened, or a CommandError; keys that cannot be used stand under --keys.
 template <class T>
@@ -27,15 +16,11 @@ T let_in(Result<T> opened) {
 
 }  // namespace
 
-std::string default_endpoint() {
-  return "ipc://" + control::runtime_folder() + "/control.sock";
-}
-
 void add_connect_option(CLI::App& app, Target& target) {
   app.add_option("--connect", target.endpoint,
                  "Where the controller listens: ipc://PATH, tcp://HOST:PORT or HOST:PORT "
                  "(default: this user's own cluster, " +
-                     default_endpoint() + ")")
+                     client::default_endpoint() + ")")
       ->check(not_empty())
       ->envname("TROUPE_ADDRESS")
       ->type_name("ENDPOINT");
@@ -60,18 +45,11 @@ Inspector connect_inspector(const Target& target) {
 }
 
 std::string checked_endpoint(const std::string& text, const std::string& option) {
-  if (text.empty()) return default_endpoint();
-  const std::string wrong = option + " \"" + text + "\": ";
-  if (text.rfind("ipc://", 0) == 0 || text.rfind("tcp://", 0) == 0) {
-    if (text.size() == 6) throw UsageError(wrong + "nothing after ://");
-    return well_formed(text, option);
+  try {
+    return client::full_endpoint(text);
+  } catch (const std::runtime_error& error) {
+    throw UsageError(option + " " + one_line(error.what()));
   }
-  if (text.find("://") == std::string::npos && text.find(':') != std::string::npos &&
-      text[0] != '/') {
-    return well_formed("tcp://" + text, option);
-  }
-  throw UsageError(wrong + "neither ipc://PATH nor tcp://HOST:PORT" +
-                   (text.find_first_of(":/") == std::string::npos ? " (a port is missing)" : ""));
 }
 
 }  // namespace troupe::cli

@@ -1,6 +1,7 @@
 #pragma once
 #include <string>
 
+#include "client/own_cluster.h"
 #include "troupe/client.h"
 #include "troupe/inspect.h"
 
@@ -9,10 +10,6 @@ class App;
 }
 
 namespace troupe::cli {
-
-/// Where `troupe start` listens and the others connect when nothing is said: ipc in the runtime
-/// folder.
-std::string default_endpoint();
 
 /// A controller as the command line names it.
 struct Target {
@@ -29,8 +26,7 @@ void add_keys_option(CLI::App& app, std::string& keys, const std::string& help);
 Client connect(const Target& target);
 Inspector connect_inspector(const Target& target);
 
-/// `host:port` becomes `tcp://host:port`; the rest stays. Throws UsageError, which names `option`,
-/// unless ipc:// or tcp://.
+/// client::full_endpoint. Throws UsageError, which names `option`, for what is none.
 std::string checked_endpoint(const std::string& text, const std::string& option = "--connect");
 
 }  // namespace troupe::cli

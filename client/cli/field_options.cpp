@@ -52,6 +52,11 @@ CLI::Validator sampler_check() {
                         [](std::string& text) -> std::string {
                           if (text.empty() || text.ends_with("Scheduler")) return "";
                           text = spec::sampler_of_alias(text);
+                          const auto meant = spec::sampler_without_levels(text);
+                          if (!meant.empty())
+                            return "\"" + text +
+                                   "\": the checkpoint says the noise levels; did you mean " +
+                                   meant + "?";
                           return one_of(spec::sampler_names())(text);
                         },
                         ""),
@@ -79,6 +84,12 @@ void add_field_option(CLI::App& app, const wire::RequestField& field, Member& me
   const std::string heading = kUsual.contains(field.option) ? kUsualOptions : group;
   if constexpr (std::is_same_v<Type, bool>) {
     app.add_flag(name, member, help)->group(heading);
+  } else if constexpr (std::is_same_v<Type, std::vector<std::int32_t>> ||
+                       std::is_same_v<Type, std::vector<double>>) {
+    constexpr bool kWhole = !std::is_same_v<Type, std::vector<double>>;
+    add_list_option(app, name, member, help, bounds_check(field.typed, kWhole))
+        ->type_name(std::string(field.value))
+        ->group(heading);
   } else if constexpr (!std::is_same_v<Type, std::vector<wire::Lora>>) {
     auto* option =
         app.add_option(name, member, help)->type_name(std::string(field.value))->group(heading);
@@ -88,10 +99,6 @@ void add_field_option(CLI::App& app, const wire::RequestField& field, Member& me
       option->check(weight_check());
     } else if constexpr (Choice<Type>) {
       option->check(one_of(choice_words<Type>()));
-    } else if constexpr (std::is_same_v<Type, std::vector<std::int32_t>>) {
-      option->delimiter(',')->allow_extra_args(false)->check(bounds_check(field.typed, true));
-    } else if constexpr (std::is_same_v<Type, std::vector<double>>) {
-      option->delimiter(',')->allow_extra_args(false)->check(bounds_check(field.typed, false));
     } else if constexpr (std::is_arithmetic_v<Type>) {
       option->check(bounds_check(field.typed, std::is_integral_v<Type>));
     }

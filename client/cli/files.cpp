@@ -79,33 +79,6 @@ std::string lower_extension(const std::string& path) {
 
 }  // namespace
 
-std::string read_file(const std::string& path, std::size_t limit) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  struct Closer {
-    int file;
-    ~Closer() {
-      if (file >= 0) close(file);
-    }
-  } closer{file};
-  struct stat info {};
-  if (file < 0 || fstat(file, &info) != 0)
-    throw std::runtime_error(path + ": " + std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) throw std::runtime_error(path + ": is not a file");
-  if (static_cast<std::size_t>(info.st_size) > limit) {
-    throw std::runtime_error(
-        fmt::format("{}: has {} bytes, at most {} are read", path, info.st_size, limit));
-  }
-  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t got = read(file, bytes.data() + done, bytes.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw std::runtime_error(path + ": " + std::strerror(errno));
-    if (got == 0) throw std::runtime_error(path + ": became shorter while it was read");
-    done += static_cast<std::size_t>(got);
-  }
-  return bytes;
-}
-
 void write_file(const std::string& path, std::string_view bytes) {
   try {
     if (is_no_file(path)) throw std::runtime_error("it is a device or a pipe, not a file");

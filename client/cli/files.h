@@ -8,10 +8,6 @@
 
 namespace troupe::cli {
 
-/// The file's bytes. Throws std::runtime_error naming the file when it cannot be read or is over
-/// `limit`.
-std::string read_file(const std::string& path, std::size_t limit);
-
 /// Writes a temporary file beside `path`, then renames it: `path` is whole or untouched.
 /// Throws std::runtime_error naming path and cause.
 void write_file(const std::string& path, std::string_view bytes);

@@ -313,13 +313,13 @@ int shown_on() {
   return isatty(STDOUT_FILENO) == 1 ? STDOUT_FILENO : STDERR_FILENO;
 }
 
-void show_first(const JobResult& result) {
+void show_first(const JobResult& result, const std::string& as) {
   if (result.pictures.empty()) return;
   const int terminal = shown_on();
   const auto columns = terminal_columns(terminal), rows = terminal_rows(terminal);
   constexpr std::size_t kColumns = 80, kRows = 24, kBelow = 2;
   (terminal == STDOUT_FILENO ? std::cout : std::cerr)
-      << terminal_picture(result.pictures.front().png, picture_protocol(),
+      << terminal_picture(result.pictures.front().png, parse_choice<PictureProtocol>(as).value(),
                           columns == 0 ? kColumns : columns - 1,
                           std::max(rows == 0 ? kRows : rows, kBelow + 2) - kBelow)
       << std::flush;
@@ -371,6 +371,12 @@ void add_result_options(CLI::App& app, ResultOptions& options) {
       ->capture_default_str()
       ->group(group);
   app.add_flag("--show", options.show, "Show the first picture in the terminal, too")->group(group);
+  app.add_option("--show-as", options.show_as,
+                 "How the terminal shows it, where it does not say so itself")
+      ->check(one_of(choice_words<PictureProtocol>()))
+      ->needs("--show")
+      ->type_name("NAME")
+      ->group(group);
   app.add_flag("--quiet,-q", options.quiet, "No progress, and no line about the result")
       ->group(group);
 }
@@ -549,7 +555,7 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   if (!options.save_latents.empty())
     files.write(options.save_latents, latents_file_bytes(*result.latents));
   files.check();
-  if (options.show) show_first(result);
+  if (options.show) show_first(result, options.show_as);
   if (wanted != Report::text) {
     nlohmann::json report = report_of(result);
     report["job"] = job;

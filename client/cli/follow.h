@@ -27,6 +27,7 @@ struct ResultOptions {
   double timeout_seconds = 24 * 3600;
   bool quiet = false;
   bool show = false;         // the picture in the terminal, too
+  std::string show_as;       // name of a PictureProtocol; "" = the terminal's
   bool cancels = true;       // the job at the deadline or a signal; else it is left alone
   bool owns_actors = false;  // they end with the command, whatever they are doing
 };

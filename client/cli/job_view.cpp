@@ -64,6 +64,21 @@ std::string or_dash(const std::string& text) {
   return text.empty() ? "-" : text;
 }
 
+std::string seed_text(const JobInfo& job) {
+  return std::to_string(job.seed) +
+         (job.own_seeds ? ", of the first picture: each has its own" : "");
+}
+
+/// "cfg 2 × pp 2"
+std::string degrees_text(const Parallelism& degrees) {
+  std::string text;
+#define DEGREE_FIELD(name, option, most, help) \
+  if (degrees.name != 1)                       \
+    text += fmt::format("{}" #name " {}", text.empty() ? "" : " × ", degrees.name);
+#include "transport/wire/degree_fields.def"
+  return text.empty() ? "one actor" : text;
+}
+
 std::string batch_text(const JobInfo& job) {
   if (job.batch == 0) return job.not_batched.empty() ? "-" : "none: " + job.not_batched;
   auto text = std::to_string(job.batch);
@@ -123,6 +138,8 @@ std::string job_text(const JobInfo& job, std::size_t width) {
        std::vector<std::pair<std::string, std::string>>{{"state", job.state},
                                                         {"step", steps_text(job)},
                                                         {"pictures", std::to_string(job.pictures)},
+                                                        {"seed", seed_text(job)},
+                                                        {"degrees", degrees_text(job.parallelism)},
                                                         {"time", duration_text(job.seconds)},
                                                         {"priority", std::to_string(job.priority)},
                                                         {"share", or_dash(job.share)},

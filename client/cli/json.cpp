@@ -38,10 +38,16 @@ nlohmann::json to_json(const Error& error) {
 nlohmann::json to_json(const JobInfo& job) {
   nlohmann::json batch;  // null: by itself
   if (job.batch != 0) batch = {{"number", job.batch}, {"with_jobs", job.with_jobs}};
+  nlohmann::json degrees;
+#define DEGREE_FIELD(name, option, most, help) degrees[#name] = job.parallelism.name;
+#include "transport/wire/degree_fields.def"
   return {{"id", job.id},
           {"state", job.state},
           {"prompt", job.prompt},
           {"pictures", job.pictures},
+          {"seed", job.seed},
+          {"own_seeds", job.own_seeds},
+          {"degrees", degrees},
           {"step", job.step},
           {"steps", job.steps},
           {"seconds", job.seconds},

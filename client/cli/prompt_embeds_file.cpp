@@ -7,7 +7,7 @@
 
 #include "base/finite.h"
 #include "base/format.h"
-#include "client/cli/files.h"
+#include "base/read_file.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::cli {

@@ -7,10 +7,12 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <stdexcept>
 #include <vector>
 
 #include "base/format.h"
+#include "client/cli/terminal.h"
 
 namespace troupe::cli {
 namespace {
@@ -84,6 +86,56 @@ std::string half_blocks(const RgbPicture& picture, std::size_t columns, std::siz
   return text;
 }
 
+/// Of the cube of 6 × 6 × 6 colours one, its red sixth varying slowest: by ordered dithering, so
+/// that neighbours differ where a colour lies between two of them.
+int dithered(const Rgb& colour, std::size_t x, std::size_t y) {
+  constexpr int kThresholds[4][4] = {{0, 8, 2, 10}, {12, 4, 14, 6}, {3, 11, 1, 9}, {15, 7, 13, 5}};
+  int index = 0;
+  for (const int value : colour)
+    index =
+        index * 6 + (value * 5 * 16 + (2 * kThresholds[y % 4][x % 4] + 1) * 255 / 2) / (255 * 16);
+  return index;
+}
+
+/// One letter per column of six pixels, runs of the same as !N and the letter.
+std::string with_runs(const std::string& letters) {
+  std::string text;
+  for (std::size_t at = 0, end = 0; at < letters.size(); at = end) {
+    end = std::min(letters.find_first_not_of(letters[at], at), letters.size());
+    text +=
+        end - at > 3 ? fmt::format("!{}{}", end - at, letters[at]) : letters.substr(at, end - at);
+  }
+  return text;
+}
+
+/// Source: DEC's VT330/VT340 Programmer Reference Manual, chapter 14.
+std::string sixels(const RgbPicture& picture, std::size_t columns, std::size_t rows) {
+  constexpr std::size_t kLetterWidth = 8, kLetterHeight = 16, kBand = 6;
+  const double scale = std::min({1.0, static_cast<double>(columns * kLetterWidth) / picture.width,
+                                 static_cast<double>(rows * kLetterHeight) / picture.height});
+  const auto across = std::max<std::size_t>(1, static_cast<std::size_t>(picture.width * scale));
+  const auto down = std::max<std::size_t>(1, static_cast<std::size_t>(picture.height * scale));
+  std::string text = fmt::format("\x1bPq\"1;1;{};{}", across, down);
+  for (int colour = 0; colour < 216; ++colour) {
+    text += fmt::format("#{};2;{};{};{}", colour, colour / 36 * 20, colour / 6 % 6 * 20,
+                        colour % 6 * 20);
+  }
+  for (std::size_t top = 0; top < down; top += kBand) {
+    std::map<int, std::string> letters_of;  // of each colour that the band has
+    for (std::size_t y = top; y < std::min(top + kBand, down); ++y) {
+      for (std::size_t x = 0; x < across; ++x) {
+        auto& letters = letters_of[dithered(mean_colour(picture, x, y, across, down), x, y)];
+        letters.resize(across, '?');
+        letters[x] = static_cast<char>(letters[x] + (1 << (y - top)));
+      }
+    }
+    for (const auto& [colour, letters] : letters_of)
+      text += fmt::format("#{}{}$", colour, with_runs(letters));
+    text += "-";
+  }
+  return text + "\x1b\\\n";
+}
+
 /// Source: kitty's graphics protocol; pieces of at most 4096 letters.
 std::string kitty_picture(std::string_view png) {
   constexpr std::size_t kPiece = 4096;
@@ -106,13 +158,16 @@ std::string variable_text(const char* name) {
 
 PictureProtocol picture_protocol() {
   const auto term = variable_text("TERM"), program = variable_text("TERM_PROGRAM");
-  // Inside of these the terminal around them is not reached.
-  if (term.starts_with("tmux") || term.starts_with("screen")) return PictureProtocol::half_blocks;
-  if (term == "xterm-kitty" || term == "xterm-ghostty" || program == "ghostty")
+  const bool inside = term.starts_with("tmux") || term.starts_with("screen");  // of another one
+  if (!inside && (term == "xterm-kitty" || term == "xterm-ghostty" || program == "ghostty"))
     return PictureProtocol::kitty;
-  if (program == "iTerm.app" || program == "WezTerm" || program == "mintty")
+  if (!inside && (program == "iTerm.app" || program == "WezTerm" || program == "mintty"))
     return PictureProtocol::iterm;
-  return PictureProtocol::half_blocks;
+  constexpr int kSixels = 4;
+  const auto attributes =
+      term.empty() || term == "dumb" ? std::vector<int>{} : terminal_attributes();
+  return std::ranges::find(attributes, kSixels) == attributes.end() ? PictureProtocol::half_blocks
+                                                                    : PictureProtocol::sixel;
 }
 
 std::string terminal_picture(std::string_view png, PictureProtocol protocol, std::size_t columns,
@@ -122,6 +177,10 @@ std::string terminal_picture(std::string_view png, PictureProtocol protocol, std
       return kitty_picture(png);
     case PictureProtocol::iterm:
       return fmt::format("\x1b]1337;File=inline=1;size={}:{}\a\n", png.size(), base64_letters(png));
+    case PictureProtocol::sixel:
+      return sixels(read_rgb(png), columns, rows);
+    case PictureProtocol::of_terminal:
+      return terminal_picture(png, picture_protocol(), columns, rows);
     case PictureProtocol::half_blocks:
       break;
   }

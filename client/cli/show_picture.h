@@ -3,17 +3,27 @@
 #include <string>
 #include <string_view>
 
+#include "base/choice.h"
+
 namespace troupe::cli {
 
 /// How a terminal shows pictures. half_blocks: as coloured letters, which any does.
-enum class PictureProtocol { kitty, iterm, half_blocks };
+enum class PictureProtocol { of_terminal, kitty, iterm, sixel, half_blocks };
 
-/// That of the terminal that the environment names.
+/// That of the terminal that the environment names, or that says so when it is asked: see
+/// terminal_attributes.
 PictureProtocol picture_protocol();
 
-/// What a terminal of that size shows as the picture (PNG; of an animation its first frame).
-/// Throws std::runtime_error for a PNG that cannot be read.
+/// What a terminal of that size shows as the picture (PNG; of an animation its first frame). With
+/// sixels a letter is taken for 8 × 16 pixels. Throws std::runtime_error for a PNG that cannot be
+/// read.
 std::string terminal_picture(std::string_view png, PictureProtocol protocol, std::size_t columns,
                              std::size_t rows);
 
 }  // namespace troupe::cli
+
+namespace troupe {
+template <>
+inline constexpr auto kNamesOf<cli::PictureProtocol> =
+    std::to_array<std::string_view>({"", "kitty", "iterm", "sixel", "half-blocks"});
+}

@@ -3,6 +3,7 @@
 #include "base/choices.h"
 #include "base/counted.h"
 #include "base/format.h"
+#include "base/read_file.h"
 #include "base/utf8.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"

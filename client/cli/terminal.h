@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <vector>
 
 namespace troupe::cli {
 
@@ -9,5 +10,10 @@ std::size_t terminal_columns(int descriptor);
 
 /// Its rows, likewise.
 std::size_t terminal_rows(int descriptor);
+
+/// What the terminal of this process answers when it is asked for its attributes (DA1), such as 4:
+/// it shows sixels. Waits for half a second at most. Nothing where there is no terminal, the
+/// process is in its background, or keys were typed that the answer would stand behind.
+std::vector<int> terminal_attributes();
 
 }  // namespace troupe::cli

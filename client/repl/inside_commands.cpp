@@ -1,6 +1,9 @@
+#include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/format.h"
 #include "base/parse_number.h"
@@ -17,11 +20,13 @@
 namespace troupe::repl {
 namespace {
 
+using cli::CommandError;
 using cli::Row;
 using cli::take;
 using cli::UsageError;
 
 constexpr std::uint32_t kMostSteps = 10'000;
+constexpr double kUntilSeconds = 600;
 
 std::string joined(const nlohmann::json& numbers) {
   std::string text;
@@ -149,6 +154,41 @@ void step(Session& session, const Words& words) {
     control(session, words, JobAction::step);
 }
 
+/// Waits until the job has computed the step.
+void until(Session& session, const Words& words) {
+  using Clock = std::chrono::steady_clock;
+  const auto job = job_of(words[0]);
+  const auto step = parse_number<std::int32_t>(words[1]);
+  if (!step) throw UsageError("until JOB \"" + words[1] + "\": the number of a step, from 0");
+  const double seconds = words.size() > 2 ? seconds_of(words[2]) : kUntilSeconds;
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(seconds));
+  take(session.inspector().control(job, JobAction::until, *step));
+  const std::string goal = fmt::format("the end of step {}", *step);
+  for (;;) {
+    const auto page = take(session.client().jobs(JobQuery{.job = job}));
+    const auto now = std::ranges::find(page.jobs, job, &JobInfo::id);
+    if (now == page.jobs.end())
+      throw CommandError(Error{"not_found", name_of(job) + " is not remembered any more"});
+    if (now->state != "paused") {
+      throw CommandError(
+          Error{"bad_request",
+                fmt::format("{} is {}, not paused after step {}{}", name_of(job), now->state, *step,
+                            now->cause.empty() ? "" : ": " + now->cause)});
+    }
+    if (now->step > *step) break;
+    const bool interrupted = session.signals().caught() != 0;
+    if (interrupted || Clock::now() >= deadline) {
+      throw CommandError(
+          Error{interrupted ? "interrupted" : "timeout",
+                fmt::format("{} has not come to {} yet; it goes on to there", name_of(job), goal)});
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  if (session.json()) return cli::print_json_line({{"job", job}, {"step", *step}});
+  std::cout << fmt::format("{} is paused at {}\n", name_of(job), goal);
+}
+
 void timeline(Session& session, const Words& words) {
   if (words.size() != 1 && !(words.size() == 3 && words[1] == "-o"))
     throw UsageError("usage: timeline JOB|all -o FILE.json");
@@ -197,6 +237,17 @@ std::vector<Command> inside_commands() {
        .least = 1,
        .most = 2,
        .run = step},
+      {.name = "until",
+       .arguments = "JOB STEP [SECONDS]",
+       .summary = "let a job go on to the end of a step, and pause it there",
+       .details = "Steps count from 0. Whether it runs, waits or is paused: micro-steps up to STEP "
+                  "are issued,\n"
+                  "and no more. Waits for that, 600 s where nothing is said; Ctrl-C ends only the "
+                  "waiting.",
+       .completes = job,
+       .least = 2,
+       .most = 3,
+       .run = until},
       {.name = "resume",
        .arguments = "JOB",
        .summary = "let a paused job go on",

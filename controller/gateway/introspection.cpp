@@ -159,6 +159,7 @@ void Introspection::control_job(const Asker& asker, const wire::ControlJob& orde
     return reply(asker, wire::Done{name + (begun ? " is paused; what was issued runs to its end"
                                                  : " will be paused when it begins")});
   }
+  if (order.action == wire::JobAction::until) return run_until(asker, *job, order.step);
   if (!runner.paused(order.job))
     return refuse(asker, FailureCode::bad_request, name + " is not paused");
   if (order.action == wire::JobAction::resume) {
@@ -180,6 +181,31 @@ void Introspection::control_job(const Asker& asker, const wire::ControlJob& orde
     return reply(asker, wire::Done{name + ": one more task goes as soon as its actors have room"});
   reply(asker, wire::Done{name + ": " +
                           schedule::describe(notes->attempts.back().graph.tasks[after->task])});
+}
+
+void Introspection::run_until(const Asker& asker, const jobs::JobEntry& job, int step) {
+  const auto name = name_of(job.id);
+  const int steps = job.plan.request.steps;
+  if (step < 0 || step >= steps) {
+    return refuse(asker, FailureCode::bad_request,
+                  fmt::format("step {}: {} has steps 0 to {}", step, name, steps - 1));
+  }
+  auto& runner = tools_.runner;
+  const auto& dispatcher = runner.dispatcher();
+  int begun = job.step - 1;
+  if (dispatcher.has(job.id)) {
+    const auto& tasks = dispatcher.graph(job.id).tasks;
+    for (std::uint32_t id = 0; id < tasks.size(); ++id)
+      if (dispatcher.is_issued(job.id, id)) begun = std::max(begun, tasks[id].step);
+  }
+  if (begun > step) {
+    return refuse(asker, FailureCode::bad_request,
+                  fmt::format("step {}: {} has {} already", step, name,
+                              begun == steps ? "computed all its steps"
+                                             : fmt::format("begun with step {}", begun)));
+  }
+  runner.pause(job.id, step);
+  reply(asker, wire::Done{fmt::format("{} goes on to the end of step {}", name, step)});
 }
 
 void Introspection::inject(const Asker& asker, const wire::InjectFault& fault) {

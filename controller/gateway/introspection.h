@@ -106,6 +106,8 @@ class Introspection {
   void fail(Collection& collection, const wire::Failure& failure);
 
   void control_job(const Asker& asker, const wire::ControlJob& order);
+  /// It is let go, and paused where it has computed `step`.
+  void run_until(const Asker& asker, const jobs::JobEntry& job, int step);
   void inject(const Asker& asker, const wire::InjectFault& fault);
   void get_document(const Asker& asker, const wire::GetDocument& question);
   /// JSON of the slices after that number.

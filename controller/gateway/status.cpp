@@ -4,6 +4,7 @@
 
 #include "controller/gateway/metrics.h"
 #include "controller/gateway/permissions.h"
+#include "controller/plan/degrees.h"
 
 namespace troupe::gateway {
 namespace {
@@ -46,6 +47,7 @@ bool may_see_work(const control::ClientUser& user, const Tools& tools, cluster::
 }
 
 wire::JobRow job_row(const Tools& tools, const jobs::JobEntry& job, std::int32_t position) {
+  const auto& own_seeds = job.plan.request.picture_seeds;
   const bool over = wire::is_terminal(job.state);
   return {.id = job.id,
           .state = job.state,
@@ -61,7 +63,10 @@ wire::JobRow job_row(const Tools& tools, const jobs::JobEntry& job, std::int32_t
           .batch = job.batching.number,
           .not_batched = beginning(job.batching.why_not, 300),
           .queue_position = position,
-          .model = beginning(job.spec.model, 300)};
+          .model = beginning(job.spec.model, 300),
+          .seed = own_seeds.empty() ? job.plan.request.seed : own_seeds.front(),
+          .own_seeds = !own_seeds.empty(),
+          .degrees = plan::parallelism_of(job.plan.degrees, job.plan.vae_degree)};
 }
 
 struct Listed {

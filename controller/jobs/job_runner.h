@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -49,9 +48,10 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   void give_up(JobId job, const wire::Failure& why);
   /// Lets go of ended jobs beyond what is kept.
   void expire();
-  /// Of a job that has not ended: no more of its tasks are issued, one is, or all are again. A job
-  /// that has not begun yet, or begins again, begins paused. False when there is nothing to do.
-  bool pause(JobId job);
+  /// Of a job that has not ended: no more of its tasks are issued, but for those up to `last_step`,
+  /// if any; one is; or all are again. A job that has not begun yet, or begins again, begins
+  /// paused. False when there is nothing to do.
+  bool pause(JobId job, int last_step = -1);
   bool step(JobId job);
   bool resume(JobId job);
 
@@ -95,8 +95,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   using RunPtr = std::shared_ptr<Run>;
 
   // Of RunCarrier:
-  void tell(JobEntry& job, std::vector<wire::BlobRef> blobs,
-            std::vector<std::string> warnings) override;
+  void tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) override;
   void finish(JobId job, wire::JobState state, wire::Failure failure) override;
   void close(JobId batch, const std::string& how) override;
   void fail(JobId run, const wire::Failure& failure) override;
@@ -159,7 +158,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   const decltype(Tools::plan_again) plan_again_;
   const decltype(Tools::plan_batch) plan_batch_;
   std::map<JobId, RunPtr> runs_;
-  std::set<JobId> paused_;
+  std::map<JobId, int> paused_;  // and the last step that each may compute
   bool start_posted_ = false;
   bool pump_posted_ = false;
   JobId waits_first_ = 0;  // for whom there was no place when last looked

@@ -60,7 +60,7 @@ void Run::move_out() {
   deployment_ = nullptr;
 }
 
-void Run::begin(bool paused) {
+void Run::begin(std::optional<int> last_step) {
   const auto& actors = deployment_->actor_of_rank;
   const double now = tools_.environment.now();
   tools_.table.run(id_);
@@ -93,7 +93,7 @@ void Run::begin(bool paused) {
       id_, schedule::make_task_graph(entry_.plan, entry_.step), actors,
       {.priority = entry_.spec.priority, .share = share_of(entry_), .machine = deployment_->id});
   told_.assign(tools_.dispatcher.graph(id_).tasks.size() * actors.size(), false);
-  if (paused) tools_.dispatcher.pause(id_);
+  if (last_step) tools_.dispatcher.pause(id_, *last_step);
   tools_.record([&](auto& recorder, auto now_ns) {
     recorder.began(id_, deployment_->epoch, tools_.dispatcher.graph(id_), actors, now_ns);
   });

@@ -42,9 +42,9 @@ class Run : public std::enable_shared_from_this<Run> {
   void move_in(const cluster::Deployments::Ptr& deployment);
   /// It has lost its deployment for good and waits for another one.
   void move_out();
-  /// The deployment is ready: its actors are told of the run, and its tasks may be issued. Throws
-  /// what keeps it from beginning.
-  void begin(bool paused);
+  /// The deployment is ready: its actors are told of the run, and its tasks may be issued: of one
+  /// that is paused those up to `last_step`. Throws what keeps it from beginning.
+  void begin(std::optional<int> last_step);
   /// An actor has done a task of it. False when it had said so before, or has no part in it.
   bool task_done(cluster::ActorId actor, const wire::TaskDone& done);
   /// When all tasks are done and all that they left is here, its actors are asked for their

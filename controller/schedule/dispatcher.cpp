@@ -139,11 +139,12 @@ void Dispatcher::remove(JobId id) {
   }
 }
 
-bool Dispatcher::pause(JobId id) {
+bool Dispatcher::pause(JobId id, int last_step) {
   ScheduledJob* job = find(id);
   if (!job) return false;
   if (!job->paused) job->steps_allowed = 0;
   job->paused = true;
+  job->last_step = last_step;
   touch(*job->neighbourhood);
   return true;
 }

@@ -55,8 +55,9 @@ class Dispatcher {
   /// Forgets the job at once, e.g. because its epoch is over. It may be added again.
   void remove(JobId job);
 
-  /// Stops issuing the job's tasks until `resume`; what is issued drains. False for an unknown job.
-  bool pause(JobId job);
+  /// Stops issuing the job's tasks until `resume`, but for those up to `last_step`, if any; what is
+  /// issued drains. False for an unknown job.
+  bool pause(JobId job, int last_step = -1);
   /// Lets one more task of a paused job out, to all its members. False when it is not paused, or
   /// nothing is left that was not let out already.
   bool step(JobId job);

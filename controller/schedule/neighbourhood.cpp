@@ -259,8 +259,8 @@ bool Neighbourhood::gather() {
   candidates_.clear();
   bool some_has_room = false;
   for (ScheduledJob* job : jobs_) {
-    if (!job->goes_on()) continue;
     for (const auto id : job->ready) {
+      if (!job->may_go(id)) continue;
       const auto& teams = job->teams(id);
       const bool has_room = std::all_of(teams.begin(), teams.end(), [&](const Team* team) {
         return team->most() < limits_.window;
@@ -431,7 +431,7 @@ void Neighbourhood::issue_task(const Candidate& chosen, std::vector<Issue>& out)
   progress.forecast = state_;
   ++job.issued;
   ++job.unfinished_issued;
-  if (job.paused) --job.steps_allowed;
+  if (!job.is_free(chosen.id)) --job.steps_allowed;
   const double service = chosen.cost * static_cast<double>(task.ranks.size());
   job.service += service;
   job.share->service += service;

@@ -82,10 +82,14 @@ struct ScheduledJob {
   std::uint32_t done = 0;
   bool cancelled = false;
   bool paused = false;
-  std::uint32_t steps_allowed = 0;  // while it is paused
+  std::uint32_t steps_allowed = 0;  // while it is paused: so many more of its tasks
+  std::int32_t last_step = -1;      // while it is paused: tasks up to this step, beside these
 
-  /// Its tasks may go.
-  bool goes_on() const { return !cancelled && (!paused || steps_allowed > 0); }
+  /// The task may go without being let out by itself.
+  bool is_free(std::uint32_t task) const { return !paused || graph.tasks[task].step <= last_step; }
+  bool may_go(std::uint32_t task) const {
+    return !cancelled && (steps_allowed > 0 || is_free(task));
+  }
   const std::vector<Team*>& teams(std::uint32_t task) const {
     return teams_of_set[progress[task].members];
   }

@@ -1,9 +1,13 @@
 #include "troupe/client.h"
 
 #include <atomic>
+#include <fstream>
 
 #include "tests/client/fake_controller.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/variable.h"
+#include "troupe/inspect.h"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -420,4 +424,43 @@ TEST_CASE("watch tells of a job's end once, also of one that had ended before, a
   controller.vanish();
   REQUIRE(open.wait_for(60s) == std::future_status::ready);
   CHECK(open.get().error().code == "lost");
+}
+
+TEST_CASE("without an endpoint a program finds the cluster that the command finds") {
+  FakeController controller;
+  const testing::Scratch scratch;
+  const testing::Variable runtime("XDG_RUNTIME_DIR", scratch.path.string());
+  const testing::Variable config("TROUPE_CONFIG", scratch / "config.toml");
+  const testing::Variable no_keys("TROUPE_KEYS", "");
+  const auto write = [&](const std::string& text) {
+    std::ofstream(scratch / "config.toml") << text;
+  };
+  const auto error = [] {
+    const auto client = Client::connect({}, 60s);
+    return client ? Error{} : client.error();
+  };
+  {
+    const testing::Variable address("TROUPE_ADDRESS", controller.endpoint());
+    CHECK(Client::connect({}, 60s).ok());  // which does not need the file: there is none
+    CHECK(Inspector::connect({}, 60s).ok());
+  }
+  const testing::Variable address("TROUPE_ADDRESS", "");
+  CHECK(error().code == "bad_request");
+  CHECK(error().what.find("config.toml: No such file") != std::string::npos);
+  // Of the user's own, where the file names none, or only one of a command.
+  write("steps = 3\n[status]\nconnect = \"" + controller.endpoint() + "\"\n");
+  CHECK(error().code == "unreachable");
+  CHECK(error().what.find(scratch.path.string() + "/troupe/control.sock") != std::string::npos);
+  write("connect = \"" + controller.endpoint() + "\"\n");
+  CHECK(Client::connect({}, 60s).ok());
+  CHECK(Inspector::connect({}, 60s).ok());
+  write("connect = \"127.0.0.1:1\"\nkeys = \"none\"\n");
+  CHECK(error().code == "unreachable");
+  CHECK(error().what.find("tcp://127.0.0.1:1") != std::string::npos);
+  write("connect = \"somewhere\"\n");
+  CHECK(error().code == "bad_request");
+  CHECK(error().what.find("\"somewhere\": neither ipc://PATH nor tcp://HOST:PORT") !=
+        std::string::npos);
+  write("connect = [\n");
+  CHECK(error().code == "bad_request");
 }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/big_endian.h"
+#include "base/read_file.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
 #include "models/image/frames.h"
@@ -67,8 +68,8 @@ TEST_CASE("submit shows progress, writes its pictures and names them") {
   CHECK(result.exit_code == 0);
   CHECK(result.out == scratch / "o-0.png" + "\n" + scratch / "o-1.png" + "\n");
   CHECK(result.err.find("denoising step 4/4, 0.50 s/step") != std::string::npos);
-  CHECK(cli::read_file(scratch / "o-1.png", 100) == "picture 1");
-  CHECK(cli::read_file(scratch / "p.png", 100) == "rough");
+  CHECK(read_file(scratch / "o-1.png", 100) == "picture 1");
+  CHECK(read_file(scratch / "p.png", 100) == "rough");
   CHECK(cli::read_latents(scratch / "l.safetensors").data == std::vector<float>{1, 2});
   CHECK(std::distance(std::filesystem::directory_iterator(scratch.path), {}) == 4);
 }
@@ -86,7 +87,7 @@ TEST_CASE("a video becomes what the name of its file says") {
     INFO(result.err);
     CHECK(result.exit_code == 0);
     CHECK(result.out == scratch / name + "\n");
-    return cli::read_file(scratch / name, 1 << 20);
+    return read_file(scratch / name, 1 << 20);
   };
   CHECK(written("a.apng") == video);
   CHECK(written("b.mp4").substr(4, 8) == "ftypisom");
@@ -224,7 +225,7 @@ TEST_CASE("Ctrl-C cancels the job: 130; SIGTERM: 143") {
     waitpid(child, &status, 0);
     REQUIRE(WIFEXITED(status));
     CHECK(WEXITSTATUS(status) == 128 + signal);
-    CHECK(cli::read_file(error_path, 1 << 16).find("troupe: interrupted: job 1 was cancelled\n") !=
+    CHECK(read_file(error_path, 1 << 16).find("troupe: interrupted: job 1 was cancelled\n") !=
           std::string::npos);
     CHECK(std::filesystem::is_empty(scratch.path));
   }
@@ -263,7 +264,7 @@ TEST_CASE("a second Ctrl-C does not wait for the job's end, and says what it did
     return holds();
   };
   const auto said = [&](const std::string& what) {
-    return cli::read_file(error_path, 1 << 16).find(what) != std::string::npos;
+    return read_file(error_path, 1 << 16).find(what) != std::string::npos;
   };
   REQUIRE(until([&] { return submitted == 1; }));
   kill(child, SIGINT);
@@ -308,7 +309,7 @@ TEST_CASE("submit --detach prints the number, wait fetches the pictures and leav
   cli::write_file(scratch / "o.png", "an older picture");  // is replaced, as by run
   const auto result = run(controller, "wait 1 --output " + scratch / "o.png");
   CHECK(result.exit_code == 0);
-  CHECK(cli::read_file(scratch / "o.png", 100) == "png");
+  CHECK(read_file(scratch / "o.png", 100) == "png");
 }
 
 TEST_CASE("submit --detach: a warning that came with the number is told beside it") {

@@ -50,6 +50,25 @@ TEST_CASE("who computed with whom follows from the numbers of batches") {
   CHECK(has(job_text(list[5], 0), "\n  batch     -\n"));
 }
 
+TEST_CASE("seed and degrees of one job") {
+  auto row = row_of(3, 0);
+  row.seed = 18'446'744'073'709'551'615u;
+  row.degrees.cfg = row.degrees.pp = 2;
+  row.degrees.vae = 4;
+  auto jobs = client::to_public(wire::JobList{{row, row_of(4, 0)}});
+  CHECK(has(job_text(jobs[0], 0),
+            "\n  seed      18446744073709551615\n  degrees   cfg 2 × pp 2 × vae 4\n"));
+  CHECK(has(job_text(jobs[1], 0), "\n  seed      0\n  degrees   one actor\n"));
+  jobs[1].own_seeds = true;
+  CHECK(has(job_text(jobs[1], 0), "\n  seed      0, of the first picture: each has its own\n"));
+  const auto json = to_json(jobs[0]);
+  CHECK(json["seed"] == row.seed);
+  CHECK(json["own_seeds"] == false);
+  CHECK(json["degrees"] ==
+        nlohmann::json{
+            {"dp", 1}, {"cfg", 2}, {"pp", 2}, {"ulysses", 1}, {"ring", 1}, {"tp", 1}, {"vae", 4}});
+}
+
 TEST_CASE("a table without a limit has every job whole, one within a limit says where more is") {
   auto batched = job_of(4);
   batched.batch = 9;

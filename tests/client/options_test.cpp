@@ -147,6 +147,21 @@ TEST_CASE("initial latents are read into the submission; a model's folder become
   CHECK(submission.model == (std::filesystem::current_path() / "folder").string());
 }
 
+TEST_CASE("lists: an empty place is refused by its number, and given twice a list goes on") {
+  const auto wrong = [](const std::string& option, const std::string& list) {
+    return message_of([&] { parse({"--prompt", "x", option, list}); });
+  };
+  CHECK(wrong("--timesteps", "900,,3") == "--timesteps: place 2 of the list \"900,,3\" is empty");
+  CHECK(wrong("--sigmas", "3, ") == "--sigmas: place 2 of the list \"3, \" is empty");
+  CHECK(wrong("--refill-steps", ",3") == "--refill-steps: place 1 of the list \",3\" is empty");
+  CHECK(wrong("--stages", "") == "--stages: place 1 of the list \"\" is empty");
+  CHECK(wrong("--stages", "2,x") == "--stages: \"x\" is not a number");
+  CHECK(wrong("--stages", "2,0") ==
+        "--stages: 0 is out of bounds: a whole number from 1 to 1048576 is needed");
+  const auto twice = parse({"--pp", "3", "--stages", "2,+3", "--stages", " 4"});
+  CHECK(twice.parallelism.stages == std::vector<int>{2, 3, 4});
+}
+
 TEST_CASE("settings of single pictures: once is everybody's, else one each") {
   const auto once = parse({"--prompt", "a", "--prompt", "b", "--seed", "7", "--negative-prompt",
                            "c", "--timesteps", "900, 20.5,3"});
@@ -203,7 +218,7 @@ TEST_CASE("endpoints as people write them") {
   CHECK(checked_endpoint("ipc:///a/b") == "ipc:///a/b");
   CHECK(checked_endpoint("tcp://h:1") == "tcp://h:1");
   CHECK(checked_endpoint("127.0.0.1:7400") == "tcp://127.0.0.1:7400");
-  CHECK(checked_endpoint("") == default_endpoint());
+  CHECK(checked_endpoint("") == client::default_endpoint());
   CHECK_THROWS_AS(checked_endpoint("http://x"), UsageError);
   CHECK_THROWS_AS(checked_endpoint("somewhere"), UsageError);
   CHECK_THROWS_AS(checked_endpoint("ipc://"), UsageError);
@@ -339,5 +354,16 @@ TEST_CASE("samplers go by the names of diffusers, A1111 and stable-diffusion.cpp
     CHECK(parse({"--sampler", theirs}).request.sampler == ours);
   }
   // Its noise levels would be others.
-  CHECK_THROWS(parse({"--sampler", "DPM++ 2M Karras"}));
+  for (const auto& [theirs, ours] : std::vector<std::pair<std::string, std::string>>{
+           {"DPM++ 2M Karras", "dpmsolver++"},
+           {"dpmpp_2m_sde_exponential", "sde-dpmsolver++"},
+           {"DDIM Karras", "ddim"}}) {
+    CHECK(message_of([&, theirs = theirs] {
+            parse({"--sampler", theirs});
+          }).find("the checkpoint says the noise levels; did you mean " + ours + "?") !=
+          std::string::npos);
+  }
+  CHECK(message_of([] {
+          parse({"--sampler", "DPM++ SDE Karras"});
+        }).find("did you mean") == std::string::npos);
 }

@@ -36,12 +36,15 @@ inline CommandResult troupe(const std::string& arguments, const std::string& bef
   return run_command(TROUPE_BINARY_DIR "/bin/troupe " + arguments, before);
 }
 
-/// What the built `troupe` writes to a terminal of so many columns.
+/// What the built `troupe` writes to a terminal of so many columns, which answers so when it is
+/// asked for its attributes.
 inline std::string troupe_on_terminal(const std::string& arguments, unsigned short columns,
-                                      const std::string& before = "") {
+                                      const std::string& before = "",
+                                      const std::string& attributes = "\x1b[?6c") {
   // Without colours, unless `before` asks for them.
-  const std::string line =
-      "NO_COLOR=1 " + before + " timeout 240 " TROUPE_BINARY_DIR "/bin/troupe " + arguments;
+  const std::string line = "NO_COLOR=1 " + before +
+                           " timeout --foreground 240 " TROUPE_BINARY_DIR "/bin/troupe " +
+                           arguments;
   winsize size{};
   size.ws_row = 25;
   size.ws_col = columns;
@@ -54,8 +57,13 @@ inline std::string troupe_on_terminal(const std::string& arguments, unsigned sho
   }
   std::string out;
   char piece[4096];
-  for (ssize_t got; (got = read(terminal, piece, sizeof piece)) > 0;)
+  for (ssize_t got; (got = read(terminal, piece, sizeof piece)) > 0;) {
+    const auto asked = out.find("\x1b[c");
     out.append(piece, static_cast<std::size_t>(got));
+    if (asked == std::string::npos && out.find("\x1b[c") != std::string::npos &&
+        write(terminal, attributes.data(), attributes.size()) < 0)
+      break;
+  }
   close(terminal);
   waitpid(child, nullptr, 0);
   std::erase(out, '\r');

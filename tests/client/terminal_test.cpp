@@ -182,6 +182,45 @@ TEST_CASE("colours: on a terminal, unless NO_COLOR is set") {
   CHECK(!has(troupe::testing::troupe("jobs", address).out, "\x1b["));
 }
 
+TEST_CASE("--show: by sixels where the terminal says that it shows them, or the user does") {
+  FakeController controller;
+  controller.on(wire::Kind::submit_job, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    const auto job = c.accept(peer, header);
+    c.succeed(peer, job, {c.hold("picture", read_all(TROUPE_SOURCE_DIR "/docs/demo.png"))});
+  });
+  const Scratch scratch;
+  const auto shown = [&](const std::string& options, const std::string& environment,
+                         const std::string& attributes) {
+    return troupe_on_terminal("submit -p x -o " + scratch / "o.png" + " --show " + options, 80,
+                              "TROUPE_ADDRESS=" + controller.endpoint() + " " + environment,
+                              attributes);
+  };
+  constexpr const char *kSixels = "\x1bPq\"1;1;", *kHalf = "▀", *kAsked = "\x1b[c";
+  const auto vt340 = shown("", "TERM=xterm", "\x1b[?63;1;4;22c");
+  CHECK(has(vt340, kAsked));
+  CHECK(has(vt340, kSixels));
+  CHECK(has(shown("", "TERM=tmux", "\x1b[?1;2;4c"), kSixels));
+  for (const char* without : {"\x1b[?1;2c", "\x1b[?64;14;40c", "x", ""}) {
+    CAPTURE(without);
+    const auto out = shown("", "TERM=xterm", without);
+    CHECK(has(out, kHalf));
+    CHECK(!has(out, kSixels));
+  }
+  // Nobody is asked where it is known.
+  for (const char* environment : {"TERM=dumb", "TERM=xterm TROUPE_SHOW_AS=half-blocks"}) {
+    const auto out = shown("", environment, "\x1b[?4c");
+    CHECK(has(out, kHalf));
+    CHECK(!has(out, kAsked));
+  }
+  CHECK(has(shown("", "TERM=xterm-kitty", "\x1b[?4c"), "\x1b_Ga=T"));
+  CHECK(has(shown("--show-as sixel", "TERM=dumb", ""), kSixels));
+  CHECK(has(shown("--show-as sixels", "TERM=dumb", ""), "did you mean sixel?"));
+  const auto alone = troupe::testing::troupe("submit -p x --show-as sixel");
+  CHECK(alone.exit_code == 2);
+  CHECK(has(alone.err, "--show-as requires --show"));
+}
+
 TEST_CASE("inspect MODELDIR: what the model is and what it takes") {
   const auto json = troupe::testing::troupe("inspect --json " + kTinyFolder);
   INFO(json.err);

@@ -10,6 +10,7 @@
 
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
+#include "tests/support/variable.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;
@@ -18,21 +19,11 @@ namespace {
 /// XDG_RUNTIME_DIR, for as long as this lives.
 class Runtime {
  public:
-  Runtime() {
-    if (const char* value = std::getenv("XDG_RUNTIME_DIR")) before_ = value;
-    setenv("XDG_RUNTIME_DIR", scratch_.path().c_str(), 1);
-  }
-  ~Runtime() {
-    if (before_)
-      setenv("XDG_RUNTIME_DIR", before_->c_str(), 1);
-    else
-      unsetenv("XDG_RUNTIME_DIR");
-  }
   fs::path path() const { return scratch_.path(); }
 
  private:
   IpcFolder scratch_;
-  std::optional<std::string> before_;
+  testing::Variable set_{"XDG_RUNTIME_DIR", scratch_.path().string()};
 };
 
 template <class F>

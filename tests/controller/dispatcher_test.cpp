@@ -118,6 +118,48 @@ TEST_CASE("a paused job drains, goes on one task a step, and as before when it i
   CHECK_FALSE(dispatcher.step(2));
 }
 
+TEST_CASE("a job that is paused after a step computes all up to it, patch by patch, and no more") {
+  Dispatcher dispatcher(3);
+  dispatcher.add_job(1, schedule::make_task_graph(some_plan(5, 4, 1, {.pp = 2})), {0, 1});
+  const auto steps_issued = [&] {
+    std::set<int> steps;
+    for (auto issued = dispatcher.issue(); !issued.empty(); issued = dispatcher.issue()) {
+      for (const auto& issue : issued)
+        if (!issue.command.receive) steps.insert(issue.command.step);
+      for (const ActorId actor : {0u, 1u}) {
+        while (const auto at = dispatcher.current(actor))
+          dispatcher.finish(at->first, at->second, actor);
+      }
+    }
+    return steps;
+  };
+  const auto left_up_to = [&](int step) {
+    const auto& tasks = dispatcher.graph(1).tasks;
+    int left = 0;
+    for (std::uint32_t id = 0; id < tasks.size(); ++id)
+      left += tasks[id].step <= step && !dispatcher.is_done(1, id) ? 1 : 0;
+    return left;
+  };
+  CHECK(dispatcher.pause(1, 2));
+  CHECK(steps_issued() == std::set<int>{0, 1, 2});
+  CHECK(left_up_to(2) == 0);
+  // One by one from there, and the next stop.
+  CHECK(dispatcher.step(1));
+  CHECK(steps_issued() == std::set<int>{3});
+  CHECK(left_up_to(3) == 7);
+  CHECK(dispatcher.pause(1, 3));
+  CHECK(dispatcher.step(1));  // which is taken by a task of the next step
+  CHECK(steps_issued() == std::set<int>{3, 4});
+  CHECK(left_up_to(3) == 0);
+  CHECK(left_up_to(4) == 7);
+  // Nothing of what is left, until it is let go.
+  CHECK(dispatcher.pause(1));
+  CHECK(steps_issued().empty());
+  CHECK(dispatcher.resume(1));
+  CHECK(steps_issued() == std::set<int>{4, 5});
+  CHECK(dispatcher.complete(1));
+}
+
 TEST_CASE("a step of a job whose text has many members goes to all of them, and only so many fit") {
   Dispatcher dispatcher(2);
   dispatcher.add_job(1, schedule::make_task_graph(some_plan(1, 1, 0, {.cfg = 2, .pp = 2})),

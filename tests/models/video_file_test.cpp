@@ -361,3 +361,14 @@ TEST_CASE("what no MP4 file can be made of is refused with the reason") {
   CHECK(message_of(of_size(64, 14)).starts_with("64 x 14 pixels: H.264"));
   CHECK(message_of(of_size(1 << 31, 1 << 31)) == "a frame has too many pixels");
 }
+
+TEST_CASE("an animation whose frames would take far more memory than its file is refused") {
+  std::string text;  // that every frame repeats
+  for (std::uint32_t state = 1; text.size() < (8u << 20);)
+    text += static_cast<char>('!' + ((state = state * 1103515245 + 12345) >> 16) % 90);
+  const auto clip_of_frames = [&](int frames) {
+    return join_frames(std::vector<std::string>(frames, clip_frame(0)), {{"parameters", text}}, 16);
+  };
+  CHECK(split_frames(clip_of_frames(3)).size() == 3);
+  CHECK_THROWS_WITH(split_frames(clip_of_frames(60)), doctest::Contains("too many frames"));
+}

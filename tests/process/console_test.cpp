@@ -118,11 +118,24 @@ TEST_CASE("a job under the console's hands: tensors, slice, dump, preview, step,
   CHECK(read_all(picture).starts_with("\x89PNG"));
   CHECK(has(stage.repl("pause " + job).err, "is paused already"));
 
+  // On to the end of a step: all rows are of it, whatever came after which.
+  const auto on = stage.repl("until " + job + " 34; dump " + job + " " + dump);
+  INFO(on.out << on.err);
+  CHECK(on.exit_code == 0);
+  CHECK(has(on.out, "job " + job + " is paused at the end of step 34\n"));
+  CHECK(has(on.out, "latents of job " + job + " after step 34\n"));
+  CHECK(has(stage.repl("until " + job + " 33").err, "has begun with step 34 already"));
+  CHECK(has(stage.repl("until " + job + " 40").err, "has steps 0 to 39"));
+  CHECK(has(stage.repl("until " + job + " x").err, "the number of a step"));
+  CHECK(has(stage.repl("inject stop 0 2; until " + job + " 35 0.1").err,
+            "has not come to the end of step 35 yet; it goes on to there"));
+
   const auto resumed = stage.repl("inject delay 0 0.1; inject stop 1 0.2; resume " + job +
                                   "; follow " + job + "; inject kill 1");
   INFO(resumed.out << resumed.err);
   CHECK(resumed.exit_code == 0);
   CHECK(has(resumed.out, "job " + job + " succeeded"));
+  CHECK(has(stage.repl("until " + job + " 39").err, "has already succeeded"));
   CHECK(eventually(kPatience, [&] { return stage.cluster.restarts() == 1; }));
   CHECK(stage.cluster.whole());
 

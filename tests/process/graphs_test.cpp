@@ -14,6 +14,7 @@
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
+#include "tests/support/variable.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -22,17 +23,6 @@ using nlohmann::json;
 namespace {
 
 /// For the actors that are started while it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Variable() { unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
-
 struct StandIn {
   Variable recorder{"TROUPE_CUDA_GRAPH", TROUPE_BINARY_DIR "/lib/libtroupe_graph_stand_in.so"};
   Variable kernels{"TROUPE_CPU_KERNELS", "library"};

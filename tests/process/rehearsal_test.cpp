@@ -20,12 +20,8 @@ using nlohmann::json;
 namespace {
 
 /// For the actors that are started while it lives.
-class Rehearse {
- public:
-  Rehearse() { setenv("TROUPE_REHEARSE", "on", 1); }
-  ~Rehearse() { unsetenv("TROUPE_REHEARSE"); }
-  Rehearse(const Rehearse&) = delete;
-  Rehearse& operator=(const Rehearse&) = delete;
+struct Rehearse {
+  Variable rehearse{"TROUPE_REHEARSE", "on"};
 };
 
 struct Rehearsing {

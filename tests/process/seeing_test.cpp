@@ -113,6 +113,8 @@ TEST_CASE("the console does as it is told, and its errors are one line each") {
                             "pause 1",
                             "resume 1",
                             "step 1",
+                            "until 1 0",
+                            "until 1",
                             "dump 1 x.png",
                             "preview 1 x.safetensors",
                             "submit",

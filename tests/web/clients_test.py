@@ -185,8 +185,10 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(png_size(base64.b64decode(answer["images"][0])), (64, 64))
         self.assertEqual(json.loads(answer["info"])["sampler_name"], "euler-ancestral")
         again = self.http.post("/sdapi/v1/img2img", json={"prompt": "a", "steps": 4, "width": 64, "height": 64,
-                                                          "init_images": [answer["images"][0]], "denoising_strength": 0.5}).json()
+                                                          "init_images": [answer["images"][0]], "denoising_strength": 0.5,
+                                                          "sampler_name": "DPM++ 2M Karras"}).json()
         self.assertEqual(len(again["images"]), 1)
+        self.assertEqual(json.loads(again["info"])["sampler_name"], "dpmsolver++")
         self.assertEqual(self.http.get("/sdapi/v1/sd-models").json()[0]["model_name"], "model")
         self.assertIn("euler", [sampler["name"] for sampler in self.http.get("/sdapi/v1/samplers").json()])
         self.assertIn("progress", self.http.get("/sdapi/v1/progress").json())

@@ -56,12 +56,13 @@ struct JobProgress {
   std::int32_t step = 0;
   std::int32_t steps = 0;
   double seconds_per_step = 0;        // mean of the last steps; 0 while unknown
-  std::vector<BlobRef> blobs;         // latents or previews asked for
+  std::vector<BlobRef> blobs;         // latents or previews asked for, of one step:
+  std::int32_t blobs_step = 0;        // they are of so many completed steps, `step` may be later
   std::vector<std::string> warnings;  // e.g. the part of a prompt that was cut
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, phase, step, steps, seconds_per_step, blobs, warnings);
+    ar(job, phase, step, steps, seconds_per_step, blobs, blobs_step, warnings);
   }
 };
 
@@ -131,11 +132,14 @@ struct JobRow {
   std::string not_batched = {};  // why it began by itself, although it may batch
   std::int32_t queue_position = 0;  // while it is queued: jobs that wait before it
   std::string model = {};           // its folder
+  std::uint64_t seed = 0;           // of its first picture
+  bool own_seeds = false;           // its pictures have one each
+  Parallelism degrees = {};         // that it is planned for; without its stages
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share, paused, batch,
-       not_batched, queue_position, model);
+       not_batched, queue_position, model, seed, own_seeds, degrees);
   }
 };
 

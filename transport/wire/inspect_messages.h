@@ -49,20 +49,22 @@ struct MailboxReport {
   }
 };
 
-enum class JobAction : std::uint8_t { pause, step, resume };
+enum class JobAction : std::uint8_t { pause, step, resume, until };
 constexpr bool is_valid(JobAction action) {
-  return action <= JobAction::resume;
+  return action <= JobAction::until;
 }
 
-/// client → controller: stop issuing the job's micro-steps, issue one, or go on. Answered by Done.
+/// client → controller: stop issuing the job's micro-steps, issue one, go on, or issue those up to
+/// the end of `step` and no more. Answered by Done.
 struct ControlJob {
   static constexpr Kind kKind = Kind::control_job;
   std::uint64_t job = 0;
   JobAction action = JobAction::pause;
+  std::int32_t step = 0;  // of until
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, action);
+    ar(job, action, step);
   }
 };
 

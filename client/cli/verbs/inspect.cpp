@@ -8,6 +8,7 @@
 #include "base/choices.h"
 #include "base/counted.h"
 #include "base/format.h"
+#include "base/read_file.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/table.h"

@@ -68,7 +68,7 @@ class ServeVerb : public Verb {
             "--connect", endpoints_,
             "The cluster to serve: ipc://PATH, tcp://HOST:PORT or HOST:PORT; repeat it for "
             "several (default: this user's own cluster, " +
-                default_endpoint() + ")")
+                client::default_endpoint() + ")")
         ->check(not_empty())
         ->envname("TROUPE_ADDRESS")
         ->type_name("ENDPOINT");
@@ -147,11 +147,11 @@ class ServeVerb : public Verb {
       return serve_own_cluster();
     }
     for (const char* option : {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu",
-                               "--prompt-cache", "--model-plugin", "--allow-models"})
+                               "--prompt-cache", "--allow-models"})
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) + " goes with --model only, which starts a cluster");
 #endif
-    if (endpoints_.empty()) endpoints_.push_back(default_endpoint());
+    if (endpoints_.empty()) endpoints_.push_back(client::default_endpoint());
     for (const auto& endpoint : endpoints_)
       options_.clusters.push_back({checked_endpoint(endpoint), keys_});
     options_.on_cluster = [](const std::string& endpoint, const std::string& why) {

@@ -28,9 +28,9 @@ class StartVerb : public Verb {
  public:
   explicit StartVerb(CLI::App& parent)
       : Verb(parent, "start", "Start a cluster: the controller and its actors") {
-    app_->add_option(
-            "--listen", options_.listen,
-            "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " + default_endpoint() + ")")
+    app_->add_option("--listen", options_.listen,
+                     "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " +
+                         client::default_endpoint() + ")")
         ->type_name("ENDPOINT");
     add_model_plugin_option(*app_);
     add_actors_option(*app_, options_.actors, 0,
@@ -145,7 +145,7 @@ class StartVerb : public Verb {
   void settle_options() {
     if (options_.listen.empty()) {
       control::make_runtime_folder();
-      options_.listen = default_endpoint();
+      options_.listen = client::default_endpoint();
     }
     options_.listen = checked_endpoint(options_.listen, "--listen");
     check_metrics_port();

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
+#include "base/read_file.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/follow.h"

@@ -139,6 +139,7 @@ struct Progress {
   int queue_position = 0;          // when it was accepted: the jobs that waited before it
   std::optional<Latents> latents;  // when asked for
   std::string preview_png;         // when asked for: the first picture, rough and small, PNG bytes
+  int interim_step = 0;  // completed steps of the latents or the preview; not after `step`
   std::vector<std::string> warnings;
 };
 
@@ -169,6 +170,9 @@ struct JobInfo {
   std::string not_batched;               // why it began by itself, although it may batch
   int queue_position = 0;                // while it is queued: jobs that wait before it
   std::string model;                     // its folder
+  std::uint64_t seed = 0;                // of its first picture
+  bool own_seeds = false;                // its pictures have one each
+  Parallelism parallelism = {};          // that it is planned for; without its stages
 };
 
 /// Which jobs are asked for. In order: those that run, those that wait, by their turns, those that
@@ -218,12 +222,14 @@ class Actors;
 /// then from inside `wait`.
 class Client {
  public:
-  /// Connects to the controller at `endpoint` (ipc://… or tcp://…). Errors: bad_request (no such
-  /// kind of endpoint, or keys that cannot be used), unreachable (nobody is there),
-  /// timeout (somebody listens and does not answer), version_mismatch, refused (also for missing or
-  /// wrong keys). `keys`: the folder with `server.pub` and `client.key` (`troupe keys`), for tcp
-  /// controllers that ask for keys; empty = what TROUPE_KEYS names.
-  static Result<Client> connect(const std::string& endpoint,
+  /// Connects to the controller at `endpoint` (ipc://PATH, tcp://HOST:PORT or HOST:PORT); empty =
+  /// the one that the command `troupe` finds: TROUPE_ADDRESS, else `connect` in the file of
+  /// defaults, else the user's own cluster. Errors: bad_request (no such kind of endpoint, or keys
+  /// or a file that cannot be used), unreachable (nobody is there), timeout (somebody listens and
+  /// does not answer), version_mismatch, refused (also for missing or wrong keys). `keys`: the
+  /// folder with `server.pub` and `client.key` (`troupe keys`), for tcp controllers that ask for
+  /// keys; empty = what TROUPE_KEYS names, else without an endpoint `keys` in that file.
+  static Result<Client> connect(const std::string& endpoint = {},
                                 std::chrono::milliseconds timeout = std::chrono::seconds(5),
                                 const std::string& keys = {});
   Client(Client&&) noexcept;

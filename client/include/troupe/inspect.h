@@ -77,7 +77,12 @@ struct LogInfo {
   std::vector<std::string> lines;
 };
 
-enum class JobAction { pause, step, resume };
+enum class JobAction {
+  pause,   // no more micro-steps are issued
+  step,    // one more is
+  resume,  // all are again
+  until,   // those up to the end of a step are, and then no more
+};
 enum class Fault {
   kill,          // SIGKILL
   stop,          // SIGSTOP, and SIGCONT after some seconds
@@ -91,7 +96,8 @@ enum class Fault {
 /// longer. Errors as of Client: not_found (no such actor, job, tensor), bad_request, timeout, lost.
 class Inspector {
  public:
-  static Result<Inspector> connect(const std::string& endpoint,
+  /// As Client::connect.
+  static Result<Inspector> connect(const std::string& endpoint = {},
                                    std::chrono::milliseconds timeout = std::chrono::seconds(5),
                                    const std::string& keys = {});
   Inspector(Inspector&&) noexcept;
@@ -112,7 +118,8 @@ class Inspector {
   Result<LatentsNow> latents(std::uint64_t job);
   Result<PictureNow> picture(std::uint64_t job);
 
-  Result<std::string> control(std::uint64_t job, JobAction action);
+  /// `step` of until, from 0.
+  Result<std::string> control(std::uint64_t job, JobAction action, int step = 0);
   /// `seconds` of stop and delay.
   Result<std::string> inject(std::uint32_t actor, Fault fault, double seconds = 0);
 
