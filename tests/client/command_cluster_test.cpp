@@ -87,7 +87,7 @@ TEST_CASE("a video becomes what the name of its file says") {
     INFO(result.err);
     CHECK(result.exit_code == 0);
     CHECK(result.out == scratch / name + "\n");
-    return cli::read_file(scratch / name, 1 << 20);
+    return read_file(scratch / name, 1 << 20);
   };
   CHECK(written("a.apng") == video);
   CHECK(written("b.mp4").substr(4, 8) == "ftypisom");

@@ -12,6 +12,7 @@
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
 
+using namespace troupe;
 using namespace troupe::cli;
 using troupe::testing::message_of;
 using troupe::testing::Scratch;

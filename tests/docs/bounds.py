@@ -151,6 +151,11 @@ BOUNDS = {
         [("4,097 frames", "transport/wire/request_limits.h", "kMaxFrames = 4097;"),
          ("256 MiB", "models/image/frames.cpp", "kMostHeads = std::size_t{1} << 28;")],
         "an animation whose frames would take far more memory than its file is refused"),
+    "a frame of MP4": (
+        [("15 to", "models/image/mp4.cpp", "kShortestSide = 15;"),
+         ("8,688 pixels", "models/image/mp4.cpp", "kLongestSide = 8688;"),
+         ("36,864 blocks", "models/image/mp4.cpp", "kMostBlocks = 36864;")],
+        "what no MP4 file can be made of is refused with the reason"),
     "clips as WebM": (
         [("one is encoded at a time", "web/clip_files.h", "threads = 1;"),
          ("16 files wait", "web/clip_files.h", "waiting = 16;"),
