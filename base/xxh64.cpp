@@ -3,6 +3,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <fstream>
+#include <stdexcept>
+#include <vector>
+
 namespace troupe {
 
 struct Xxh64::State {
@@ -21,6 +25,16 @@ void Xxh64::update(const void* data, std::size_t bytes) {
 
 std::uint64_t Xxh64::digest() const {
   return XXH64_digest(&state_->xxh);
+}
+
+std::uint64_t xxh64_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  Xxh64 hash;
+  std::vector<char> piece(1u << 20);
+  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0)
+    hash.update(piece.data(), static_cast<std::size_t>(in.gcount()));
+  if (!in.eof()) throw std::runtime_error(file.string() + ": cannot be read");
+  return hash.digest();
 }
 
 }  // namespace troupe

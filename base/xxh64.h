@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 
 namespace troupe {
@@ -17,5 +18,8 @@ class Xxh64 {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// Of the file's bytes. Throws std::runtime_error where it cannot be read.
+std::uint64_t xxh64_of(const std::filesystem::path& file);
 
 }  // namespace troupe

@@ -67,17 +67,18 @@ void JobFollower::hand_on(wire::JobProgress& from) {
   if (progress.phase == "queued") progress.queue_position = queue_position_;
   progress.seconds_per_step = from.seconds_per_step;
   progress.warnings = std::move(from.warnings);
+  progress.interim_step = from.blobs_step;
   for (std::size_t i = 0; i < from.blobs.size(); ++i) {
     const control::BlobResult& blob = fetched_[i];
     const std::string name = from.blobs[i].name;
     if (!blob) {
       progress.warnings.push_back(
-          fmt::format("{} of step {} did not come: {}", name, from.step, blob.failure.what));
+          fmt::format("{} of step {} did not come: {}", name, from.blobs_step, blob.failure.what));
     } else if (name == "latents") {
       auto part = latents_from(*blob.bytes, from.blobs[i].shape);
       if (!part || !append_latents(progress.latents, std::move(*part))) {
         progress.warnings.push_back(
-            fmt::format("latents of step {} do not fill their shape", from.step));
+            fmt::format("latents of step {} do not fill their shape", from.blobs_step));
       }
     } else if (name == "preview") {
       progress.preview_png = *blob.bytes;

@@ -66,6 +66,13 @@ PictureFormat picture_format(const std::string& field, const std::string& name) 
                   "is " + json_text(name) + ", not " + choices_text(choice_words<PictureFormat>()));
 }
 
+int steps_done(const ImageRequest& request) {
+  if (!request.timesteps.empty()) return static_cast<int>(request.timesteps.size());
+  if (!request.sigmas.empty()) return static_cast<int>(request.sigmas.size());
+  if (request.init_image.empty()) return request.steps;
+  return std::max(1, static_cast<int>(request.steps * request.strength));
+}
+
 JobCall parse_job(const std::string& body) {
   Fields fields = Fields::parse(body);
   JobCall call;
@@ -106,13 +113,21 @@ Fields edit_fields(const std::string& content_type, const std::string& body) {
   return fields;
 }
 
+void read_size(Fields& fields, ImageRequest& request) {
+  const auto size = fields.text("size");
+  if (!size) return;
+  if (request.width != 0 || request.height != 0)
+    throw bad_field("size", "does not go with width and height");
+  parse_size(*size, request.width, request.height);
+}
+
 Submission parse_video(Fields fields, std::uint64_t seed) {
   Submission submission;
   ImageRequest& request = submission.request;
   request.seed = seed;
   read_common(fields, submission);
   need_pictures(request);
-  if (const auto size = fields.text("size")) parse_size(*size, request.width, request.height);
+  read_size(fields, request);
   // OpenAI's clients send a text.
   const auto* seconds = fields.any("seconds");
   if (seconds && request.num_frames == 0) {
@@ -190,11 +205,7 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   need_pictures(request);
   if (request.prompts.size() > 1) throw bad_field("prompt", "is a list: one text is taken here");
   request.images_per_prompt = static_cast<int>(n.value_or(1));
-  if (const auto size = fields.text("size")) {
-    if (request.width != 0 || request.height != 0)
-      throw bad_field("size", "does not go with width and height");
-    parse_size(*size, request.width, request.height);
-  }
+  read_size(fields, request);
   read_kind(fields, call.kind);
   if (call.kind.format == PictureFormat::webm)
     throw bad_field("output_format", "is webm, which is for clips: /v1/videos");
@@ -204,7 +215,7 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   if (call.partial_images > 0 && !call.stream)
     throw bad_field("partial_images", "needs \"stream\": true");
   if (call.partial_images > 0) {
-    request.progress_interval = std::max(1, request.steps / (call.partial_images + 1));
+    request.progress_interval = std::max(1, steps_done(request) / (call.partial_images + 1));
     request.progress_content = to_string(ProgressContent::preview);
   }
   call.submission.detached = fields.flag("detached").value_or(false);

@@ -117,7 +117,7 @@ void JobBoard::progress(const JobPtr& job, const Progress& progress, double now)
   tell(job, What::progress);
   if (progress.preview_png.empty()) return;
   job->preview = progress.preview_png;
-  job->preview_step = progress.step;
+  job->preview_step = progress.interim_step;
   tell(job, What::preview);
 }
 

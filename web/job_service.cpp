@@ -14,13 +14,14 @@ namespace {
 
 constexpr const char* kStartedAnew = "its cluster was started anew, without a journal of its jobs";
 
-/// How much a cluster has to do, by actor.
-double load_of(const ClusterInfo& info) {
+/// How much a cluster that is there has to do, by actor.
+double load_of(const JobService::Cluster& cluster) {
+  const ClusterInfo& info = *cluster.info;
   double able = 0;
   for (const ActorInfo& actor : info.actors)
     able += actor.state == "ready" || actor.state == "busy";
   return able == 0 ? std::numeric_limits<double>::max()
-                   : (info.jobs_queued + info.jobs_running) / able;
+                   : (info.jobs_queued + info.jobs_running + cluster.handed_in) / able;
 }
 
 std::uint64_t random_key() {
@@ -130,6 +131,7 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
     if (cluster.gone_since) board_.set_unreachable(index, "", now());
     cluster.was_there = true;
     cluster.info = std::move(info.value());
+    cluster.handed_in = 0;
     cluster.why.clear();
     cluster.gone_since.reset();
     if (std::exchange(cluster.is_new, false)) status_of_new(index);
@@ -202,7 +204,7 @@ std::optional<std::size_t> JobService::choose(const std::string& model, std::str
     if (!info || (model.empty() && info->model.empty())) continue;
     const bool own = model.empty() || info->model == model || model_id(info->model) == model;
     if (!own && !is_folder) continue;
-    if (best && load_of(*clusters_[*best].info) <= load_of(*info)) continue;
+    if (best && load_of(clusters_[*best]) <= load_of(clusters_[i])) continue;
     best = i;
     path = own ? info->model : model;
   }
@@ -239,6 +241,7 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
   const auto connection = clusters_[*index].link->connection();
   if (!connection) return fail({503, "unreachable", clusters_[*index].why});
   submission.key = random_key();
+  ++clusters_[*index].handed_in;
   const auto handed =
       std::make_shared<const Handed>(Handed{JobKey{*index, connection->series}, now(),
                                             std::move(submission), caller, kind, std::move(then)});

@@ -36,6 +36,7 @@ class JobService {
     bool is_new = true;                       // the connection: no status has come over it
     bool was_there = false;                   // some status has come
     std::optional<std::chrono::steady_clock::time_point> gone_since;
+    std::uint32_t handed_in = 0;  // jobs since the newest status
   };
   using OnSubmitted = std::function<void(std::optional<ApiError>, JobPtr)>;
   using OnResult = std::function<void(Result<std::shared_ptr<const JobResult>>)>;

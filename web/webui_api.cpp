@@ -99,7 +99,7 @@ JobPtr running_job(const Api& api, const Caller& caller) {
 void paint_webui(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
                  Submission submission) {
   if (!submission.request.progress_interval) {
-    submission.request.progress_interval = std::max(1, submission.request.steps / 10);
+    submission.request.progress_interval = std::max(1, steps_done(submission.request) / 10);
     submission.request.progress_content = to_string(ProgressContent::preview);
   }
   const auto answer = [&api, reply, parameters = parameters_json(submission.request),

@@ -74,10 +74,13 @@ void PatchGroup::count(const Site& site, const std::vector<at::Tensor>& own) {
 }
 
 void PatchGroup::begin_step() {
-  if (!pending_.empty()) make_batch();
-  side_ = 1 - side_;
+  part();
   for (Batch& batch : batches_)
     batch.filled = 0;
+}
+
+void PatchGroup::part() {
+  if (!pending_.empty()) make_batch();
 }
 
 void PatchGroup::finish() {
@@ -195,7 +198,11 @@ void PatchGroup::make_batch() {
 void PatchGroup::fill(int index, size_t at, const std::vector<at::Tensor>& own) {
   Batch& batch = batches_[index];
   const Slot& slot = batch.slots[at];
-  if (batch.filled == 0) wait_(batch.work[side_]);
+  if (batch.filled == 0) {
+    batch.side = 1 - batch.side;
+    wait_(batch.work[batch.side]);
+  }
+  const int side = batch.side;
   const auto type = own.front().scalar_type();
   const auto size = static_cast<std::int64_t>(own.front().element_size());
   std::vector<at::Tensor> values;
@@ -204,17 +211,17 @@ void PatchGroup::fill(int index, size_t at, const std::vector<at::Tensor>& own) 
       const auto& shape = slot.shapes[patch];
       const std::int64_t offset = batch.segments[rank] + slot.offsets[patch];
       values.push_back(
-          batch.all[side_].narrow(0, offset, elements(shape) * size).view(type).view(shape));
+          batch.all[side].narrow(0, offset, elements(shape) * size).view(type).view(shape));
       if (rank == group_.rank()) values.back().copy_(own[patch - begin()]);
     }
   }
-  kept_[slot.site] = {std::move(values), index, side_};
+  kept_[slot.site] = {std::move(values), index, side};
   count(slot.site, own);
   if (++batch.filled < batch.slots.size()) return;
   // The own part is sent from where others' arrive beside it.
   const auto part = [&](int rank) {
-    return batch.all[side_].narrow(0, batch.segments[rank],
-                                   batch.segments[rank + 1] - batch.segments[rank]);
+    return batch.all[side].narrow(0, batch.segments[rank],
+                                  batch.segments[rank + 1] - batch.segments[rank]);
   };
   std::vector<tensor::PeerTensor> sends;
   std::vector<tensor::PeerTensor> receives;
@@ -224,7 +231,7 @@ void PatchGroup::fill(int index, size_t at, const std::vector<at::Tensor>& own) 
     if (part(group_.rank()).numel() > 0) sends.push_back({part(group_.rank()), to});
     if (part(from).numel() > 0) receives.push_back({part(from), from});
   }
-  batch.work[side_] = group_.grouped(sends, receives);
+  batch.work[side] = group_.grouped(sends, receives);
 }
 
 }  // namespace troupe::actors

@@ -28,6 +28,8 @@ class PatchGroup final : public models::unet::PatchExchange {
   int begin() const override { return first_patch(group_.rank()); }
   int end() const override { return first_patch(group_.rank() + 1); }
   void begin_step() override;
+  /// A batch goes off when all of it is there, so none may lie in two parts.
+  void part() override;
   void finish() override;
   std::int64_t bytes() const override;
   std::vector<at::Tensor> fresh(const models::unet::Site& site, const std::vector<at::Tensor>& own,
@@ -51,6 +53,7 @@ class PatchGroup final : public models::unet::PatchExchange {
     std::vector<std::int64_t> segments;  // where each rank's begins, and the end
     at::Tensor all[2];                   // bytes; one set is read while the other is written
     tensor::Work work[2];
+    int side = 0;  // that is written, or was last
     size_t filled = 0;
   };
   struct Kept {
@@ -83,7 +86,6 @@ class PatchGroup final : public models::unet::PatchExchange {
   std::vector<Pending> pending_;
   std::int64_t pending_bytes_ = 0;
   std::map<models::unet::Site::Kind, std::uint64_t> sent_;
-  int side_ = 0;
 };
 
 }  // namespace troupe::actors

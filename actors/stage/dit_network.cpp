@@ -9,21 +9,6 @@
 
 namespace troupe::actors {
 
-namespace {
-
-kernels::WeightType weight_type(WeightChoice choice) {
-  switch (choice) {
-    case WeightChoice::int8:
-      return kernels::WeightType::int8;
-    case WeightChoice::fp8:
-      return kernels::WeightType::fp8;
-    default:
-      return kernels::WeightType::as_computed;
-  }
-}
-
-}  // namespace
-
 DitNetwork::DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
                        const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
                        const std::function<void()>& tick)

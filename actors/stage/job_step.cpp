@@ -19,6 +19,7 @@ bool JobStep::run(StepPlace place) {
     hidden = transfers_.take_hidden(step);
   }
   hidden = network_.run(step, std::move(hidden));
+  job_.tools.stage.check_streamed();
   const bool injected = std::exchange(poisoned_, false);
   if (injected) hidden.flatten().slice(0, 0, 1).fill_(NAN);
   if (!job_.last_stage()) {

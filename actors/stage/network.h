@@ -122,6 +122,9 @@ class Network {
   virtual std::unique_ptr<JobNetwork> begin(const NetworkJob& job) const = 0;
 };
 
+/// How products of tokens keep their weights.
+kernels::WeightType weight_type(WeightChoice choice);
+
 /// Reads the weights that `load` names, with what `loras` add to them; `tick` is called before each
 /// tensor, and what it throws ends the reading. Throws std::runtime_error for weights that are
 /// missing, misshapen or not finite.

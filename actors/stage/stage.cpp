@@ -83,6 +83,10 @@ void Stage::check_unchanged() const {
                            ": its files have changed since the job was accepted: submit it again");
 }
 
+void Stage::check_streamed() const {
+  if (load_.offload == OffloadChoice::blocks && device_.is_cpu()) check_unchanged();
+}
+
 void Stage::note_rehearsed(const std::string& key) {
   constexpr std::size_t kMost = 256;
   if (rehearsed_.size() >= kMost) rehearsed_.clear();

@@ -43,6 +43,10 @@ class Stage {
   const wire::LoadStage& load() const { return load_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
 
+  /// After a micro-step whose blocks were read from files (offload on a CPU): throws as the
+  /// constructor where these are not those of when the job was planned.
+  void check_streamed() const;
+
   /// Jobs of that key (rehearsal.h) have been rehearsed here.
   bool rehearsed(const std::string& key) const { return rehearsed_.contains(key); }
   void note_rehearsed(const std::string& key);

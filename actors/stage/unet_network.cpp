@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "actors/parallel/patch_group.h"
 #include "models/safetensors.h"
@@ -12,6 +13,7 @@
 namespace troupe::actors {
 namespace {
 
+using models::unet::Features;
 using models::unet::NormMode;
 using models::unet::Site;
 using models::unet::StepMode;
@@ -29,6 +31,22 @@ NormMode norm_mode(GroupNormMoments moments) {
   }
 }
 
+at::Tensor of_items(const at::Tensor& x, wire::RowRange items) {
+  return x.slice(0, items.begin, items.end);
+}
+
+Features of_items(const Features& x, wire::RowRange items) {
+  Features own{{}, x.level};
+  for (const auto& patch : x.patches)
+    own.patches.push_back(of_items(patch, items));
+  return own;
+}
+
+/// Of all patches, [B, positions, C].
+at::Tensor joined_tokens(const Features& x) {
+  return models::unet::tokens_of(at::cat(x.patches, 2));
+}
+
 /// Another port with a sign of life before every layer that asks it, which tells of every norm.
 class LivePort final : public models::unet::UNetPort {
  public:
@@ -37,7 +55,7 @@ class LivePort final : public models::unet::UNetPort {
 
   std::int64_t height(int level) const override { return inner_.height(level); }
   std::vector<models::RowRun> rows(int level) const override { return inner_.rows(level); }
-  std::vector<models::Halo> halos(const Site& site, const models::unet::Features& x) override {
+  std::vector<models::Halo> halos(const Site& site, const Features& x) override {
     tick_();
     return inner_.halos(site, x);
   }
@@ -61,8 +79,9 @@ class LivePort final : public models::unet::UNetPort {
 
 }  // namespace
 
-UNetNetwork::UNetNetwork(const spec::ModelSpec& spec, const models::LoraWeights& loras,
-                         at::ScalarType dtype, at::Device device, const std::function<void()>& tick)
+UNetNetwork::UNetNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
+                         const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
+                         const std::function<void()>& tick)
     : spec_(spec), dtype_(dtype), device_(device) {
   models::WeightStore weights(spec.transformer_weights);
   loras.adapt(weights, "transformer");
@@ -74,8 +93,9 @@ UNetNetwork::UNetNetwork(const spec::ModelSpec& spec, const models::LoraWeights&
     bytes_ += static_cast<std::int64_t>(weight.nbytes());
     return weight;
   };
-  model_ = std::make_unique<models::unet::UNet2DConditionModel>(*spec.transformer.unet(), weights,
-                                                                dtype, device, get);
+  model_ = std::make_unique<models::unet::UNet2DConditionModel>(
+      *spec.transformer.unet(), weights, dtype, device, get, weight_type(load.weight_dtype));
+  bytes_ -= model_->saved_bytes();
   for (const auto& name : read)
     weights.release(name);
 }
@@ -100,15 +120,58 @@ UNetJob::UNetJob(const models::unet::UNet2DConditionModel& model, const NetworkJ
   const int ranks = group_ ? group_->size() : 1;
   const int patches = request.method == Method::exact ? ranks : request.num_pipeline_patch;
   const models::unet::PatchCuts cuts(job_.size.latent_height, patches, model_.levels());
-  if (group_) {
-    exchange_ = std::make_unique<PatchGroup>(*group_, cuts, job_.size.latent_width, job_.wait);
-  } else {
-    exchange_ = std::make_unique<models::unet::LocalExchange>(patches);
-  }
   const bool ever_stale = !std::ranges::all_of(job_.begin.steps, wire::is_whole) &&
                           request.exchange != PatchExchange::naive;
-  port_ = std::make_unique<models::unet::PatchPort>(cuts, *exchange_, norm_mode(request.group_norm),
-                                                    ever_stale);
+  const bool cached = request.step_cache != StepCacheRule::none;
+  const auto items = static_cast<std::int32_t>(job_.images * job_.branches);
+  const std::int32_t each = cached && ever_stale ? 1 : items;
+  for (std::int32_t begin = 0; begin < items; begin += each) {
+    Lane lane{{begin, begin + each}, {}, {}};
+    if (group_) {
+      lane.exchange =
+          std::make_unique<PatchGroup>(*group_, cuts, job_.size.latent_width, job_.wait);
+    } else {
+      lane.exchange = std::make_unique<models::unet::LocalExchange>(patches);
+    }
+    lane.port = std::make_unique<models::unet::PatchPort>(
+        cuts, *lane.exchange, norm_mode(request.group_norm), ever_stale);
+    lanes_.push_back(std::move(lane));
+  }
+  if (cached) cache_ = make_cache(ever_stale);
+}
+
+std::unique_ptr<StepCache> UNetJob::make_cache(bool ever_stale) {
+  const auto& request = job_.begin.request;
+  const auto runs = lanes_.front().port->rows(0);
+  const std::int64_t positions = (runs.back().end - runs.front().begin) * job_.size.latent_width;
+  const std::int64_t width = model_.spec().inner_channels();
+  StepCache::Shape shape{.blocks = {0, 1},
+                         .items = job_.images * job_.branches,
+                         .width = width,
+                         .edge = width,
+                         .watches_block = false,
+                         .patched = ever_stale,
+                         .tokens = {positions},
+                         .busy = {{true}}};
+  const bool adds_up = request.step_cache == StepCacheRule::teacache;
+  SkipRule rule(request.step_cache_threshold,
+                adds_up ? std::vector<double>{1, 0} : std::vector<double>{}, shape.items, 1);
+  StepCache::Calls calls{
+      .run = [this](const NetworkStep&, const at::Tensor&, wire::RowRange items, models::BlockRange,
+                    const StepCache::Columns&) { return run_inner(items); },
+      .signal =
+          [this](const NetworkStep&, const at::Tensor&) {
+            std::vector<at::Tensor> items;
+            for (const auto& outer : outer_)
+              items.push_back(joined_tokens(outer.first) - joined_tokens(outer.entered));
+            return at::cat(items);
+          },
+      .sum =
+          [this](at::Tensor& sums) {
+            if (group_) job_.wait(group_->all_reduce(sums, tensor::ReduceOp::sum));
+            job_.await_device();
+          }};
+  return std::make_unique<StepCache>(std::move(shape), std::move(rule), std::move(calls));
 }
 
 void UNetJob::keep_text(const models::Caption& text, const at::Tensor&) {
@@ -137,17 +200,77 @@ StepMode UNetJob::mode_of(const NetworkStep& step) const {
   return told ? StepMode::stale : StepMode::frozen;
 }
 
+std::vector<at::Tensor> UNetJob::patches_of(const at::Tensor& rows) const {
+  std::vector<at::Tensor> patches;
+  const auto runs = lanes_.front().port->rows(0);
+  for (const auto& run : runs)
+    patches.push_back(rows.narrow(2, run.begin - runs.front().begin, run.size()));
+  return patches;
+}
+
+std::vector<models::unet::TextKeys> UNetJob::text_of(wire::RowRange items) const {
+  std::vector<models::unet::TextKeys> own;
+  for (const auto& keys : text_)
+    own.push_back({of_items(keys.k, items), of_items(keys.v, items)});
+  return own;
+}
+
 at::Tensor UNetJob::run(const NetworkStep& step, at::Tensor hidden) {
   if (text_.empty()) throw std::logic_error("[actor] a micro-step came before the text");
-  LivePort port(*port_, job_);
-  port_->begin_step(mode_of(step));
-  std::vector<at::Tensor> patches;
-  const auto runs = port.rows(0);
-  for (const auto& run : runs)
-    patches.push_back(hidden.narrow(2, run.begin - runs.front().begin, run.size()));
-  const auto condition =
-      model_.condition(job_.sampler.timestep(step.place.step), hidden.size(0), added_);
-  return at::cat(model_(patches, condition, text_, port), 2).to(at::kFloat).contiguous();
+  for (const auto& lane : lanes_)
+    lane.port->begin_step(mode_of(step));
+  condition_ = model_.condition(job_.sampler.timestep(step.place.step), hidden.size(0), added_);
+  LivePort port(*lanes_.front().port, job_);
+  const auto out = cache_ ? run_cached(step, hidden)
+                          : at::cat(model_(patches_of(hidden), condition_, text_, port), 2);
+  return out.to(at::kFloat).contiguous();
+}
+
+at::Tensor UNetJob::run_cached(const NetworkStep& step, const at::Tensor& hidden) {
+  outer_.clear();
+  for (const auto& lane : lanes_) {
+    LivePort port(*lane.port, job_);
+    outer_.push_back(model_.enter(patches_of(of_items(hidden, lane.items)),
+                                  of_items(condition_, lane.items), text_of(lane.items), port));
+    lane.exchange->part();
+  }
+  // What the inner layers add to nothing is what they put out.
+  const auto& like = outer_.front().first.patches.front();
+  const auto inner = cache_->run(
+      step,
+      at::zeros({hidden.size(0), hidden.size(2) * hidden.size(3), model_.spec().inner_channels()},
+                like.options()),
+      0);
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const auto& items = lanes_[i].items;
+    LivePort port(*lanes_[i].port, job_);
+    Features own{
+        patches_of(models::unet::rows_of(of_items(inner, items), hidden.size(2), hidden.size(3))),
+        0};
+    parts.push_back(at::cat(model_.leave(std::exchange(outer_[i], {}), std::move(own),
+                                         of_items(condition_, items), text_of(items), port),
+                            2));
+  }
+  return at::cat(parts);
+}
+
+at::Tensor UNetJob::run_inner(wire::RowRange items) {
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const auto& lane = lanes_[i];
+    const wire::RowRange own{std::max(items.begin, lane.items.begin),
+                             std::min(items.end, lane.items.end)};
+    if (own.begin >= own.end) continue;
+    const wire::RowRange within{own.begin - lane.items.begin, own.end - lane.items.begin};
+    LivePort port(*lane.port, job_);
+    const models::unet::UNet2DConditionModel::Outer outer{of_items(outer_[i].entered, within),
+                                                          of_items(outer_[i].first, within)};
+    parts.push_back(
+        joined_tokens(model_.inner(outer, of_items(condition_, own), text_of(own), port)));
+    lane.exchange->part();
+  }
+  return at::cat(parts);
 }
 
 at::Tensor UNetJob::project(const NetworkStep&, const at::Tensor& hidden) {
@@ -155,7 +278,9 @@ at::Tensor UNetJob::project(const NetworkStep&, const at::Tensor& hidden) {
 }
 
 std::int64_t UNetJob::bytes() const {
-  std::int64_t sum = exchange_->bytes();
+  std::int64_t sum = cache_ ? cache_->bytes() : 0;
+  for (const auto& lane : lanes_)
+    sum += lane.exchange->bytes();
   for (const auto& keys : text_)
     sum += static_cast<std::int64_t>(keys.k.nbytes() + keys.v.nbytes());
   if (added_) sum += static_cast<std::int64_t>(added_->pooled.nbytes());
@@ -163,14 +288,16 @@ std::int64_t UNetJob::bytes() const {
 }
 
 std::map<std::string, std::uint64_t> UNetJob::sent_by_layer() const {
-  const auto* group = dynamic_cast<const PatchGroup*>(exchange_.get());
-  if (group == nullptr) return {};
   std::map<std::string, std::uint64_t> sent;
-  for (const auto& [kind, bytes] : group->bytes_sent()) {
-    const char* name = kind == Site::Kind::conv   ? "convolution"
-                       : kind == Site::Kind::norm ? "group norm"
-                                                  : "attention";
-    if (bytes > 0) sent[name] = bytes;
+  for (const auto& lane : lanes_) {
+    const auto* group = dynamic_cast<const PatchGroup*>(lane.exchange.get());
+    if (group == nullptr) return {};
+    for (const auto& [kind, bytes] : group->bytes_sent()) {
+      const char* name = kind == Site::Kind::conv   ? "convolution"
+                         : kind == Site::Kind::norm ? "group norm"
+                                                    : "attention";
+      if (bytes > 0) sent[name] += bytes;
+    }
   }
   return sent;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/stage/network.h"
+#include "actors/stage/step_cache.h"
 #include "models/unet/patch_port.h"
 #include "models/unet/unet_2d_condition.h"
 
@@ -15,8 +16,9 @@ namespace troupe::actors {
 /// A whole U-Net: its levels are not split over stages, nor its weights over shards.
 class UNetNetwork final : public Network {
  public:
-  UNetNetwork(const spec::ModelSpec& spec, const models::LoraWeights& loras, at::ScalarType dtype,
-              at::Device device, const std::function<void()>& tick);
+  UNetNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
+              const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
+              const std::function<void()>& tick);
 
   std::int64_t bytes() const override { return bytes_; }
   models::Caption project_caption(const std::vector<models::EncoderOutput>& text) const override;
@@ -43,18 +45,34 @@ class UNetJob final : public JobNetwork {
   at::Tensor project(const NetworkStep& step, const at::Tensor& hidden) override;
   std::int64_t bytes() const override;
   std::map<std::string, std::uint64_t> sent_by_layer() const override;
+  CacheUse cache_use() const override { return cache_ ? cache_->use() : CacheUse{}; }
   GraphUse graph_use() const override { return {0, 0, "U-Nets are not recorded"}; }
 
  private:
+  /// Batch items whose patches tell each other of the same layers in every step.
+  struct Lane {
+    wire::RowRange items;
+    std::unique_ptr<models::unet::PatchExchange> exchange;
+    std::unique_ptr<models::unet::PatchPort> port;
+  };
   models::unet::StepMode mode_of(const NetworkStep& step) const;
+  std::unique_ptr<StepCache> make_cache(bool ever_stale);
+  at::Tensor run_cached(const NetworkStep& step, const at::Tensor& hidden);
+  /// What the inner layers put out, [items, own positions, C].
+  at::Tensor run_inner(wire::RowRange items);
+  std::vector<at::Tensor> patches_of(const at::Tensor& rows) const;
+  std::vector<models::unet::TextKeys> text_of(wire::RowRange items) const;
 
   const models::unet::UNet2DConditionModel& model_;
   NetworkJob job_;
   std::shared_ptr<tensor::Group> group_;  // who shares the patches; null where nobody does
-  std::unique_ptr<models::unet::PatchExchange> exchange_;
-  std::unique_ptr<models::unet::PatchPort> port_;
+  std::vector<Lane> lanes_;  // one, or one for each batch item where each decides for itself
   std::vector<models::unet::TextKeys> text_;
   std::optional<models::unet::AddedCondition> added_;
+  std::unique_ptr<StepCache> cache_;  // null without one
+  // Of the step that is running.
+  at::Tensor condition_;
+  std::vector<models::unet::UNet2DConditionModel::Outer> outer_;  // by lane, with a cache
 };
 
 }  // namespace troupe::actors

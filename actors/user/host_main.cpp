@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <stdexcept>
-#include <vector>
 
 #include "actors/user/user_host.h"
 #include "base/error_text.h"
@@ -15,22 +12,11 @@
 namespace troupe::runtime {
 namespace {
 
-/// XXH64 of the file's bytes: that two hosts have the same.
-std::uint64_t contents_of(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  Xxh64 hash;
-  std::vector<char> piece(1u << 20);
-  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0)
-    hash.update(piece.data(), static_cast<std::size_t>(in.gcount()));
-  if (!in.eof()) throw std::runtime_error("[plugin] " + file + ": cannot be read");
-  return hash.digest();
-}
-
 /// Fields between tabs, for the controller: a line per class and method and one that says that it
 /// is all, or one that says what is wrong with the file.
 int describe(const std::string& file) try {
   const Plugin plugin(file);
-  std::printf("troupe-file\t%llu\n", static_cast<unsigned long long>(contents_of(file)));
+  std::printf("troupe-file\t%llu\n", static_cast<unsigned long long>(xxh64_of(file)));
   for (const auto& entry : plugin.describe().classes) {
     std::printf("troupe-class\t%s\t%s\t%llu\t%d\n", entry.name.c_str(), entry.arguments.c_str(),
                 static_cast<unsigned long long>(entry.types), entry.needs_torch ? 1 : 0);

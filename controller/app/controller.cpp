@@ -12,6 +12,7 @@
 #include "base/log_line.h"
 #include "controller/gateway/metrics.h"
 #include "controller/hosts/capacity.h"
+#include "models/spec/model_plugin.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::cluster {
@@ -63,7 +64,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
           io, endpoints_.server(), endpoints_.blob_server(), blobs_,
           {token_, endpoints_.issue_keys("the cluster's actors", control::ClientRole::operate)}),
       started_(environment_.now()),
-      members_(token_),
+      members_(token_, spec::user_models().contents()),
       table_(options_.max_queued_jobs, kKeptJobs),
       failures_(
           recorder_, [this] { return environment_.now(); },

@@ -123,6 +123,13 @@ std::optional<std::string> Members::hello(const control::PeerInfo& peer) {
   if (actor.state == ActorState::dead) return fmt::format("actor {} was declared dead", actor.id);
   if (actor.peer != 0 && actor.peer != peer.id)
     return fmt::format("actor {} has a link already", actor.id);
+  for (const auto& [file, contents] : model_plugins_) {
+    const auto said = peer.hello.attributes.find("model_plugin." + file);
+    if (said != peer.hello.attributes.end() && said->second != contents)
+      return fmt::format(
+          "actor {} on {}: its model plugin {} is another version than the controller's", actor.id,
+          actor.host, file);
+  }
   actor.state = ActorState::ready;
   set_peer(actor, peer.id);
   actor.failed_starts = 0;

@@ -65,7 +65,9 @@ struct Actor {
 class Members {
  public:
   /// `token` is what a process of this cluster shows in its hello.
-  explicit Members(std::string token) : token_(std::move(token)) {}
+  /// `model_plugins`: spec::UserModels::contents of this process.
+  explicit Members(std::string token, std::map<std::string, std::string> model_plugins = {})
+      : token_(std::move(token)), model_plugins_(std::move(model_plugins)) {}
 
   const Actor& add(const std::string& host, const std::string& device, bool remote = false);
   /// "actor 3", with more than one host "actor 3 on NAME".
@@ -152,6 +154,7 @@ class Members {
   void set_peer(Actor& actor, control::PeerId peer);
 
   std::string token_;
+  std::map<std::string, std::string> model_plugins_;
   std::map<ActorId, Actor> actors_;
   std::unordered_map<control::PeerId, ActorId> by_peer_;
 };

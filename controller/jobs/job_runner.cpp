@@ -11,6 +11,7 @@
 #include "controller/deployments/device_kinds.h"
 #include "controller/jobs/batch.h"
 #include "controller/jobs/batching.h"
+#include "controller/jobs/settled_stages.h"
 #include "controller/jobs/why_not_batched.h"
 #include "controller/schedule/mailings.h"
 
@@ -22,15 +23,6 @@ namespace {
 constexpr int kWindow = 6;
 /// How long clients may still fetch the last previews and latents of a job that has ended, seconds.
 constexpr double kInterimGrace = 30;
-
-cluster::Model model_of(const JobEntry& job) {
-  cluster::Model model{job.spec.model, job.fingerprint};
-  const auto& loras = job.plan.request.loras;
-  const auto& known = job.plan.lora_fingerprints;
-  for (std::size_t i = 0; i < loras.size(); ++i)
-    model.loras.push_back({loras[i], i < known.size() ? known[i] : 0});
-  return model;
-}
 
 }  // namespace
 
@@ -130,8 +122,9 @@ void JobRunner::start_queued() {
 
 void JobRunner::say_why_waiting(JobEntry& first, Run* run) {
   waits_first_ = first.id;
-  const auto what = tools_.deployments.waits_for(model_of(first), first.plan,
-                                                 tools_.options.max_jobs_per_deployment);
+  const auto what =
+      tools_.deployments.waits_for(model_of(first.spec.model, first.fingerprint, first.plan),
+                                   first.plan, tools_.options.max_jobs_per_deployment);
   if (run) {
     run->results().waits_for(what);
   } else {
@@ -149,7 +142,7 @@ std::string JobRunner::waits_for(const JobEntry& job) const {
 }
 
 cluster::Deployments::Ptr JobRunner::find_deployment(const JobEntry& job) {
-  const auto model = model_of(job);
+  const auto model = model_of(job.spec.model, job.fingerprint, job.plan);
   auto& deployments = tools_.deployments;
   // Idle actors compute sooner than shared ones; but what is loaded stays while it can be shared.
   auto deployment = deployments.find(model, job.plan, tools_.options.max_jobs_per_deployment);
@@ -161,7 +154,8 @@ cluster::Deployments::Ptr JobRunner::find_deployment(const JobEntry& job) {
 
 bool JobRunner::has_place(const JobEntry& job) const {
   const auto& deployments = tools_.deployments;
-  return deployments.find(model_of(job), job.plan, tools_.options.max_jobs_per_deployment) ||
+  return deployments.find(model_of(job.spec.model, job.fingerprint, job.plan), job.plan,
+                          tools_.options.max_jobs_per_deployment) ||
          deployments.choose_actors(job.plan, /*beside=*/true);
 }
 
@@ -357,8 +351,7 @@ bool JobRunner::resume(JobId id) {
   return true;
 }
 
-void JobRunner::tell(JobEntry& job, std::vector<wire::BlobRef> blobs,
-                     std::vector<std::string> warnings) {
+void JobRunner::tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) {
   tools_.record([&](auto& recorder, auto now_ns) { recorder.phase(job.id, job.phase, now_ns); });
   const auto run = find(run_of(job.id));
   try {
@@ -367,7 +360,8 @@ void JobRunner::tell(JobEntry& job, std::vector<wire::BlobRef> blobs,
                                     .step = job.step,
                                     .steps = job.plan.request.steps,
                                     .seconds_per_step = run ? run->seconds_per_step() : 0,
-                                    .blobs = std::move(blobs),
+                                    .blobs = std::move(interim.blobs),
+                                    .blobs_step = interim.step,
                                     .warnings = std::move(warnings)});
   } catch (const wire::WireError& error) {
     fail_soon(job.id, {wire::FailureCode::internal,

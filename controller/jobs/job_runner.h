@@ -95,8 +95,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   using RunPtr = std::shared_ptr<Run>;
 
   // Of RunCarrier:
-  void tell(JobEntry& job, std::vector<wire::BlobRef> blobs,
-            std::vector<std::string> warnings) override;
+  void tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) override;
   void finish(JobId job, wire::JobState state, wire::Failure failure) override;
   void close(JobId batch, const std::string& how) override;
   void fail(JobId run, const wire::Failure& failure) override;

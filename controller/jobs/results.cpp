@@ -34,7 +34,7 @@ void Results::pass_on(JobEntry& job, Interim& interim, int expected, const Origi
       tools_.environment.drop_blob(old.id);
     kept.pop_front();
   }
-  tools_.carrier.tell(job, std::move(whole), {});
+  tools_.carrier.tell(job, {from.step + 1, std::move(whole)}, {});
 }
 
 void Results::drop_interim(Interim& interim) {

@@ -40,13 +40,18 @@ class JobListener {
   virtual void forgotten(const JobEntry&) {}
 };
 
+/// Previews or latents after so many completed steps.
+struct StepBlobs {
+  std::int32_t step = 0;
+  std::vector<wire::BlobRef> blobs;
+};
+
 /// What a run asks of the runner that carries it.
 class RunCarrier {
  public:
   virtual ~RunCarrier() = default;
-  /// The job's watchers are told how far it is.
-  virtual void tell(JobEntry& job, std::vector<wire::BlobRef> blobs,
-                    std::vector<std::string> warnings) = 0;
+  /// The job's watchers are told how far it is. Interim results may be of an earlier step.
+  virtual void tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) = 0;
   /// A job ends, and its run, where it has one of its own.
   virtual void finish(JobId job, wire::JobState state, wire::Failure failure) = 0;
   /// A batch that no job computes in any more is over.

@@ -22,16 +22,6 @@ struct Split {
   std::vector<plan::GroupPlan> groups;
 };
 
-cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
-                        const plan::Plan& plan) {
-  cluster::Model model{folder, fingerprint};
-  const auto& loras = plan.request.loras;
-  const auto& known = plan.lora_fingerprints;
-  for (std::size_t i = 0; i < loras.size(); ++i)
-    model.loras.push_back({loras[i], i < known.size() ? known[i] : 0});
-  return model;
-}
-
 std::vector<Split> loaded_splits(const plan::Plan& plan, const cluster::Model& model,
                                  const Settled& settled) {
   std::vector<Split> splits;
@@ -64,6 +54,16 @@ std::vector<Split> planned_splits(const plan::Plan& plan, const cluster::Model& 
 }
 
 }  // namespace
+
+cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
+                        const plan::Plan& plan) {
+  cluster::Model model{folder, fingerprint};
+  const auto& loras = plan.request.loras;
+  const auto& known = plan.lora_fingerprints;
+  for (std::size_t i = 0; i < loras.size(); ++i)
+    model.loras.push_back({loras[i], i < known.size() ? known[i] : 0});
+  return model;
+}
 
 void settle_stages(plan::Plan& plan, const std::string& folder, std::uint64_t fingerprint,
                    const spec::ModelSpec& model, const plan::Machine& machine,

@@ -8,6 +8,10 @@
 
 namespace troupe::jobs {
 
+/// The model as deployments know it: with the LoRAs of the plan's request.
+cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
+                        const plan::Plan& plan);
+
 /// Who may have divided a model's blocks already.
 struct Settled {
   const cluster::Members& members;

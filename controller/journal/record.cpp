@@ -13,7 +13,7 @@ using wire::JobState;
 
 /// What is stored must fit where messages fit.
 constexpr std::size_t kKeptRecoveries = 200;
-constexpr std::size_t kLongestCause = 1000;
+constexpr std::size_t kKeptCause = 1000;
 
 void fail(jobs::JobEntry& job, const std::string& why) {
   job.state = JobState::failed;
@@ -79,7 +79,7 @@ Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
                                 : 0;
   for (std::size_t i = first; i < job.course.recoveries.size(); ++i) {
     const auto& recovery = job.course.recoveries[i];
-    facts.recoveries.push_back({recovery.cause.substr(0, kLongestCause), recovery.step,
+    facts.recoveries.push_back({recovery.cause.substr(0, kKeptCause), recovery.step,
                                 calendar.to_unix(recovery.began),
                                 calendar.to_unix(recovery.resumed)});
   }

@@ -167,12 +167,8 @@ void check_offload(const wire::ImageRequest& request, const spec::ModelSpec& mod
          user->class_name + ": only Troupe's own transformers are read block by block");
 }
 
-void set_step_cache(wire::ImageRequest& request, const spec::ModelSpec& model) {
+void set_step_cache(wire::ImageRequest& request) {
   if (request.step_cache == StepCacheRule::none) return;
-  if (model.transformer.unet()) {
-    refuse("step cache is " + to_string(request.step_cache) +
-           ", but this model is a U-Net: it has no row of blocks to skip");
-  }
   if (request.step_cache_threshold == 0)
     request.step_cache_threshold = spec::default_cache_threshold(request.step_cache);
 }
@@ -246,7 +242,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   check_network(plan, model);
   set_stages(plan, model, parallelism, rates_of(machine, request.dtype));
   check_offload(plan.request, model);
-  set_step_cache(plan.request, model);
+  set_step_cache(plan.request);
   set_patches(plan, model);
   set_parts(plan, model, machine);
   check_sampler(plan, model);

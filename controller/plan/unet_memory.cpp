@@ -76,17 +76,17 @@ ActorMemory unet_memory(const Plan& plan, const spec::ModelSpec& model, int rank
   const int sequence = mesh::sequence_rank(plan.degrees, at);
   const UNetShares shares(plan, unet);
   ActorMemory own;
-  own.weights = size * spec::kept_elements(facts, {.first_block = 0,
-                                                   .last_block = 1,
-                                                   .embeds = true,
-                                                   .projects = true,
-                                                   .shard = 0,
-                                                   .shards = 1});
+  own.weights = spec::kept_bytes(facts, {.last_block = 1, .embeds = true, .projects = true}, size,
+                                 plan.request.weight_dtype != WeightChoice::as_computed);
   Bytes text = facts.pooled_width;
   for (const auto width : spec::text_attentions(unet))
     text += 2 * facts.caption_tokens(plan.request.max_sequence_length) * width;
   own.kv = batch * text * size + kept_bytes(plan, shares, batch);
   const auto& rows = plan.micro_steps.front().of_rank[sequence];
+  // What the inner layers put out last, and what steps are compared by.
+  if (plan.request.step_cache != StepCacheRule::none)
+    own.kv += batch * Bytes(rows.end - rows.begin) * plan.latent_width *
+              (unet.inner_channels() + unet.levels.front().channels) * size;
   own.activations = activation_bytes(plan, unet, batch, rows.end - rows.begin) +
                     4 * images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
   // One attention's keys and values of everybody, while a synchronous step computes it.

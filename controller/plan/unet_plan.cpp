@@ -51,12 +51,6 @@ void check_unet(const Plan& plan) {
         "tp is {}, but this model is a U-Net, whose weights are not split over actors; {}",
         degrees.tp, rows_shared()));
   }
-  if (request.weight_dtype != WeightChoice::as_computed) {
-    refuse(
-        "weight dtype is " + to_string(request.weight_dtype) +
-        ", but this model is a U-Net, most of whose work is convolutions: only transformers keep "
-        "their products' weights in 8 bits");
-  }
   if (request.offload != OffloadChoice::none) {
     refuse("offload is " + to_string(request.offload) +
            ", but this model is a U-Net, whose early levels feed its late ones: only transformers "

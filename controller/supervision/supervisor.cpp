@@ -44,10 +44,25 @@ bool Supervisor::lost(control::PeerId peer, const std::string& why) {
   // Its process may still live, cut off or stopped: it must be gone before another takes its place.
   tools_.environment.after(kExitGrace,
                            [this, id = actor->id, incarnation = actor->incarnation, why] {
-                             if (!stopped_ && tools_.members.at(id).incarnation == incarnation)
-                               kill(id, "lost: " + why);
+                             if (stopped_ || tools_.members.at(id).incarnation != incarnation)
+                               return;
+                             kill(id, "lost: " + why);
+                             give_up_if_kept(id, incarnation);
                            });
   return true;
+}
+
+void Supervisor::give_up_if_kept(ActorId id, std::uint64_t incarnation) {
+  tools_.environment.after(tools_.options.kill_patience, [this, id, incarnation] {
+    if (stopped_ || !tools_.members.fills(id, incarnation)) return;
+    const std::string text =
+        fmt::format("was killed by the controller ({}), and its process {} has not ended",
+                    kill_reasons_[id], tools_.members.at(id).pid);
+    kill_reasons_.erase(id);
+    tools_.members.exited(id, incarnation, text);
+    tools_.runner.actor_lost(id, text);
+    give_up_noted(id, fmt::format("actor {} {}", id, text));
+  });
 }
 
 void Supervisor::kill(ActorId id, const std::string& why) {
@@ -105,6 +120,8 @@ void Supervisor::fill_later(ActorId id, int tries) {
   tools_.members.spawn_later(id, tools_.environment.random());
   tools_.environment.after(kSpawnAgain, [this, id, tries] {
     if (stopped_) return;
+    if (const Actor& actor = tools_.members.at(id); actor.closed)
+      return give_up(id, fmt::format("actor {} {}", id, actor.last_cause));
     try {
       spawn(id);
     } catch (const std::exception& failure) {

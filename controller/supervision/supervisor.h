@@ -21,6 +21,7 @@ class Supervisor final : public DeploymentListener {
     double start_deadline = 120;  // seconds from a spawn to its hello
     double task_deadline = 600;   // seconds without progress of a busy work loop (--task-deadline)
     int max_respawns = -1;        // of each place, once its first process was ready; -1 = no limit
+    double kill_patience = 30;    // seconds from a kill after a lost link to the process's end
   };
   struct Tools {
     Environment& environment;
@@ -64,6 +65,9 @@ class Supervisor final : public DeploymentListener {
  private:
   void fill_again(ActorId id, const std::string& ended);
   void fill_later(ActorId id, int tries);
+  /// Of a process that the kernel does not end, so that its device is not free: once it has been
+  /// killed for as long as is waited for that.
+  void give_up_if_kept(ActorId id, std::uint64_t incarnation);
   /// Of an end that people have been told of.
   void give_up(ActorId id, const std::string& why);
   void give_up_noted(ActorId id, const std::string& why);

@@ -50,11 +50,6 @@ int64_t BlockStream::most_held() const {
   return most_held_;
 }
 
-int64_t BlockStream::reads() const {
-  const std::lock_guard lock(mutex_);
-  return count_;
-}
-
 const void* BlockStream::get(int number) {
   std::unique_lock lock(mutex_);
   if (!thread_.joinable()) {
@@ -140,7 +135,6 @@ void BlockStream::work() {
     const auto bytes = bytes_[static_cast<size_t>(*number)];
     held_ += bytes;
     most_held_ = std::max(most_held_, held_);
-    ++count_;
     lock.unlock();
     auto slot = read(*number);
     lock.lock();

@@ -42,8 +42,6 @@ class BlockStream {
   int64_t bytes() const;
   /// Most that was in memory at once so far.
   int64_t most_held() const;
-  /// How many blocks were read so far.
-  int64_t reads() const;
 
  private:
   struct Slot {
@@ -73,7 +71,7 @@ class BlockStream {
   std::map<int, Slot> slots_;
   std::vector<Used> used_;
   int current_ = -1, next_ = -1;
-  int64_t held_ = 0, most_held_ = 0, count_ = 0;
+  int64_t held_ = 0, most_held_ = 0;
   bool stopped_ = false;
   std::optional<c10::Stream> stream_;  // the reading thread's; nothing on a CPU
   std::thread thread_;                 // begins with the first `get`

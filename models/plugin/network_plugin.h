@@ -3,7 +3,9 @@
 #include <torch/headeronly/version.h>
 
 #include <filesystem>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "models/dit/user_networks.h"
 #include "models/samplers/user_samplers.h"
@@ -17,9 +19,20 @@ namespace troupe::models {
 /// What a plugin's entry point adds to, by the names that the other half has brought.
 class NetworkRegistry {
  public:
+  /// Throws std::runtime_error for a name that the other half has not brought, as `add_sampler`.
   void add_transformer(const std::string& class_name, MakeNetwork make);
   /// By the sampler's short name.
   void add_sampler(const std::string& name, MakeSampler make);
+
+ private:
+  friend void open_network_plugin(const std::filesystem::path& model_plugin);
+  explicit NetworkRegistry(std::string model_plugin) : model_plugin_(std::move(model_plugin)) {}
+  void take(const std::string& what, const std::string& name);
+  /// Throws where the other half's is not among them.
+  void check_whole() const;
+
+  std::string model_plugin_;
+  std::set<std::string> names_;
 };
 
 /// TROUPE_NETWORK_PLUGIN(add): in one source file of libNAME_network.so, with a function

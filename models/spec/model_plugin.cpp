@@ -7,14 +7,12 @@
 #include <stdexcept>
 
 #include "base/error_text.h"
+#include "base/format.h"
+#include "base/xxh64.h"
 #include "models/spec/transformer_spec.h"
 
 namespace troupe::spec {
 namespace {
-
-[[noreturn]] void refuse_plugin(const std::string& file, const std::string& why) {
-  throw std::runtime_error("[model plugin] " + file + ": " + why);
-}
 
 bool is_own_class(const std::string& name) {
   bool own = false;
@@ -70,6 +68,17 @@ std::vector<std::string> UserModels::sampler_names() const {
   return names;
 }
 
+std::map<std::string, std::string> UserModels::contents() const {
+  const std::lock_guard lock(mutex_);
+  return contents_;
+}
+
+std::string UserModels::brought_by(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = brought_by_.find(name);
+  return found == brought_by_.end() ? "" : found->second;
+}
+
 std::vector<std::filesystem::path> UserModels::files() const {
   const std::lock_guard lock(mutex_);
   return files_;
@@ -77,9 +86,9 @@ std::vector<std::filesystem::path> UserModels::files() const {
 
 void ModelRegistry::take(const std::string& what, const std::string& name, bool own) {
   const auto say = [&](const std::string& whose) {
-    refuse_plugin(file_, "brings the " + what + " \"" + name + "\", which " + whose);
+    plugin::refuse(file_, "brings the " + what + " \"" + name + "\", which " + whose);
   };
-  if (name.empty()) refuse_plugin(file_, "brings a " + what + " without a name");
+  if (name.empty()) plugin::refuse(file_, "brings a " + what + " without a name");
   if (own) say("Troupe has itself");
   const auto& brought = user_models().brought_by_;
   if (const auto found = brought.find(name); found != brought.end())
@@ -89,7 +98,7 @@ void ModelRegistry::take(const std::string& what, const std::string& name, bool 
 
 void ModelRegistry::add(UserFamily family) {
   if (!family.read || family.classes.empty())
-    refuse_plugin(file_, "brings a family without classes or without a way to read it");
+    plugin::refuse(file_, "brings a family without classes or without a way to read it");
   for (const auto& name : family.classes)
     take("transformer class", name, is_own_class(name));
   for (auto& pipeline : family.pipelines) {
@@ -107,36 +116,39 @@ void ModelRegistry::add(UserSampler sampler) {
 
 namespace plugin {
 
+void refuse(const std::string& file, const std::string& why) {
+  throw std::runtime_error("[model plugin] " + file + ": " + why);
+}
+
 const void* open_library(const std::filesystem::path& path, const char* entry, const char* macro,
                          const char* build, std::uint64_t layout, std::uint32_t bytes) {
   const auto file = path.string();
-  if (!std::filesystem::is_regular_file(path)) refuse_plugin(file, "there is no such file");
+  if (!std::filesystem::is_regular_file(path)) refuse(file, "there is no such file");
   void* library = dlopen(std::filesystem::absolute(path).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) refuse_plugin(file, "cannot be loaded: " + first_line(dlerror()));
+  if (!library) refuse(file, "cannot be loaded: " + first_line(dlerror()));
   using Entry = const void* (*)();
   const auto give = reinterpret_cast<Entry>(dlsym(library, entry));
   if (!give) {
-    refuse_plugin(file, std::string("has no entry point ") + entry + ": is " + macro +
-                            "(...) in one of its files?");
+    refuse(file, std::string("has no entry point ") + entry + ": is " + macro +
+                     "(...) in one of its files?");
   }
   const void* given = give();
-  if (!given) refuse_plugin(file, "its entry point gives nothing");
+  if (!given) refuse(file, "its entry point gives nothing");
   Description<ModelRegistry> head{};
   std::memcpy(&head, given, offsetof(Description<ModelRegistry>, layout));
   if (head.abi != kModelAbi || head.bytes != bytes) {
-    refuse_plugin(file, "was built for version " + std::to_string(head.abi) +
-                            " of what models are told in, this troupe has version " +
-                            std::to_string(kModelAbi) + ": build it with this troupe's headers");
+    refuse(file, "was built for version " + std::to_string(head.abi) +
+                     " of what models are told in, this troupe has version " +
+                     std::to_string(kModelAbi) + ": build it with this troupe's headers");
   }
   if (std::string(head.build) != build) {
-    refuse_plugin(file,
-                  "was built with " + std::string(head.build) + ", this troupe with " + build);
+    refuse(file, "was built with " + std::string(head.build) + ", this troupe with " + build);
   }
   std::memcpy(&head, given, sizeof(head));
   if (head.layout != layout) {
-    refuse_plugin(file,
-                  "was built with the headers of another troupe, whose types have other sizes: "
-                  "build it with this troupe's");
+    refuse(file,
+           "was built with the headers of another troupe, whose types have other sizes: "
+           "build it with this troupe's");
   }
   return given;
 }
@@ -156,8 +168,10 @@ void open_model_plugin(const std::filesystem::path& path) {
   const auto* told = static_cast<const Told*>(
       plugin::open_library(path, "troupe_model_plugin", "TROUPE_MODEL_PLUGIN", TROUPE_MODEL_BUILD,
                            TROUPE_MODEL_LAYOUT, sizeof(Told)));
-  if (const auto half = network_half_of(path); !std::filesystem::is_regular_file(half))
-    refuse_plugin(path.string(), "its other half, " + half.string() + ", is missing");
+  const auto half = network_half_of(path);
+  if (!std::filesystem::is_regular_file(half))
+    plugin::refuse(path.string(), "its other half, " + half.string() + ", is missing");
+  const auto contents = fmt::format("{:016x}{:016x}", xxh64_of(path), xxh64_of(half));
   ModelRegistry registry(path.string());
   told->add(registry);
   const std::lock_guard lock(models.mutex_);
@@ -165,6 +179,7 @@ void open_model_plugin(const std::filesystem::path& path) {
   models.samplers_.splice(models.samplers_.end(), registry.samplers_);
   models.brought_by_.merge(registry.names_);
   models.files_.push_back(file);
+  models.contents_[file.filename().string()] = contents;
 }
 
 }  // namespace troupe::spec

@@ -53,6 +53,10 @@ class UserModels {
   std::vector<std::string> sampler_names() const;
   /// Files that were opened, in order.
   std::vector<std::filesystem::path> files() const;
+  /// A hash of each file's bytes and of its other half's, by the file's last name.
+  std::map<std::string, std::string> contents() const;
+  /// The file that has brought a name or a class; "" = none has.
+  std::string brought_by(const std::string& name) const;
 
  private:
   friend class ModelRegistry;
@@ -63,6 +67,7 @@ class UserModels {
   std::list<UserSampler> samplers_;
   std::map<std::string, std::string> brought_by_;  // names and classes → file
   std::vector<std::filesystem::path> files_;
+  std::map<std::string, std::string> contents_;
 };
 UserModels& user_models();
 
@@ -124,8 +129,10 @@ struct Description {
   void (*add)(Registry& registry);
 };
 
-/// Opens a library and its entry point, and compares what it was built with. Throws
-/// std::runtime_error, one line that names the file.
+/// Throws std::runtime_error, one line that names the file.
+[[noreturn]] void refuse(const std::string& file, const std::string& why);
+/// Opens a library and its entry point, and compares what it was built with; refuses what does not
+/// fit.
 const void* open_library(const std::filesystem::path& file, const char* entry, const char* macro,
                          const char* build, std::uint64_t layout, std::uint32_t bytes);
 

@@ -61,6 +61,10 @@ struct UNetSpec {
   std::int64_t pooled_width() const {
     return projection_class_embeddings_input_dim - kTimeIds * addition_time_embed_dim;
   }
+  /// Channels of the feature map that the last two layers begin with.
+  std::int64_t inner_channels() const {
+    return levels[levels.front().layers > 1 || levels.size() == 1 ? 0 : 1].channels;
+  }
   /// Numbers of sizes and crops that are added: six in SDXL.
   std::int64_t time_ids(std::int64_t pooled) const {
     return (projection_class_embeddings_input_dim - pooled) / addition_time_embed_dim;

@@ -22,6 +22,7 @@ class UNetWalk {
   explicit UNetWalk(const UNetSpec& spec) : work(spec.levels.size()), spec_(spec) { walk(); }
 
   std::vector<ExpectedTensor> tensors;
+  std::vector<std::size_t> products;  // of tokens: which of the tensors are their weights
   std::vector<UNetSite> sites;
   std::vector<std::int64_t> text_attentions;
   std::vector<UNetWork> work;  // by level
@@ -86,6 +87,10 @@ class UNetWalk {
     tensors.push_back({name + ".weight", {out, in}});
     if (bias) tensors.push_back({name + ".bias", {out}});
   }
+  void product(const std::string& name, std::int64_t in, std::int64_t out, bool bias = true) {
+    products.push_back(tensors.size());
+    linear(name, in, out, bias);
+  }
   void affine(const std::string& name, std::int64_t width) {
     tensors.push_back({name + ".weight", {width}});
     tensors.push_back({name + ".bias", {width}});
@@ -118,6 +123,7 @@ class UNetWalk {
     const auto projection = [&](const std::string& end) {
       std::vector<std::int64_t> shape = {width, width};
       if (!spec_.use_linear_projection) shape.insert(shape.end(), {1, 1});
+      products.push_back(tensors.size());
       tensors.push_back({name + end + ".weight", shape});
       tensors.push_back({name + end + ".bias", {width}});
     };
@@ -130,13 +136,13 @@ class UNetWalk {
         affine(block + norm, width);
       for (const std::string attention : {"attn1.", "attn2."}) {
         const std::int64_t source = attention == "attn1." ? width : text;
-        linear(block + attention + "to_q", width, width, false);
-        linear(block + attention + "to_k", source, width, false);
-        linear(block + attention + "to_v", source, width, false);
-        linear(block + attention + "to_out.0", width, width);
+        product(block + attention + "to_q", width, width, false);
+        product(block + attention + "to_k", source, width, false);
+        product(block + attention + "to_v", source, width, false);
+        product(block + attention + "to_out.0", width, width);
       }
-      linear(block + "ff.net.0.proj", width, 8 * width);
-      linear(block + "ff.net.2", 4 * width, width);
+      product(block + "ff.net.0.proj", width, 8 * width);
+      product(block + "ff.net.2", 4 * width, width);
       sites.push_back({Kind::attention, level, width});
       text_attentions.push_back(width);
     }
@@ -195,9 +201,12 @@ TransformerFacts facts_of(const UNetSpec& spec) {
 }
 
 std::vector<PlannedTensor> planned_tensors(const UNetSpec& spec) {
+  UNetWalk walk(spec);
   std::vector<PlannedTensor> planned;
-  for (auto& tensor : expected_tensors(spec))
+  for (auto& tensor : walk.tensors)
     planned.push_back({.tensor = std::move(tensor), .held = Held::block, .block = 0});
+  for (const auto product : walk.products)
+    planned[product].scales = {{planned[product].tensor.shape.front(), 0}};
   return planned;
 }
 

@@ -33,10 +33,18 @@ Moments moments_of(const at::Tensor& x, std::int64_t groups) {
 
 }  // namespace
 
-kernels::Linear linear_of(const Builder& build, const std::string& name, std::int64_t in,
-                          std::int64_t out, bool bias) {
-  return kernels::Linear(build.load.get(name + ".weight", {out, in}),
-                         bias ? build.load.get(name + ".bias", {out}) : at::Tensor());
+kernels::Linear product_of(const Builder& build, const at::Tensor& weight, const at::Tensor& bias) {
+  if (build.products == kernels::WeightType::as_computed) return kernels::Linear(weight, bias);
+  auto small = kernels::quantize_weight(weight, build.products);
+  build.saved +=
+      static_cast<std::int64_t>(weight.nbytes() - small.values.nbytes() - small.scales.nbytes());
+  return kernels::Linear(std::move(small), bias);
+}
+
+kernels::Linear product_of(const Builder& build, const std::string& name, std::int64_t in,
+                           std::int64_t out, bool bias) {
+  return product_of(build, build.load.get(name + ".weight", {out, in}),
+                    bias ? build.load.get(name + ".bias", {out}) : at::Tensor());
 }
 
 at::Tensor tokens_of(const at::Tensor& x) {
@@ -96,11 +104,12 @@ Features Conv2d::operator()(const Features& x, const Call& call) const {
 }
 
 Pointwise::Pointwise(const Builder& build, const std::string& name, std::int64_t in,
-                     std::int64_t out, bool convolution) {
+                     std::int64_t out, bool convolution, bool quantized) {
   std::vector<std::int64_t> shape = {out, in};
   if (convolution) shape.insert(shape.end(), {1, 1});
-  linear_ = kernels::Linear(build.load.get(name + ".weight", shape).view({out, in}),
-                            build.load.get(name + ".bias", {out}));
+  const at::Tensor weight = build.load.get(name + ".weight", shape).view({out, in});
+  const at::Tensor bias = build.load.get(name + ".bias", {out});
+  linear_ = quantized ? product_of(build, weight, bias) : kernels::Linear(weight, bias);
 }
 
 GroupNorm::GroupNorm(const Builder& build, const std::string& name, std::int64_t channels,
@@ -139,10 +148,11 @@ ResnetBlock2D::ResnetBlock2D(const Builder& build, const std::string& name, std:
                              std::int64_t out, std::int64_t time_width)
     : norm1_(build, name + ".norm1", in, build.norm_eps),
       conv1_(build, name + ".conv1", in, out),
-      time_emb_proj_(linear_of(build, name + ".time_emb_proj", time_width, out)),
+      time_emb_proj_(build.load.get(name + ".time_emb_proj.weight", {out, time_width}),
+                     build.load.get(name + ".time_emb_proj.bias", {out})),
       norm2_(build, name + ".norm2", out, build.norm_eps),
       conv2_(build, name + ".conv2", out, out) {
-  if (in != out) conv_shortcut_.emplace(build, name + ".conv_shortcut", in, out, true);
+  if (in != out) conv_shortcut_.emplace(build, name + ".conv_shortcut", in, out, true, false);
 }
 
 Features ResnetBlock2D::operator()(const Features& x, const at::Tensor& time,

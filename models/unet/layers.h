@@ -25,11 +25,18 @@ struct Builder {
   SiteCounter& sites;
   std::int64_t norm_groups;
   double norm_eps;
+  /// How products of tokens keep their weights, and the bytes that this saved so far.
+  kernels::WeightType products;
+  std::int64_t& saved;
 };
 
-/// The linear layer `name`, [out, in].
-kernels::Linear linear_of(const Builder& build, const std::string& name, std::int64_t in,
-                          std::int64_t out, bool bias = true);
+/// A product of tokens. weight [out, in], bias [out] or undefined.
+kernels::Linear product_of(const Builder& build, const at::Tensor& weight,
+                           const at::Tensor& bias = {});
+
+/// The product of tokens `name`, [out, in].
+kernels::Linear product_of(const Builder& build, const std::string& name, std::int64_t in,
+                           std::int64_t out, bool bias = true);
 
 /// One call of the model.
 struct Call {
@@ -61,8 +68,9 @@ class Conv2d {
 class Pointwise {
  public:
   Pointwise() = default;
+  /// `quantized`: it keeps its weight as products of tokens do.
   Pointwise(const Builder& build, const std::string& name, std::int64_t in, std::int64_t out,
-            bool convolution);
+            bool convolution, bool quantized);
   /// [B, tokens, in] to [B, tokens, out].
   at::Tensor operator()(const at::Tensor& tokens) const { return linear_(tokens); }
 

@@ -21,6 +21,8 @@ class PatchExchange {
 
   /// Before each step, on every member.
   virtual void begin_step() {}
+  /// Sites that are asked from here on may be left out in steps that ask those before.
+  virtual void part() {}
   /// After the last step: returns when nothing of this is under way any more.
   virtual void finish() {}
   /// Of what is kept for the next step, and of the room that it arrives in.

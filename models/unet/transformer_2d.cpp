@@ -16,7 +16,7 @@ kernels::Linear joined(const Builder& build, const std::string& name, std::int64
   std::vector<at::Tensor> weights;
   for (const char* part : {"to_q", "to_k", "to_v"})
     weights.push_back(build.load.get(name + part + ".weight", {width, width}));
-  return kernels::Linear(at::cat(weights));
+  return product_of(build, at::cat(weights));
 }
 
 }  // namespace
@@ -39,13 +39,13 @@ BasicTransformerBlock::BasicTransformerBlock(const Builder& build, const std::st
       norm2_(build, name + ".norm2", width),
       norm3_(build, name + ".norm3", width),
       qkv_(joined(build, name + ".attn1.", width)),
-      out_(linear_of(build, name + ".attn1.to_out.0", width, width)),
-      q_(linear_of(build, name + ".attn2.to_q", width, width, false)),
-      k_(linear_of(build, name + ".attn2.to_k", text_width, width, false)),
-      v_(linear_of(build, name + ".attn2.to_v", text_width, width, false)),
-      text_out_(linear_of(build, name + ".attn2.to_out.0", width, width)),
-      widen_(linear_of(build, name + ".ff.net.0.proj", width, 8 * width)),
-      narrow_(linear_of(build, name + ".ff.net.2", 4 * width, width)) {}
+      out_(product_of(build, name + ".attn1.to_out.0", width, width)),
+      q_(product_of(build, name + ".attn2.to_q", width, width, false)),
+      k_(product_of(build, name + ".attn2.to_k", text_width, width, false)),
+      v_(product_of(build, name + ".attn2.to_v", text_width, width, false)),
+      text_out_(product_of(build, name + ".attn2.to_out.0", width, width)),
+      widen_(product_of(build, name + ".ff.net.0.proj", width, 8 * width)),
+      narrow_(product_of(build, name + ".ff.net.2", 4 * width, width)) {}
 
 TextKeys BasicTransformerBlock::keys_of(const at::Tensor& text) const {
   const std::vector<std::int64_t> shape = {text.size(0), text.size(1), heads_, -1};
@@ -77,8 +77,8 @@ Transformer2DModel::Transformer2DModel(const Builder& build, const std::string& 
                                        std::int64_t width, std::int64_t heads, std::int64_t blocks,
                                        std::int64_t text_width, bool linear_projection)
     : norm_(build, name + ".norm", width, kProjectionNormEps),
-      proj_in_(build, name + ".proj_in", width, width, !linear_projection),
-      proj_out_(build, name + ".proj_out", width, width, !linear_projection) {
+      proj_in_(build, name + ".proj_in", width, width, !linear_projection, true),
+      proj_out_(build, name + ".proj_out", width, width, !linear_projection, true) {
   for (std::int64_t b = 0; b < blocks; ++b) {
     transformer_blocks_.emplace_back(build, name + ".transformer_blocks." + std::to_string(b),
                                      width, heads, text_width);

@@ -22,6 +22,12 @@ at::Tensor embedded(const std::vector<kernels::Linear>& layers, const at::Tensor
   return layers[1](at::silu(layers[0](x)));
 }
 
+// Channels of a skipped feature map behind the own ones.
+void join(Features& x, const Features& skip) {
+  for (size_t p = 0; p < x.patches.size(); ++p)
+    x.patches[p] = at::cat({x.patches[p], skip.patches[p]}, 1);
+}
+
 }  // namespace
 
 at::Tensor timestep_embedding(const at::Tensor& times, std::int64_t width, bool flip_sin_to_cos,
@@ -53,12 +59,13 @@ UNet2DConditionModel::Layer UNet2DConditionModel::make_layer(const Builder& buil
 
 UNet2DConditionModel::UNet2DConditionModel(const spec::UNetSpec& spec, const WeightStore& weights,
                                            at::ScalarType dtype, at::Device device,
-                                           vae::Loader::Get get)
+                                           vae::Loader::Get get, kernels::WeightType products)
     : spec_(spec), dtype_(dtype), device_(device) {
   spec::check_tensors(weights.index(), spec::expected_tensors(spec_),
                       [](std::string_view) { return false; });
   const vae::Loader load(weights, dtype, device, std::move(get));
-  const Builder build{load, sites_, spec_.norm_num_groups, spec_.norm_eps};
+  kernels::require_weight_type(products, device);
+  const Builder build{load, sites_, spec_.norm_num_groups, spec_.norm_eps, products, saved_bytes_};
   const auto& levels = spec_.levels;
   const std::int64_t time = spec_.time_embed_dim();
   const std::int64_t first = levels.front().channels;
@@ -158,10 +165,25 @@ at::Tensor UNet2DConditionModel::condition(double timestep, std::int64_t batch,
   return at::silu(sum);
 }
 
-std::vector<at::Tensor> UNet2DConditionModel::operator()(const std::vector<at::Tensor>& latents,
-                                                         const at::Tensor& condition,
-                                                         const std::vector<TextKeys>& text,
-                                                         UNetPort& port) const {
+void UNet2DConditionModel::run(const Layer& layer, Features& x, const at::Tensor& condition,
+                               const TextKeys*& keys, const Call& call) {
+  x = layer.resnet(x, condition, call);
+  if (layer.attention) x = (*layer.attention)(x, keys, call);
+}
+
+Call UNet2DConditionModel::call_of(const Features& outermost, UNetPort& port) const {
+  Call call{port, {}};
+  for (std::int64_t width = outermost.patches.front().size(3);
+       call.widths.size() < spec_.levels.size(); width = halved(width)) {
+    call.widths.push_back(width);
+  }
+  return call;
+}
+
+UNet2DConditionModel::Outer UNet2DConditionModel::enter(const std::vector<at::Tensor>& latents,
+                                                        const at::Tensor& condition,
+                                                        const std::vector<TextKeys>& text,
+                                                        UNetPort& port) const {
   const auto runs = port.rows(0);
   bool fits = runs.size() == latents.size() && !runs.empty();
   for (size_t p = 0; fits && p < runs.size(); ++p) {
@@ -173,27 +195,30 @@ std::vector<at::Tensor> UNet2DConditionModel::operator()(const std::vector<at::T
     throw std::invalid_argument("[unet] latents, condition or text do not fit the port's " +
                                 std::to_string(runs.size()) + " patches");
   }
-  Call call{port, {}};
-  for (std::int64_t width = latents.front().size(3); call.widths.size() < spec_.levels.size();
-       width = halved(width)) {
-    call.widths.push_back(width);
-  }
   const auto format =
       device_.is_cpu() ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
   Features x{{}, 0};
   for (const at::Tensor& patch : latents)
     x.patches.push_back(patch.to(device_, dtype_).contiguous(format));
+  const Call call = call_of(x, port);
   const TextKeys* keys = text.data();
-  const auto run = [&](const Layer& layer) {
-    x = layer.resnet(x, condition, call);
-    if (layer.attention) x = (*layer.attention)(x, keys, call);
-  };
-
   x = ends_[0](x, call);
-  std::vector<Features> skips = {x};
+  Outer outer{x, {}};
+  run(down_blocks_.front().layers.front(), x, condition, keys, call);
+  outer.first = std::move(x);
+  return outer;
+}
+
+Features UNet2DConditionModel::inner(const Outer& outer, const at::Tensor& condition,
+                                     const std::vector<TextKeys>& text, UNetPort& port) const {
+  const Call call = call_of(outer.first, port);
+  const TextKeys* keys = text.data() + spec_.levels.front().down_transformers;
+  Features x = outer.first;
+  std::vector<Features> skips;
   for (const Block& block : down_blocks_) {
     for (const Layer& layer : block.layers) {
-      run(layer);
+      if (&layer == &down_blocks_.front().layers.front()) continue;
+      run(layer, x, condition, keys, call);
       skips.push_back(x);
     }
     if (block.resample) {
@@ -202,17 +227,41 @@ std::vector<at::Tensor> UNet2DConditionModel::operator()(const std::vector<at::T
     }
   }
   for (const Layer& layer : mid_)
-    run(layer);
+    run(layer, x, condition, keys, call);
   for (const Block& block : up_blocks_) {
     for (const Layer& layer : block.layers) {
-      for (size_t p = 0; p < x.patches.size(); ++p)
-        x.patches[p] = at::cat({x.patches[p], skips.back().patches[p]}, 1);
+      if (skips.empty()) return x;
+      join(x, skips.back());
       skips.pop_back();
-      run(layer);
+      run(layer, x, condition, keys, call);
     }
     if (block.resample) x = (*block.resample)(x, call);
   }
+  return x;
+}
+
+std::vector<at::Tensor> UNet2DConditionModel::leave(const Outer& outer, Features inner,
+                                                    const at::Tensor& condition,
+                                                    const std::vector<TextKeys>& text,
+                                                    UNetPort& port) const {
+  const Call call = call_of(inner, port);
+  const TextKeys* keys = text.data() + text.size() - 2 * spec_.levels.front().up_transformers;
+  Features x = std::move(inner);
+  const auto& layers = up_blocks_.back().layers;
+  const Features* skips[] = {&outer.first, &outer.entered};
+  for (size_t i = 0; i < 2; ++i) {
+    join(x, *skips[i]);
+    run(layers[layers.size() - 2 + i], x, condition, keys, call);
+  }
   return ends_[1](conv_norm_out_[0](x, call, true), call).patches;
+}
+
+std::vector<at::Tensor> UNet2DConditionModel::operator()(const std::vector<at::Tensor>& latents,
+                                                         const at::Tensor& condition,
+                                                         const std::vector<TextKeys>& text,
+                                                         UNetPort& port) const {
+  const Outer outer = enter(latents, condition, text, port);
+  return leave(outer, inner(outer, condition, text, port), condition, text, port);
 }
 
 at::Tensor UNet2DConditionModel::whole(const at::Tensor& latents, const at::Tensor& condition,

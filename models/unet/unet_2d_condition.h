@@ -23,10 +23,12 @@ struct AddedCondition {
 class UNet2DConditionModel {
  public:
   /// Throws std::runtime_error naming the tensor that is missing, misshapen or not called for.
-  /// `get`, where given, hands out the weights.
+  /// `get`, where given, hands out the weights. `products`: how those of products of tokens are
+  /// kept; throws where such cannot be computed on `device`.
   UNet2DConditionModel(const spec::UNetSpec& spec, const WeightStore& weights,
                        at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU,
-                       vae::Loader::Get get = {});
+                       vae::Loader::Get get = {},
+                       kernels::WeightType products = kernels::WeightType::as_computed);
 
   /// The text's keys and values in every cross attention, once a job; `states` [B, L, D].
   std::vector<TextKeys> keys_of(const at::Tensor& states) const;
@@ -42,6 +44,21 @@ class UNet2DConditionModel {
                                      const at::Tensor& condition, const std::vector<TextKeys>& text,
                                      UNetPort& port) const;
 
+  /// The same in three parts, so that a step may leave the second out and give the third what an
+  /// earlier step had of it (DeepCache). What a call has computed before its second part:
+  struct Outer {
+    Features entered;  ///< conv_in's
+    Features first;    ///< the first layer's
+  };
+  Outer enter(const std::vector<at::Tensor>& latents, const at::Tensor& condition,
+              const std::vector<TextKeys>& text, UNetPort& port) const;
+  /// All between the first layer and the last two, which also look at what `enter` computed:
+  /// [B, spec().inner_channels(), rows, w] of each patch.
+  Features inner(const Outer& outer, const at::Tensor& condition, const std::vector<TextKeys>& text,
+                 UNetPort& port) const;
+  std::vector<at::Tensor> leave(const Outer& outer, Features inner, const at::Tensor& condition,
+                                const std::vector<TextKeys>& text, UNetPort& port) const;
+
   /// The same of a whole picture.
   at::Tensor whole(const at::Tensor& latents, const at::Tensor& condition,
                    const std::vector<TextKeys>& text) const;
@@ -50,6 +67,8 @@ class UNet2DConditionModel {
   int levels() const { return static_cast<int>(spec_.levels.size()); }
   /// How many layers of each kind look beyond their patch.
   const SiteCounter& sites() const { return sites_; }
+  /// By which the weights are smaller in memory than in the compute dtype.
+  std::int64_t saved_bytes() const { return saved_bytes_; }
 
  private:
   struct Layer {
@@ -60,6 +79,10 @@ class UNet2DConditionModel {
     std::vector<Layer> layers;
     std::optional<Conv2d> resample;
   };
+  /// `keys` begins with those of the layer's attentions, and is moved beyond them.
+  static void run(const Layer& layer, Features& x, const at::Tensor& condition,
+                  const TextKeys*& keys, const Call& call);
+  Call call_of(const Features& outermost, UNetPort& port) const;
   Layer make_layer(const Builder& build, const std::string& block, std::int64_t i, std::int64_t in,
                    const spec::UNetLevel& level, std::int64_t transformers) const;
 
@@ -67,6 +90,7 @@ class UNet2DConditionModel {
   at::ScalarType dtype_;
   at::Device device_;
   SiteCounter sites_;
+  std::int64_t saved_bytes_ = 0;
   std::vector<kernels::Linear> time_embedding_, add_embedding_;
   std::vector<Conv2d> ends_;  // conv_in, conv_out
   std::vector<Block> down_blocks_, up_blocks_;

@@ -32,8 +32,8 @@ struct Moments {
   std::int64_t rows = 0;
 };
 
-/// All that cutting a picture into patches of rows changes in a U-Net. Every call of the model asks
-/// the same sites in the same order.
+/// All that cutting a picture into patches of rows changes in a U-Net. Calls of the model ask its
+/// sites in one order; a call that leaves layers out asks fewer.
 class UNetPort {
  public:
   virtual ~UNetPort() = default;

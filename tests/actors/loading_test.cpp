@@ -149,12 +149,19 @@ TEST_CASE("a folder that is not as the plan saw it is not loaded, nor is its tex
   std::vector<std::string> cut;
   const auto encode = [&] { stage.encode_text(0, {"a cat"}, 8, false, cut, [] {}); };
   CHECK_NOTHROW(encode());
+  auto streamed = load;
+  streamed.offload = OffloadChoice::blocks;
+  const Stage streams(streamed, at::kCPU);
+  CHECK_NOTHROW(streams.check_streamed());
   const auto weights = model / "text_encoder/model.safetensors";
   REQUIRE(fs::exists(weights));
   fs::copy_file(weights, model / "copy");
   fs::rename(model / "copy", weights);
   const std::string why = "its files have changed since the job was accepted";
   CHECK(troupe::testing::message_of(encode).find(why) != std::string::npos);
+  CHECK(troupe::testing::message_of([&] { streams.check_streamed(); }).find(why) !=
+        std::string::npos);
+  CHECK_NOTHROW(stage.check_streamed());  // it keeps its blocks
   CHECK(troupe::testing::message_of([&] { stage.vae(); }).find(why) != std::string::npos);
   CHECK(troupe::testing::message_of([&] { const Stage again(load, at::kCPU); }).find(why) !=
         std::string::npos);

@@ -32,6 +32,7 @@ wire::JobProgress step(int number, int blobs) {
   progress.step = number;
   for (int i = 0; i < blobs; ++i)
     progress.blobs.push_back({"preview", static_cast<std::uint64_t>(number), 1, {}});
+  progress.blobs_step = number - 1;  // the blobs of an earlier step
   return progress;
 }
 
@@ -50,7 +51,7 @@ TEST_CASE("whatever order blobs come in, progress is handed on in order and the 
           CHECK_FALSE(end);
           steps.push_back(progress.step);
           if (!progress.preview_png.empty())
-            CHECK(progress.preview_png == std::to_string(progress.step));
+            CHECK(progress.preview_png == std::to_string(progress.interim_step + 1));
         },
         nullptr);
     int sent = 0;

@@ -211,3 +211,16 @@ TEST_CASE("the cause of an end reads well") {
   CHECK(cluster::exit_cause(9, {}).text() == "killed by signal 9 (SIGKILL)");
   CHECK(cluster::exit_cause(3 << 8, {"a", "out of luck"}).text() == "exit code 3: out of luck");
 }
+
+TEST_CASE("an actor with another version of a model plugin is not taken") {
+  cluster::Members members("secret", {{"libplain.so", "aa"}, {"libother.so", "bb"}});
+  const auto id = members.add("there", "cpu").id;
+  members.spawned(id, 100, 1);
+  auto hello = hello_of(100, 5);
+  hello.hello.attributes["model_plugin.libplain.so"] = "ab";
+  CHECK(members.hello(hello) ==
+        "actor 0 on there: its model plugin libplain.so is another version than the controller's");
+  CHECK(members.at(id).state == ActorState::starting);
+  hello.hello.attributes["model_plugin.libplain.so"] = "aa";  // and of the other it has no copy
+  CHECK_FALSE(members.hello(hello).has_value());
+}

@@ -32,14 +32,16 @@ class PlayedProcessHost final : public cluster::ProcessHost {
 struct Watched : test::RunnerStage {
   PlayedProcessHost processes;
   std::vector<std::string> notes;
+  std::vector<std::string> given_up;
   cluster::Supervisor supervisor{{.environment = environment,
                                   .members = members,
                                   .deployments = deployments,
-                                  .runner = runner}};
+                                  .runner = runner,
+                                  .options = {.kill_patience = 0.1}}};
 
   Watched() {
     supervisor.listen({.note = [this](const std::string& text) { notes.push_back(text); },
-                       .on_given_up = [](const std::string& why) { FAIL(why); }});
+                       .on_given_up = [this](const std::string& why) { given_up.push_back(why); }});
     live.use([this](cluster::ActorId) -> cluster::ProcessHost& { return processes; });
   }
 
@@ -48,6 +50,7 @@ struct Watched : test::RunnerStage {
     supervisor.kill(0, "lost: the link was closed");
     CHECK(processes.reasons == std::vector<std::string>{"lost: the link was closed"});
     supervisor.exited(0, 77, cause);
+    CHECK(given_up.empty());
     REQUIRE(notes.size() == 1);
     return notes.front();
   }
@@ -74,4 +77,18 @@ TEST_CASE("an end that was on its way when the kill came is told as what it was"
       stage.told(cluster::ExitCause{.by_signal = false, .number = 3, .log = {"out of paint"}});
   CHECK(has(text, "ended with exit code 3"));
   CHECK(has(text, "out of paint"));
+}
+
+TEST_CASE("the place of a process that does not end after its kill is given up") {
+  Watched stage;
+  CHECK(stage.supervisor.lost(stage.members.at(0).peer, "no word for 5 s"));
+  REQUIRE(stage.until([&] { return stage.members.at(0).closed; }));
+  CHECK(stage.members.at(0).state == cluster::ActorState::dead);
+  CHECK(stage.given_up.size() == 1);
+  REQUIRE(stage.notes.size() == 1);
+  CHECK(has(stage.notes.front(), "lost: no word for 5 s"));
+  CHECK(has(stage.notes.front(), "has not ended"));
+  // It ends after all: nobody is told of it again.
+  stage.supervisor.exited(0, 77, {.by_signal = true, .number = SIGKILL, .log = {}});
+  CHECK(stage.notes.size() == 1);
 }

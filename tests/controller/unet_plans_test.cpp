@@ -88,6 +88,25 @@ TEST_CASE("published SDXL and Stable Diffusion 1.5 are planned at one to sixteen
   }
 }
 
+TEST_CASE("a U-Net's weights in 8 bits and what its step cache keeps are planned") {
+  for (const bool xl : {true, false}) {
+    const PublishedUNetFolder folder(xl);
+    const auto model = spec::read_model_spec(folder.path());
+    auto request = picture();
+    const auto plain = plan::make_plan(model, request, {}).memory[0];
+    request.step_cache = StepCacheRule::first_block;
+    // Two feature maps of 320 channels, of both branches.
+    const std::uint64_t side = xl ? 128 : 64;
+    CHECK(plan::make_plan(model, request, {}).memory[0].kv ==
+          plain.kv + 2 * 2 * side * side * 320 * 2);
+    request.weight_dtype = WeightChoice::int8;
+    const auto small = plan::make_plan(model, request, {}).memory[0].weights;
+    // Most of SDXL is transformer blocks, most of 1.5 convolutions.
+    const double share = double(small) / double(plain.weights);
+    CHECK(share == doctest::Approx(xl ? 0.57 : 0.845).epsilon(0.01));
+  }
+}
+
 TEST_CASE("SDXL computes as many multiply-accumulates a step as DistriFusion's paper counts") {
   const PublishedUNetFolder folder(true);
   const auto model = spec::read_model_spec(folder.path());

@@ -167,3 +167,18 @@ TEST_CASE("the command line takes plugins, and says which classes there are with
   CHECK(wrong.starts_with("2 "));
   CHECK(has(wrong, "was built for version 99"));
 }
+
+TEST_CASE("no actor starts with a network half that brings other names than its other half") {
+  const Scratch scratch;
+  const auto plugin = scratch / "libother.so";
+  fs::copy_file(kLibraries + "libtroupe_test_other_names.so", plugin);
+  fs::copy_file(kLibraries + "libplain_dit_network.so", scratch / "libother_network.so");
+  Command command(
+      {"run", "--model-plugin", plugin, "--model", TROUPE_SOURCE_DIR "/examples/demo/model",
+       "--prompt", "a cat", "--output", scratch / "cat.png"},
+      scratch.path.string(), {});
+  CHECK(command.wait(std::chrono::seconds(60)) != 0);
+  CHECK(
+      has(command.err(), "libother_network.so: brings the transformer class \"PlainDiT\", which " +
+                             plugin + " does not"));
+}

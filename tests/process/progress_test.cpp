@@ -70,9 +70,13 @@ TEST_CASE("latents and previews of a job under way") {
       request.progress_content = "preview";
       request.progress_interval = 3;
       std::vector<std::string> previews;
+      std::vector<int> steps;
       const auto again = shared_cluster().run(submission, [&](const Progress& progress) {
-        if (!progress.preview_png.empty()) previews.push_back(progress.preview_png);
+        if (progress.preview_png.empty()) return;
+        previews.push_back(progress.preview_png);
+        steps.push_back(progress.interim_step);
       });
+      CHECK(steps == std::vector{3, 6});
       REQUIRE(previews.size() == 2);
       for (const auto& png : previews) {
         const auto picture = decode_png(png);

@@ -28,19 +28,21 @@ std::uint64_t weights_of(const JobResult& result, int rank) {
 }  // namespace
 
 TEST_CASE("int8 pictures are those of diffusers' blocks over products of integers") {
-  Reference reference("quantized");
   int alike = 0;  // of whose values none was rounded to the other side
-  for (const auto& of : reference.cases()) {
-    const std::string name = of.at("name");
-    CAPTURE(name);
-    const auto want = reference.floats(of, "latents");
-    const double lost = distance(reference.floats(of, "float32"), want);
-    const auto got = latents_of(quantized(reference.submission(of)));
-    const double part = distance(got, want) / lost;
-    CHECK(part <= (name.ends_with("one_step") ? kOtherProcessor : kApart));
-    alike += part <= kOneStep;
-    MESSAGE(name << ": int8 changes " << range_error(reference.floats(of, "float32"), want)
-                 << " of the range; " << part << " of it from the reference");
+  for (const std::string part_of : {"quantized", "quantized_unet"}) {
+    Reference reference(part_of);
+    for (const auto& of : reference.cases()) {
+      const std::string name = of.at("name");
+      CAPTURE(name);
+      const auto want = reference.floats(of, "latents");
+      const double lost = distance(reference.floats(of, "float32"), want);
+      const auto got = latents_of(quantized(reference.submission(of)));
+      const double part = distance(got, want) / lost;
+      CHECK(part <= (name.ends_with("one_step") ? kOtherProcessor : kApart));
+      alike += part <= kOneStep;
+      MESSAGE(name << ": int8 changes " << range_error(reference.floats(of, "float32"), want)
+                   << " of the range; " << part << " of it from the reference");
+    }
   }
   CHECK(alike > 0);
 }
@@ -81,6 +83,48 @@ TEST_CASE("int8 pictures at other degrees") {
   }
   MESSAGE(same << " of " << all << " have one actor's bits; the others at most " << moved.value
                << " of what int8 changes (" << moved.where << ")");
+}
+
+TEST_CASE("a U-Net's int8 pictures at other degrees, and by patches") {
+  Reference reference("quantized_unet");
+  Worst moved;
+  for (const std::string family : {"sdxl", "sd15"}) {
+    const auto& of = reference.find(family + "_wide");
+    for (const std::string method : {"exact", "distrifusion"}) {
+      auto submission = reference.submission(of);
+      submission.request.method = method;
+      submission.request.num_pipeline_patch = method == "exact" ? 1 : 3;
+      submission.request.warmup_steps = method == "exact" ? 0 : 1;
+      const auto full = latents_of(submission);
+      submission = quantized(submission);
+      const auto single = latents_of(submission);
+      const double lost = distance(single, full);
+      CHECK(range_error(single, full) > 1e-4);
+      CHECK(range_error(single, full) < 0.05);
+      for (const auto& mix : {Parallelism{.cfg = 2}, Parallelism{.ulysses = 2},
+                              Parallelism{.ring = 3}, Parallelism{.cfg = 2, .ring = 2}}) {
+        const auto where = family + " " + method + " at " + name_of(mix);
+        CAPTURE(where);
+        submission.parallelism = mix;
+        const double part = distance(latents_of(submission), single) / lost;
+        CHECK(part <= kApart);
+        moved.see(part, where);
+      }
+    }
+  }
+  MESSAGE(moved.seen << " runs at most " << moved.value << " of what int8 changes (" << moved.where
+                     << ") from one actor's");
+}
+
+TEST_CASE("int8 weights of a U-Net are those with the LoRA's products added") {
+  Reference reference("quantized_unet");
+  auto submission = reference.submission(reference.find("sdxl_wide"));
+  const auto plain = latents_of(submission);
+  submission.request.loras = {{TROUPE_SOURCE_DIR "/tests/fixtures/lora/sdxl_kohya.safetensors", 1}};
+  const auto full = latents_of(submission);
+  const auto small = latents_of(quantized(submission));
+  CHECK(distance(small, full) > 0);
+  CHECK(distance(small, full) < 0.1 * distance(full, plain));
 }
 
 TEST_CASE("the demo's int8 pictures have the same bits at all degrees but ring") {
@@ -162,6 +206,13 @@ TEST_CASE("int8 weights take a quarter, as planned to the byte") {
     for (int rank = 0; rank < mix.world(); ++rank)
       CHECK(weights_of(small, rank) == plan.memory[rank].weights);
   }
+  Reference reference("quantized_unet");
+  for (const std::string name : {"sdxl_one_step", "sd15_one_step"}) {
+    CAPTURE(name);
+    auto unet = quantized(reference.submission(reference.find(name)));
+    unet.request.dtype = "bfloat16";
+    CHECK(weights_of(shared_cluster().run(unet), 0) == plan_of(unet).memory[0].weights);
+  }
   submission.parallelism = {};
   request.dtype = "float32";
   const auto small = weights_of(shared_cluster().run(submission), 0);
@@ -194,8 +245,4 @@ TEST_CASE("what cannot be is refused by name") {
   submission.request.weight_dtype = "fp8";
   CHECK(
       has(shared_cluster().refusal(submission).what, "fp8 needs a GPU of compute capability 8.9"));
-  submission.request.weight_dtype = "int8";
-  submission.model = checkpoint("tiny-sdxl");
-  submission.request.max_sequence_length = 0;
-  CHECK(has(shared_cluster().refusal(submission).what, "U-Net"));
 }

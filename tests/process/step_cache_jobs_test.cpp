@@ -58,10 +58,6 @@ TEST_CASE("what step caches cannot be asked for is refused by name") {
   }
   submission = of_case(reference, "sigma_wide", "", 0.1);
   CHECK(has(shared_cluster().refusal(submission).what, "there is no step cache"));
-  submission = of_case(reference, "sigma_wide", "first-block", 0);
-  submission.model = checkpoint("tiny-sdxl");
-  submission.request.max_sequence_length = 0;
-  CHECK(has(shared_cluster().refusal(submission).what, "U-Net"));
   submission = of_case(reference, "sigma_wide", "", 0);
   submission.request.refill_steps = {2};
   CHECK(has(shared_cluster().refusal(submission).what, "refill steps need"));

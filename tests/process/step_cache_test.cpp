@@ -161,3 +161,41 @@ TEST_CASE("pictures of one job by patches, in one batch") {
   }
   MESSAGE(worst.seen << " runs within " << worst.value << " of range (" << worst.where << ")");
 }
+
+TEST_CASE("a U-Net leaves out what an oracle on diffusers' layers does, at any degrees") {
+  Reference reference("step_cache_unet");
+  Worst worst;
+  for (const auto& of : reference.cases()) {
+    const std::string name = of.at("name");
+    const bool patched = of.contains("patches");
+    std::vector<Parallelism> mixes = {{}, {.cfg = 2}, {.ring = 2}, {.cfg = 2, .ulysses = 2}};
+    if (name.find("two") != std::string::npos) mixes.push_back({.dp = 2, .cfg = 2});
+    if (patched && of.at("patches") == 3) mixes.push_back({.ring = 3});
+    for (const auto& mix : mixes) {
+      const auto where = name + " at " + name_of(mix);
+      CAPTURE(where);
+      auto submission = reference.submission(of, mix);
+      submission.request.step_cache = of.at("step_cache");
+      submission.request.step_cache_threshold = of.at("threshold");
+      const auto got = cached(shared_cluster().run(submission));
+      CHECK(got.by_step == of.at("skipped_by_step").get<std::vector<int>>());
+      const double error = range_error(got.latents, reference.floats(of, "latents"));
+      CHECK(error <= kCacheBound);
+      worst.see(error, where);
+      submission.request.step_cache = "";
+      submission.request.step_cache_threshold = 0;
+      const auto plain = shared_cluster().run(submission).latents.value();
+      CHECK(range_error(plain, got.latents) > 10 * kCacheBound);
+      // Where no step changes as little as that, the picture is that without a cache. By patches
+      // each item is then computed alone, and one picture's branches are alone at cfg 2.
+      submission.request.step_cache = of.at("step_cache");
+      submission.request.step_cache_threshold = 1e-9;
+      const auto all = cached(shared_cluster().run(submission));
+      CHECK(all.skipped == 0);
+      const bool alone = !patched || (mix.cfg == 2 && of.at("prompts").size() == 1);
+      if (alone) CHECK(all.latents.data == plain.data);
+      CHECK(range_error(all.latents, plain) <= kCacheDegreesBound);
+    }
+  }
+  MESSAGE(worst.seen << " runs within " << worst.value << " of range (" << worst.where << ")");
+}

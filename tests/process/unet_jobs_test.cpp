@@ -161,16 +161,22 @@ TEST_CASE("half precision is near float32, also by patches on several actors") {
 TEST_CASE("kill -9: a U-Net's job goes on, exact to the bit, stale as its report says") {
   FaultCluster cluster(actors(4));
   Reference reference("unet_jobs_patches");
-  for (const std::string way : {"exact", "distrifusion", "naive"}) {
+  for (const std::string way :
+       {"exact", "cached", "distrifusion", "cached distrifusion", "naive"}) {
     CAPTURE(way);
-    const bool stale = way == "distrifusion";
+    const bool by_patches = way.ends_with("distrifusion") || way == "naive";
+    const bool stale = way != "exact" && way != "naive";
     auto job = reference.submission(reference.find("sdxl_corrected"), {.cfg = 2, .ring = 2});
     job.request.steps = 120;
     job.request.height = 192;
     job.request.width = 128;
-    job.request.method = way == "exact" ? "exact" : "distrifusion";
-    job.request.num_pipeline_patch = way == "exact" ? 1 : 3;
+    job.request.method = by_patches ? "distrifusion" : "exact";
+    job.request.num_pipeline_patch = by_patches ? 3 : 1;
     if (way == "naive") job.request.exchange = "naive";
+    if (way.starts_with("cached")) {
+      job.request.step_cache = "first-block";
+      job.request.step_cache_threshold = 0.1;
+    }
     const auto undisturbed = cluster.run(job);
     const auto result = cluster.struck(
         job, 5, [&](std::uint64_t) { kill(cluster.pids().at(3), SIGKILL); }, 2);

@@ -1,21 +1,21 @@
 """Pictures with guidance rescale, by the pipelines that have it."""
 import torch
-from diffusers import StableDiffusionXLPipeline
 
 import families
-from common import FIXTURES, Book, generator
+import unet_jobs
+from common import Book, generator
 
 ONE = dict(prompts=["a red circle"], negative_prompt="a tree", n=1, height=64, width=96, steps=4, seed=6, guidance=6.0)
 CASES = [("hunyuan", dict(ONE, checkpoint="tiny-hunyuan", guidance_rescale=0.7, max_sequence_length=256)),
          ("hunyuan_all", dict(ONE, checkpoint="tiny-hunyuan", guidance_rescale=1.0, prompts=["a cat", "a tree"], max_sequence_length=256)),
-         ("sdxl", dict(ONE, checkpoint="tiny-sdxl", guidance_rescale=0.7, max_sequence_length=77))]
+         *((name, dict(ONE, checkpoint=f"tiny-{name}", guidance_rescale=0.7, max_sequence_length=77)) for name in ("sdxl", "sd15"))]
 
 
 def draw(case, rescale):
     call = dict(prompt=case["prompts"], height=case["height"], width=case["width"], num_inference_steps=case["steps"], guidance_scale=case["guidance"],
                 generator=generator(case["seed"]), output_type="latent", guidance_rescale=rescale)
-    if case["checkpoint"] == "tiny-sdxl":
-        pipe = StableDiffusionXLPipeline.from_pretrained(FIXTURES / case["checkpoint"], add_watermarker=False)
+    if case["checkpoint"] in unet_jobs.KINDS:
+        pipe = unet_jobs.load(case["checkpoint"])
     else:
         pipe = families.load(case["checkpoint"])
         call["use_resolution_binning"] = False

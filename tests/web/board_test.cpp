@@ -12,6 +12,7 @@ Progress progress_of(const char* phase, int step, const std::string& preview = {
   progress.step = step;
   progress.steps = 8;
   progress.preview_png = preview;
+  progress.interim_step = preview.empty() ? 0 : step;
   return progress;
 }
 

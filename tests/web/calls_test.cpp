@@ -136,6 +136,10 @@ TEST_CASE("OpenAI's images, with other servers' extra fields") {
   CHECK(request.steps == 9);
   CHECK(request.seed == 77);
   CHECK(request.progress_interval == 3);
+  // Of five steps, which is all that these sigmas are.
+  CHECK(parse(R"({"prompt": "a", "stream": true, "partial_images": 1, "steps": 20,
+    "sigmas": [5, 4, 3, 2, 1]})")
+            .submission.request.progress_interval == 2);
   CHECK(request.loras.at(0).path == "/l.safetensors");
   CHECK(call.stream);
   CHECK(call.url);

@@ -56,7 +56,6 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
       if (found != waiting.end()) waiting.erase(found);
       for (const auto& fetch : due)
         link.fetches->serve(fetch);
-      if (on_connect) on_connect(incarnation);
     });
     server.on_lost([this](PeerId id, const Loss&) {
       fetchers.erase(id);
@@ -101,7 +100,6 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
   std::unordered_map<std::uint64_t, Link> peers;
   std::unordered_set<PeerId> fetchers;  // that belong to no link of a process
   std::unordered_map<std::uint64_t, Fetches> waiting;
-  std::function<void(std::uint64_t)> on_connect;
   std::function<BlobPass(const PeerInfo&)> admit;
 };
 
@@ -118,9 +116,6 @@ bool BlobServer::connected(std::uint64_t incarnation) const {
 }
 void BlobServer::admit(std::function<BlobPass(const PeerInfo&)> handler) {
   impl_->admit = std::move(handler);
-}
-void BlobServer::on_connect(std::function<void(std::uint64_t)> handler) {
-  impl_->on_connect = std::move(handler);
 }
 const Counters& BlobServer::counters() const {
   return impl_->server.counters();

@@ -51,8 +51,6 @@ class BlobServer {
   /// Who may come, and as what. Without a handler everybody may, as who he says he is. A process
   /// that has a link and comes again has lost it at its own end: the new one takes its place.
   void admit(std::function<BlobPass(const PeerInfo&)> handler);
-  /// A peer has come and can be fetched from.
-  void on_connect(std::function<void(std::uint64_t incarnation)> handler);
 
   /// Fetches what the peer holds. `bytes` is the expected length where it is known. The handler is
   /// called exactly once, within the deadline for the whole: with the blob, or with a failure

@@ -65,9 +65,6 @@ std::optional<PeerVitals> Server::vitals(PeerId peer) const {
   if (found == impl_->peers.end()) return std::nullopt;
   return found->second->vitals;
 }
-bool Server::reaches(PeerId peer) {
-  return impl_->reaches(peer);
-}
 ClientUser Server::user(PeerId peer) const {
   const auto found = impl_->peers.find(peer);
   if (found == impl_->peers.end()) return {"", ClientRole::own_jobs};

@@ -123,8 +123,6 @@ class Server {
   /// Whose key the peer has shown; the least of rights where there is no such peer.
   ClientUser user(PeerId peer) const;
   std::optional<PeerVitals> vitals(PeerId peer) const;
-  /// Whether the peer's connection stands, as far as the system knows by now.
-  bool reaches(PeerId peer);
   /// The peer of that incarnation if this is its link's secret.
   std::optional<PeerId> holder_of(std::uint64_t incarnation, std::string_view secret) const;
   /// The peer of that incarnation.

@@ -147,7 +147,7 @@ class ServeVerb : public Verb {
       return serve_own_cluster();
     }
     for (const char* option : {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu",
-                               "--prompt-cache", "--model-plugin", "--allow-models"})
+                               "--prompt-cache", "--allow-models"})
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) + " goes with --model only, which starts a cluster");
 #endif

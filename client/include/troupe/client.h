@@ -139,6 +139,7 @@ struct Progress {
   int queue_position = 0;          // when it was accepted: the jobs that waited before it
   std::optional<Latents> latents;  // when asked for
   std::string preview_png;         // when asked for: the first picture, rough and small, PNG bytes
+  int interim_step = 0;  // completed steps of the latents or the preview; not after `step`
   std::vector<std::string> warnings;
 };
 
