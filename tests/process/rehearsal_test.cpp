@@ -13,6 +13,7 @@
 #include "tests/process/support/reference.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
+#include "tests/support/variable.h"
 
 using namespace troupe;
 using namespace troupe::testing;
