@@ -5,7 +5,7 @@
 A cluster of one actor makes the pictures; what more actors make is the same. Into the folder OUT:
   seams.md    PSNR of the final latents against the exact ones, over their range, and the share of the captions' attributes that
               are found in the pictures
-  seams.png   a way a row, a caption a column
+  seams.webp   a way a row, a caption a column
 Captions and seeds are the same every time, as in quality.py."""
 import pathlib
 import sys
@@ -68,7 +68,7 @@ def sheet(args, captions, rows):
         pen.text((4, y + SHOWN // 2 - 6), name, fill="black")
         for c in range(columns):
             image.paste(Image.fromarray(pictures[c]).resize((SHOWN, SHOWN), Image.Resampling.LANCZOS), (left + c * (SHOWN + 4), y))
-    image.quantize(48, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(args.out / "seams.png", optimize=True)
+    image.save(args.out / "seams.webp", quality=80, method=6)
 
 
 def main(args):
