@@ -3,6 +3,7 @@
 #include "actors/device.h"
 #include "actors/probe.h"
 #include "actors/stage/memory.h"
+#include "base/xxh64.h"
 #include "models/spec/model_plugin.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
@@ -47,8 +48,9 @@ void ActorProcess::make_process() {
   process.hello.attributes["id"] = std::to_string(options_.id);
   process.hello.attributes["device"] = options_.device;
   process.hello.attributes["token"] = options_.token;
-  for (const auto& [file, contents] : spec::user_models().contents())
-    process.hello.attributes["model_plugin." + file] = contents;
+  for (const auto& file : spec::user_models().files())
+    process.hello.attributes["model_plugin." + file.filename().string()] =
+        contents_text({file, spec::network_half_of(file)});
   tell_memory(available_memory_bytes(device_), process.hello.attributes);
   process.hello.attributes["threads"] = std::to_string(options_.threads);
   if (options_.measures) tell_speed(device_, process.hello.attributes);

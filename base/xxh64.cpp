@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/format.h"
+
 namespace troupe {
 
 struct Xxh64::State {
@@ -35,6 +37,13 @@ std::uint64_t xxh64_of(const std::filesystem::path& file) {
     hash.update(piece.data(), static_cast<std::size_t>(in.gcount()));
   if (!in.eof()) throw std::runtime_error(file.string() + ": cannot be read");
   return hash.digest();
+}
+
+std::string contents_text(const std::vector<std::filesystem::path>& files) {
+  std::string text;
+  for (const auto& file : files)
+    text += fmt::format("{:016x}", xxh64_of(file));
+  return text;
 }
 
 }  // namespace troupe

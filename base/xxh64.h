@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace troupe {
 
@@ -21,5 +23,7 @@ class Xxh64 {
 
 /// Of the file's bytes. Throws std::runtime_error where it cannot be read.
 std::uint64_t xxh64_of(const std::filesystem::path& file);
+/// Of each in turn, as text: by this two processes tell whether they have the same files.
+std::string contents_text(const std::vector<std::filesystem::path>& files);
 
 }  // namespace troupe

@@ -10,6 +10,7 @@
 
 #include "base/format.h"
 #include "base/log_line.h"
+#include "base/xxh64.h"
 #include "controller/gateway/metrics.h"
 #include "controller/hosts/capacity.h"
 #include "models/spec/model_plugin.h"
@@ -17,6 +18,14 @@
 
 namespace troupe::cluster {
 namespace {
+
+/// Those that are open here, by name.
+std::map<std::string, std::string> model_plugins() {
+  std::map<std::string, std::string> contents;
+  for (const auto& file : spec::user_models().files())
+    contents[file.filename().string()] = contents_text({file, spec::network_half_of(file)});
+  return contents;
+}
 
 constexpr std::size_t kKeptJobs = 256;
 constexpr std::chrono::milliseconds kStopDeadline{1500};
@@ -64,7 +73,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
           io, endpoints_.server(), endpoints_.blob_server(), blobs_,
           {token_, endpoints_.issue_keys("the cluster's actors", control::ClientRole::operate)}),
       started_(environment_.now()),
-      members_(token_, spec::user_models().contents()),
+      members_(token_, model_plugins()),
       table_(options_.max_queued_jobs, kKeptJobs),
       failures_(
           recorder_, [this] { return environment_.now(); },

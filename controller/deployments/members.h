@@ -65,7 +65,7 @@ struct Actor {
 class Members {
  public:
   /// `token` is what a process of this cluster shows in its hello.
-  /// `model_plugins`: spec::UserModels::contents of this process.
+  /// `model_plugins`: contents_text of both halves of each that this process has open, by name.
   explicit Members(std::string token, std::map<std::string, std::string> model_plugins = {})
       : token_(std::move(token)), model_plugins_(std::move(model_plugins)) {}
 

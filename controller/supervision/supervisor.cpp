@@ -120,8 +120,10 @@ void Supervisor::fill_later(ActorId id, int tries) {
   tools_.members.spawn_later(id, tools_.environment.random());
   tools_.environment.after(kSpawnAgain, [this, id, tries] {
     if (stopped_) return;
-    if (const Actor& actor = tools_.members.at(id); actor.closed)
+    if (const Actor& actor = tools_.members.at(id); actor.closed) {
+      tools_.members.start_failed(id);
       return give_up(id, fmt::format("actor {} {}", id, actor.last_cause));
+    }
     try {
       spawn(id);
     } catch (const std::exception& failure) {

@@ -7,8 +7,6 @@
 #include <stdexcept>
 
 #include "base/error_text.h"
-#include "base/format.h"
-#include "base/xxh64.h"
 #include "models/spec/transformer_spec.h"
 
 namespace troupe::spec {
@@ -66,11 +64,6 @@ std::vector<std::string> UserModels::sampler_names() const {
   for (const auto& sampler : samplers_)
     names.push_back(sampler.name);
   return names;
-}
-
-std::map<std::string, std::string> UserModels::contents() const {
-  const std::lock_guard lock(mutex_);
-  return contents_;
 }
 
 std::string UserModels::brought_by(const std::string& name) const {
@@ -171,7 +164,6 @@ void open_model_plugin(const std::filesystem::path& path) {
   const auto half = network_half_of(path);
   if (!std::filesystem::is_regular_file(half))
     plugin::refuse(path.string(), "its other half, " + half.string() + ", is missing");
-  const auto contents = fmt::format("{:016x}{:016x}", xxh64_of(path), xxh64_of(half));
   ModelRegistry registry(path.string());
   told->add(registry);
   const std::lock_guard lock(models.mutex_);
@@ -179,7 +171,6 @@ void open_model_plugin(const std::filesystem::path& path) {
   models.samplers_.splice(models.samplers_.end(), registry.samplers_);
   models.brought_by_.merge(registry.names_);
   models.files_.push_back(file);
-  models.contents_[file.filename().string()] = contents;
 }
 
 }  // namespace troupe::spec

@@ -53,8 +53,6 @@ class UserModels {
   std::vector<std::string> sampler_names() const;
   /// Files that were opened, in order.
   std::vector<std::filesystem::path> files() const;
-  /// A hash of each file's bytes and of its other half's, by the file's last name.
-  std::map<std::string, std::string> contents() const;
   /// The file that has brought a name or a class; "" = none has.
   std::string brought_by(const std::string& name) const;
 
@@ -67,7 +65,6 @@ class UserModels {
   std::list<UserSampler> samplers_;
   std::map<std::string, std::string> brought_by_;  // names and classes → file
   std::vector<std::filesystem::path> files_;
-  std::map<std::string, std::string> contents_;
 };
 UserModels& user_models();
 

@@ -225,7 +225,7 @@ TEST_CASE("published models are planned for 1,024 actors in less than a second")
       request.max_sequence_length = 0;
       const double start = processor_seconds();
       const auto picked =
-          plan::automatic_parallelism(model, request, 1024, machine_of("h100x1024"));
+          plan::automatic_parallelism(model, request, 1024, machine_of("h100-nvlinkx1024"));
       const double seconds = processor_seconds() - start;
       CHECK(picked.cfg >= 1);
       MESSAGE(name << ", " << to_string(method) << ": planned in " << seconds * 1e3 << " ms");
