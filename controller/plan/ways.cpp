@@ -10,33 +10,38 @@
 namespace troupe::plan {
 namespace {
 
-/// `peers_of(rank)`: whom it sends to.
-template <class PeersOf>
-Way worst_way(const std::vector<int>& host_of, const Machine& machine, const PeersOf& peers_of) {
-  const auto host = [&](int rank) { return host_of[rank]; };
-  const int world = static_cast<int>(host_of.size());
-  Way way{machine.inside.latency, 1 / machine.inside.bandwidth};
-  if (std::ranges::count(host_of, host_of.front()) == world) return way;
-  double most_outside = 0;
-  std::map<int, int> senders;  // by host: ranks that send to another one
-  for (int rank = 0; rank < world; ++rank) {
-    const auto peers = peers_of(rank);
-    const auto outside = std::count_if(peers.begin(), peers.end(),
-                                       [&](int peer) { return host(peer) != host(rank); });
-    if (outside == 0) continue;
-    ++senders[host(rank)];
-    most_outside =
-        std::max(most_outside, static_cast<double>(outside) / static_cast<double>(peers.size()));
+/// What ranks send to their peers, the worst of it where hosts lie between them.
+class Sent {
+ public:
+  Sent(const std::vector<int>& host_of, const Machine& machine)
+      : host_of_(host_of),
+        machine_(machine),
+        senders_(static_cast<std::size_t>(std::ranges::max(host_of)) + 1) {}
+
+  /// The rank sends to so many, of which `outside` are on other hosts.
+  void add(int rank, int peers, int outside) {
+    if (outside == 0) return;
+    const int senders = ++senders_[static_cast<std::size_t>(host_of_[rank])];
+    sharing_ = std::max(sharing_, senders);
+    most_outside_ = std::max(most_outside_, static_cast<double>(outside) / peers);
   }
-  int sharing = 0;
-  for (const auto& [where, count] : senders)
-    sharing = std::max(sharing, count);
-  if (sharing == 0) return way;
-  way.latency = std::max(machine.inside.latency, machine.between.latency);
-  way.seconds_per_byte = std::max((1 - most_outside) / machine.inside.bandwidth,
-                                  most_outside * sharing / machine.between.bandwidth);
-  return way;
-}
+
+  Way way() const {
+    Way way{machine_.inside.latency, 1 / machine_.inside.bandwidth};
+    if (sharing_ == 0) return way;
+    way.latency = std::max(machine_.inside.latency, machine_.between.latency);
+    way.seconds_per_byte = std::max((1 - most_outside_) / machine_.inside.bandwidth,
+                                    most_outside_ * sharing_ / machine_.between.bandwidth);
+    return way;
+  }
+
+ private:
+  const std::vector<int>& host_of_;
+  const Machine& machine_;
+  std::vector<int> senders_;  // by host: ranks that send to another one
+  int sharing_ = 0;           // the most of these
+  double most_outside_ = 0;   // part of a rank's peers
+};
 
 }  // namespace
 
@@ -55,22 +60,35 @@ std::vector<int> hosts_of_ranks(const mesh::Degrees& degrees, const Machine& mac
 Ways ways_of(const mesh::Degrees& degrees, const Machine& machine) {
   const mesh::Mesh mesh(degrees);
   const auto host_of = hosts_of_ranks(degrees, machine);
+  const int world = degrees.world();
   const auto along = [&](mesh::Axis axis) {
-    return worst_way(host_of, machine, [&](int rank) {
-      auto peers = mesh.group_of(axis, rank);
-      std::erase(peers, rank);
-      return peers;
-    });
+    Sent sent(host_of, machine);
+    std::vector<bool> seen(static_cast<std::size_t>(world));
+    for (int first = 0; first < world; ++first) {
+      if (seen[static_cast<std::size_t>(first)]) continue;
+      const auto group = mesh.group_of(axis, first);
+      std::map<int, int> on_host;
+      for (const int rank : group)
+        ++on_host[host_of[rank]];
+      const int size = static_cast<int>(group.size());
+      for (const int rank : group) {
+        seen[static_cast<std::size_t>(rank)] = true;
+        sent.add(rank, size - 1, size - on_host[host_of[rank]]);
+      }
+    }
+    return sent.way();
   };
   /// To the next stage; from the last one back to the first where `back` is set.
   const auto along_stages = [&](bool back) {
-    return worst_way(host_of, machine, [&](int rank) {
+    Sent sent(host_of, machine);
+    for (int rank = 0; rank < world && degrees.pp > 1; ++rank) {
       auto at = mesh.coordinates(rank);
       const bool last = at.pp == degrees.pp - 1;
-      if (last != back || degrees.pp == 1) return std::vector<int>{};
+      if (last != back) continue;
       at.pp = last ? 0 : at.pp + 1;
-      return std::vector<int>{mesh.rank(at)};
-    });
+      sent.add(rank, 1, host_of[mesh.rank(at)] != host_of[rank] ? 1 : 0);
+    }
+    return sent.way();
   };
   /// Whether a group has ranks at both sockets of a host.
   const auto crosses_sockets = [&](mesh::Axis axis) {
