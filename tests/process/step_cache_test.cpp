@@ -4,6 +4,28 @@
 using namespace troupe;
 using namespace troupe::testing;
 
+namespace {
+
+/// With the case's cache what is skipped and the latents are the oracle's, and far from those
+/// without a cache. These are the answer, and the submission is left without one.
+Latents check_against_oracle(Reference& reference, const nlohmann::json& of, Submission& submission,
+                             const std::string& where, Worst& worst) {
+  submission.request.step_cache = of.at("step_cache");
+  submission.request.step_cache_threshold = of.at("threshold");
+  const auto got = cached(shared_cluster().run(submission));
+  CHECK(got.by_step == of.at("skipped_by_step").get<std::vector<int>>());
+  const double error = range_error(got.latents, reference.floats(of, "latents"));
+  CHECK(error <= kCacheBound);
+  worst.see(error, where);
+  submission.request.step_cache = "";
+  submission.request.step_cache_threshold = 0;
+  const auto plain = shared_cluster().run(submission).latents.value();
+  CHECK(range_error(plain, got.latents) > 10 * kCacheBound);
+  return plain;
+}
+
+}  // namespace
+
 TEST_CASE(
     "the first-block cache leaves out what diffusers' own does, TeaCache what its rule says") {
   Reference reference("step_cache");
@@ -12,17 +34,7 @@ TEST_CASE(
     const std::string name = of.at("name");
     CAPTURE(name);
     auto submission = reference.submission(of);
-    submission.request.step_cache = of.at("step_cache");
-    submission.request.step_cache_threshold = of.at("threshold");
-    const auto got = cached(shared_cluster().run(submission));
-    CHECK(got.by_step == of.at("skipped_by_step").get<std::vector<int>>());
-    const double error = range_error(got.latents, reference.floats(of, "latents"));
-    CHECK(error <= kCacheBound);
-    worst.see(error, name);
-    submission.request.step_cache = "";
-    submission.request.step_cache_threshold = 0;
-    const auto plain = shared_cluster().run(submission).latents.value();
-    CHECK(range_error(plain, got.latents) > 10 * kCacheBound);
+    check_against_oracle(reference, of, submission, name, worst);
   }
   MESSAGE(worst.seen << " cases within " << worst.value << " of range (" << worst.where << ")");
 }
@@ -175,17 +187,7 @@ TEST_CASE("a U-Net leaves out what an oracle on diffusers' layers does, at any d
       const auto where = name + " at " + name_of(mix);
       CAPTURE(where);
       auto submission = reference.submission(of, mix);
-      submission.request.step_cache = of.at("step_cache");
-      submission.request.step_cache_threshold = of.at("threshold");
-      const auto got = cached(shared_cluster().run(submission));
-      CHECK(got.by_step == of.at("skipped_by_step").get<std::vector<int>>());
-      const double error = range_error(got.latents, reference.floats(of, "latents"));
-      CHECK(error <= kCacheBound);
-      worst.see(error, where);
-      submission.request.step_cache = "";
-      submission.request.step_cache_threshold = 0;
-      const auto plain = shared_cluster().run(submission).latents.value();
-      CHECK(range_error(plain, got.latents) > 10 * kCacheBound);
+      const auto plain = check_against_oracle(reference, of, submission, where, worst);
       // Where no step changes as little as that, the picture is that without a cache. By patches
       // each item is then computed alone, and one picture's branches are alone at cfg 2.
       submission.request.step_cache = of.at("step_cache");
