@@ -1,4 +1,5 @@
 """Debian's Chromium as a person would use it, through python3-selenium and chromium-driver."""
+import re
 import shutil
 import time
 
@@ -91,6 +92,13 @@ class Browser:
 
     def until_text(self, words, selector='body'):
         self.until(lambda: words in self.text(selector), f'"{words}" does not come')
+
+    def until_step(self, least):
+        """The job in the middle is at this step or a later one: a browser that stands still skips some."""
+        def come():
+            step = re.search(r'Step (\d+) of', self.text('.stage'))
+            return step and int(step.group(1)) >= least
+        self.until(come, f'step {least} does not come')
 
     def complaints(self):
         """What the console complains of: exceptions, and what the content security policy forbids. Answers with an

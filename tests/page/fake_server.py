@@ -81,6 +81,7 @@ class Cluster:
         self.lock = threading.RLock()
         self.start = time.monotonic()
         self.seconds = seconds_per_task
+        self.seconds_dead = 2  # of an actor that is killed
         self.actors = [{'id': i, 'host': f'host-{"abcdefgh"[i // 4 % 8]}', 'device': f'cuda:{i % 4}', 'state': 'ready',
                         'doing': '', 'memory_bytes': 3_000_000_000 + 400_000_000 * i,
                         'memory_limit_bytes': 8_000_000_000, 'restarts': 0, 'pid': 4000 + i, 'groups': []}
@@ -224,10 +225,14 @@ class Cluster:
 
     def kill(self, actor):
         with self.lock:
-            self.dead_until[actor] = self.now() + 2
+            self.dead_until[actor] = self.now() + self.seconds_dead
             self.actors[actor]['state'] = 'starting'
             self.actors[actor]['restarts'] += 1
             self.failures.insert(0, f'actor {actor} on {self.actors[actor]["host"]} was killed by signal 9')
+
+    def revive(self, actor):
+        with self.lock:
+            self.dead_until[actor] = self.now()
 
     def cancel(self, job):
         with self.lock:

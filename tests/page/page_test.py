@@ -61,6 +61,13 @@ class FakeTest(unittest.TestCase):
         self.browser.open(self.server.url)
         self.addCleanup(lambda: self.assertEqual(self.browser.complaints(), []))
 
+    def slowly(self):
+        """What is seen of a job that runs is seen, however long the browser takes."""
+        self.server.cluster.seconds = 0.1
+
+    def quickly(self):
+        self.server.cluster.seconds = 0.02
+
     def another_person(self):
         browser = Browser()
         self.addCleanup(browser.close)
@@ -73,11 +80,12 @@ class FakeTest(unittest.TestCase):
 class Paint(FakeTest):
     def test_a_picture_grows_and_comes(self):
         browser = self.browser
+        self.slowly()
         browser.paint('a red circle', method='pipefusion', seed='7')
-        browser.find('img.preview')
-        first = browser.run('return document.querySelector("img.preview").src')
+        first = browser.until(lambda: browser.run('return document.querySelector("img.preview")?.src'), 'there is no preview')
         grown = 'const image = document.querySelector("img.preview"); return !image || image.src !== arguments[0]'
         browser.until(lambda: browser.run(grown, first), 'the preview does not grow')
+        self.quickly()
         browser.until(browser.has_picture, 'the picture does not come')
         browser.until_text('Painted in')
         request = self.jobs()[0].request
@@ -94,11 +102,13 @@ class Paint(FakeTest):
 
     def test_a_reload_in_the_middle_loses_nothing(self):
         browser = self.browser
+        self.slowly()
         browser.paint('a blue square')
-        browser.until_text('Step 3')
+        browser.until_step(3)
         browser.driver.refresh()
         browser.until_text('a blue square', '.stage')
         browser.find('img.preview')
+        self.quickly()
         browser.until(browser.has_picture, 'the picture does not come after a reload')
         self.assertEqual(len(self.jobs()), 1)
 
@@ -116,10 +126,10 @@ class Paint(FakeTest):
             browser.until_text(own, 'table')
 
     def test_a_lost_server_is_shown_and_found_again(self):
-        self.server.cluster.seconds = 0.1
+        self.slowly()
         browser = self.browser
         browser.paint('a patient picture')
-        browser.until_text('Step 1 of')
+        browser.until_step(1)
         self.server.lose()
         browser.until_text('Connection lost', '#connection')
         time.sleep(1)
@@ -242,6 +252,8 @@ class Asked(FakeTest):
 class Cluster(FakeTest):
     def test_the_pipeline_and_a_kill(self):
         browser = self.browser
+        self.slowly()
+        self.server.cluster.seconds_dead = 600
         browser.paint('first', method='pipefusion')
         browser.paint('second', method='pipefusion')
         browser.until(lambda: len(self.jobs()) == 2, 'two jobs were not accepted')
@@ -261,11 +273,14 @@ class Cluster(FakeTest):
         browser.until_text('Another takes its place')
         browser.until_text('starting', 'table')
         browser.until_text('actor 1 on host-a was killed by signal 9')
+        self.quickly()
+        self.server.cluster.revive(1)
         browser.until(lambda: all(job.state == 'succeeded' for job in self.jobs()), 'the jobs do not go on')
         self.assertEqual(self.server.cluster.actors[1]['restarts'], 1)
 
     def test_the_chart_by_keyboard(self):
         browser = self.browser
+        self.slowly()
         browser.paint('first')
         browser.open(self.server.url + '#cluster')
         browser.until_text('job 1', '.legend')
@@ -403,7 +418,8 @@ class RealTest(unittest.TestCase):
 
     def test_paint_and_paint_again_with_its_settings(self):
         browser = self.browser
-        browser.paint('a red circle above a blue square on a white background', steps='12', seed='5')
+        # Long enough for its preview to be seen.
+        browser.paint('a red circle above a blue square on a white background', steps='40', seed='5')
         browser.find('img.preview')
         browser.until(browser.has_picture, 'the picture does not come')
         browser.until_text('256 × 256 pixels')
@@ -438,7 +454,7 @@ class RealTest(unittest.TestCase):
 
     def test_a_killed_actor_and_a_job_that_goes_on(self):
         browser = self.browser
-        browser.paint('a green circle', steps='400', method='pipefusion', sharing='hand', pp='2')
+        browser.paint('a green circle', steps='900', method='pipefusion', sharing='hand', pp='2')
         browser.until_text('Step ', '.stage')
         job = self.chosen_job()
         self.open('#cluster')
