@@ -21,9 +21,13 @@ namespace {
 
 std::set<std::string> shared_memory_files() {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    if (entry.path().filename().string().find("troupe") != std::string::npos)
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    // Folders are those of tests that run beside this one.
+    std::error_code gone;
+    if (entry.is_regular_file(gone) &&
+        entry.path().filename().string().find("troupe") != std::string::npos)
       names.insert(entry.path());
+  }
   return names;
 }
 

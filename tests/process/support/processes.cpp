@@ -59,6 +59,9 @@ pid_t maker_of(const std::string& name) {
 std::vector<std::string> memory_names() {
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+    // Of a process it is a file; folders are those of tests that run beside this one.
+    std::error_code gone;
+    if (!entry.is_regular_file(gone)) continue;
     const std::string name = entry.path().filename().string();
     const bool torch = name.find("torch") != std::string::npos;
     // What belongs to a living process is in use, here or in somebody else's program.
