@@ -21,7 +21,7 @@ namespace {
 /// a thread that waits for the device looks whether that is a cycle.
 constexpr auto kSettled = 30ms;
 std::chrono::milliseconds patience() {
-  static const auto value = std::chrono::milliseconds(setting("TROUPE_PRETEND_PATIENCE_MS", 700));
+  static const auto value = std::chrono::milliseconds(setting("TROUPE_PRETEND_PATIENCE_MS", 3000));
   return value;
 }
 
@@ -402,15 +402,18 @@ void Device::drain(std::unique_lock<std::mutex>& lock, const std::string& why) {
     return sticky != cudaSuccess || std::all_of(marks.begin(), marks.end(), passed);
   };
   const std::string before = std::exchange(draining_, why);
-  auto last_move = SteadyClock::now();
+  SteadyClock::duration still{};
   std::uint64_t moved = moved_;
   bool told = false;
   while (!rested()) {
+    const auto look = SteadyClock::now();
     machine.changed().wait_for(lock, 50ms);
+    // Where the whole machine stands still for seconds, that is no more than a look.
+    still += std::min<SteadyClock::duration>(SteadyClock::now() - look, 100ms);
     if (moved_ != moved) {
       moved = moved_;
-      last_move = SteadyClock::now();
-    } else if (!told && SteadyClock::now() - last_move > patience()) {
+      still = {};
+    } else if (!told && still > patience()) {
       told = true;
       name_cycle("thread " + std::to_string(thread_id()) + " " + why +
                  ", holding the context lock, until the device has come to rest");

@@ -128,7 +128,7 @@ TEST_CASE("a receive that is posted ahead, then a kernel whose module is not loa
     int *got = memory(), *made = memory();
     MUST(cudaMemsetAsync(made, 0, kBytes, computing) == cudaSuccess);
     MUST(ncclRecv(got, kBytes, ncclInt8, 1 - rank, edges[rank], receiving) == ncclSuccess);
-    std::this_thread::sleep_for(50ms);
+    std::this_thread::sleep_for(300ms);  // until it occupies its stream, on a busy machine, too
     launch(computing, made, "block");
     MUST(cudaStreamSynchronize(computing) == cudaSuccess);
     MUST(ncclSend(made, kBytes, ncclInt8, 1 - rank, edges[1 - rank], computing) == ncclSuccess);
@@ -211,22 +211,27 @@ TEST_CASE("an abort behind the lock of a thread that waits for the device") {
     return [device_is_current](int rank, const Ids& ids) {
       ncclComm_t comm = join(rank, ids[0]);
       int* data = memory();
-      std::atomic<bool> asked{false}, free{false};
+      std::atomic<bool> began{false}, inside{false}, asked{false}, free{false};
       std::thread aborter([&] {
         if (device_is_current) MUST(cudaSetDevice(0) == cudaSuccess);
+        began = true;
         while (!asked)
           std::this_thread::sleep_for(1ms);
         if (!device_is_current) MUST(cudaSetDevice(0) == cudaSuccess);
         ncclCommAbort(comm);
       });
-      std::this_thread::sleep_for(50ms);
+      while (!began)
+        std::this_thread::sleep_for(1ms);
       MUST(ncclRecv(data, kBytes, ncclInt8, 1 - rank, comm, stream()) == ncclSuccess);
       std::thread stuck([&] {
         void* pinned = nullptr;
+        inside = true;
         static_cast<void>(cudaHostAlloc(&pinned, kBytes, 0));
         free = true;
       });
-      std::this_thread::sleep_for(100ms);
+      while (!inside)
+        std::this_thread::sleep_for(1ms);
+      std::this_thread::sleep_for(300ms);  // a busy machine takes a while to the lock
       asked = true;
       for (int i = 0; i < 400 && !free; ++i)
         std::this_thread::sleep_for(10ms);
@@ -240,7 +245,9 @@ TEST_CASE("an abort behind the lock of a thread that waits for the device") {
   CHECK_FALSE(behind.ended);
   CHECK(has(behind, "in cudaHostAlloc waits, holding the context lock"));
   CHECK(has(behind, "waits for the context lock in cudaSetDevice"));
-  const Told before = run(2, program(true), {{"TROUPE_PRETEND_FAULTS", "report"}});
+  const Told before =
+      run(2, program(true),
+          {{"TROUPE_PRETEND_FAULTS", "report"}, {"TROUPE_PRETEND_PATIENCE_MS", "5000"}});
   CAPTURE(before.text);
   CHECK(before.ended);
   CHECK(before.text.empty());
