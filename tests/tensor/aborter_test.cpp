@@ -53,17 +53,17 @@ TEST_CASE("asking waits for nobody, and what is asked for is waited for within i
   Aborter aborter({.begin = [] {},
                    .end =
                        [&] {
-                         got_it = issuing.try_lock_for(50ms);
+                         got_it = issuing.try_lock_for(1s);
                          over = true;
                        }},
                   within(10s));
   const auto start = Clock::now();
   aborter.ask();
-  CHECK(seconds_since(start) < 0.04);
+  CHECK(seconds_since(start) < 0.9);  // less than it tries
   aborter.await_end(10s);
   CHECK(over);
   CHECK_FALSE(got_it);
-  CHECK(seconds_since(start) < 5);
+  CHECK(seconds_since(start) < 9);
   issuing.unlock();
 
   std::promise<void> let_go;
