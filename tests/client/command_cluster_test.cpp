@@ -243,8 +243,8 @@ TEST_CASE("a second Ctrl-C does not wait for the job's end, and says what it did
   controller.on(
       wire::Kind::cancel_job, [&](FakeController& c, control::PeerId peer,
                                   const wire::Header& header, std::span<const std::byte>) {
-        c.server().reply(peer, header, wire::Done{});  // and its actors do not come to an end
         ++told;
+        c.server().reply(peer, header, wire::Done{});  // and its actors do not come to an end
       });
   const Scratch scratch;
   const Scratch errors;
