@@ -333,7 +333,8 @@ TEST_CASE("a picture on standard output, and pictures whose folder is gone when 
     const int code = command.wait(kCommandPatience);
     return Ended{code, command.out(), command.err()};
   };
-  const Words lost{"--steps", "60", "--output", user.made("gone/out.png")};
+  // Long enough that the folder goes before the picture comes.
+  const Words lost{"--steps", "600", "--output", user.made("gone/out.png")};
   const auto run = lose_folder(with({"run"}, lost));
   INFO(run.err);
   CHECK(run.code == 1);
