@@ -57,7 +57,7 @@ class LocalCluster:
         assert self.process is not None
         deadline = time.monotonic() + self._start_timeout
         while True:
-            found = re.search(r"http://[^/\s]+", self.log())
+            found = re.search(r"http://[^/\s]+(?=[/\s])", self.log())  # to its end: it may still be written
             if found:
                 return found.group()
             if self.process.poll() is not None:
