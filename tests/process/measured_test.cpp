@@ -76,7 +76,7 @@ TEST_CASE("run has the actors that there may be measure, and as many compute as 
                folder.path / "out.png",
                "--json"},
               folder.path.string());
-  CHECK(run.wait(kPatience) == 0);
+  REQUIRE(run.wait(4 * kPatience) == 0);
   CAPTURE(run.err());
   const auto report = nlohmann::json::parse(run.out());
   const auto computed = report["actors"].size();
