@@ -22,7 +22,8 @@ import openai
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TROUPE = ""
 SMALL = {"steps": 2}
-LONG = {"steps": 900, "height": 64, "width": 64}
+# Is always cancelled, or lost.
+LONG = {"steps": 900, "height": 256, "width": 256}
 
 
 def png_size(png):
@@ -280,7 +281,7 @@ class ClientsTest(unittest.TestCase):
 
     def test_a_client_that_goes_away_cancels_its_job(self):
         with self.openai.images.with_streaming_response.generate(
-                prompt="to be left", stream=True, partial_images=1, extra_body=LONG) as answer:
+                prompt="to be left", stream=True, partial_images=3, extra_body={**LONG, "height": 64, "width": 64}) as answer:
             for line in answer.iter_lines():
                 break
         gone = lambda: [job for job in self.http.get("/api/v1/jobs").json()["jobs"] if job["prompt"] == "to be left"]
