@@ -41,6 +41,8 @@ return [...document.querySelectorAll("main select")].filter((select) => select.o
     twin.remove();
     return wanted > select.offsetWidth;
   }).map((select) => select.name)'''
+AS_ASKED = '''return matchMedia(`(width: ${arguments[0]}px)`).matches
+  && matchMedia("(prefers-color-scheme: dark)").matches === arguments[1]'''
 EVIL = '<img src=x onerror="document.title=\'broken in\'"><script>alert(1)</script>'
 
 
@@ -327,6 +329,7 @@ class ManyJobs(FakeTest):
             for dark, width in ((False, 360), (False, 1280), (True, 1280), (True, 360)):
                 browser.dark(dark)
                 browser.resize(width, 780)
+                browser.until(lambda: browser.run(AS_ASKED, width, dark), 'the window does not become as it was asked to be')
                 time.sleep(0.1)
                 with self.subTest(view=view, width=width, dark=dark):
                     self.assertLessEqual(browser.run('return document.documentElement.scrollWidth'), width)
