@@ -39,7 +39,7 @@ struct Recorder {
   std::string program() const { return folder / "actor"; }
   std::string of(int actor) const {
     const auto file = folder / ("actor-" + std::to_string(actor));
-    for (int look = 0; look < 500 && !std::filesystem::exists(file); ++look)
+    for (int look = 0; look < 3000 && !std::filesystem::exists(file); ++look)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return testing::read_all(file);
   }
