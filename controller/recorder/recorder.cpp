@@ -66,7 +66,6 @@ void Recorder::submitted(JobId job, const std::string& prompt, Nanoseconds now) 
   notes.prompt = prompt;
   notes.phases = {{"queued", now}};
   note(Event::Kind::job, job, std::nullopt, "submitted", now);
-  forget_jobs();
 }
 
 void Recorder::withdrawn(JobId job, const std::string& why, Nanoseconds now) {
@@ -81,7 +80,6 @@ void Recorder::joined(JobId batch, const std::string& name, const std::string& j
   notes.prompt = jobs;
   notes.phases = {{"queued", now}};
   note(Event::Kind::job, batch, std::nullopt, "begins as one", now);
-  forget_jobs();
 }
 
 void Recorder::phase(JobId job, const std::string& phase, Nanoseconds now) {
@@ -177,6 +175,7 @@ void Recorder::ended(JobId job, const std::string& state, const std::string& why
     notes->state = state;
     ++ended_[state];
     if (state == wire::to_string(wire::JobState::succeeded)) count_seconds(*notes);
+    forget_ended(job);
   }
   note(Event::Kind::job, job, std::nullopt, why.empty() ? state : state + ": " + why, now);
 }
@@ -185,6 +184,7 @@ void Recorder::closed(JobId batch, const std::string& state, Nanoseconds now) {
   if (JobNotes* notes = get(batch); notes && !notes->ended) {
     notes->ended = now;
     notes->state = state;
+    forget_ended(batch);
   }
   note(Event::Kind::job, batch, std::nullopt, "is over: " + state, now);
 }
@@ -264,15 +264,14 @@ std::vector<Recorder::Line> Recorder::lines(std::uint64_t after, std::size_t lim
   return lines;
 }
 
-void Recorder::forget_jobs() {
-  while (jobs_.size() > limits_.jobs) {
-    auto oldest = std::find_if(jobs_.begin(), jobs_.end(),
-                               [](const auto& entry) { return entry.second.ended.has_value(); });
-    if (oldest == jobs_.end()) oldest = jobs_.begin();
-    for (const Attempt& attempt : oldest->second.attempts)
-      forget(attempt);
-    jobs_.erase(oldest);
-  }
+void Recorder::forget_ended(JobId newest) {
+  ended_jobs_.push_back(newest);
+  if (ended_jobs_.size() <= limits_.jobs) return;
+  const auto oldest = jobs_.find(ended_jobs_.front());
+  ended_jobs_.pop_front();
+  for (const Attempt& attempt : oldest->second.attempts)
+    forget(attempt);
+  jobs_.erase(oldest);
 }
 
 void Recorder::forget(const Attempt& attempt) {

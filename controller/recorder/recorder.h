@@ -121,7 +121,7 @@ inline constexpr std::array kPhaseBounds = {0.05, 0.1,  0.25, 0.5,   1.0,   2.5,
 class Recorder {
  public:
   struct Limits {
-    std::size_t jobs = 64;            // remembered, the ended ones first to go
+    std::size_t jobs = 64;            // that have ended; those that have not are all remembered
     std::size_t attempts = 8;         // of a job
     std::size_t tasks = 100'000;      // of the graphs of all attempts
     std::size_t notes = 50'000;       // of an attempt
@@ -197,13 +197,15 @@ class Recorder {
   JobNotes* get(JobId job);
   Attempt* attempt(JobId job);
   void count_seconds(const JobNotes& notes);
-  void forget_jobs();
+  /// One more has ended: the one that ended first goes where there are too many.
+  void forget_ended(JobId newest);
   void forget_notes(Attempt& attempt);
   void forget(const Attempt& attempt);
   void forget_graphs(const Attempt& newest);
 
   Limits limits_;
   std::map<JobId, JobNotes> jobs_;
+  std::deque<JobId> ended_jobs_;  // of these, in the order in which they ended
   std::deque<Event> events_;
   std::deque<Slice> slices_;
   std::uint64_t last_slice_ = 0;

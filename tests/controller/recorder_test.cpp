@@ -87,7 +87,7 @@ TEST_CASE("memory is bounded, and the newest stays") {
     }
     if (job < 5) recorder.ended(job, "succeeded", "", 0);
   }
-  CHECK(recorder.jobs().size() == 3);
+  CHECK(recorder.jobs().size() == 4);  // three that have ended, and the one that runs
   CHECK_FALSE(recorder.find(1));
   REQUIRE(recorder.find(5));
   CHECK(recorder.find(5)->attempts.size() == 2);
@@ -100,6 +100,24 @@ TEST_CASE("memory is bounded, and the newest stays") {
   CHECK(recorder.find(5)->attempts.back().notes.back().task == 19);
   CHECK(recorder.find(5)->attempts.back().notes.size() == 10);
   CHECK(recorder.events().size() == 20);
+}
+
+TEST_CASE("jobs that have not ended are remembered, however many there are") {
+  Recorder recorder({.jobs = 2});
+  for (JobId job = 1; job <= 20; ++job)
+    recorder.submitted(job, "x", 0);
+  recorder.began(1, 7, two_stages(5), {0, 1}, 0);
+  recorder.issued(1, 0, 0, 0);
+  CHECK(recorder.jobs().size() == 20);
+  for (JobId job = 20; job >= 2; --job)
+    recorder.ended(job, "cancelled", "", 0);
+  CHECK(recorder.jobs().size() == 3);
+  REQUIRE(recorder.find(1));
+  CHECK(recorder.find(1)->attempts.back().notes.size() == 1);
+  CHECK(recorder.find(2));  // the last that ended
+  CHECK(recorder.find(3));
+  CHECK_FALSE(recorder.find(20));
+  CHECK(recorder.ended_totals().at("cancelled") == 19);
 }
 
 TEST_CASE("graphs of ended jobs go before those of jobs that run") {
