@@ -414,19 +414,26 @@ void Introspection::get_logs(const Asker& asker, const wire::GetLogs& question) 
 
 wire::BlobRef Introspection::keep(const std::string& name, std::string bytes,
                                   std::vector<std::int64_t> shape) {
-  constexpr std::size_t kKept = 8;
+  constexpr std::ptrdiff_t kKept = 8;             // of a kind
   constexpr std::uint64_t kKeptBytes = 1u << 30;  // the newest aside
   wire::BlobRef ref{.name = name, .id = 0, .bytes = bytes.size(), .shape = std::move(shape)};
   ref.id = tools_.environment.keep_blob(std::make_shared<const std::string>(std::move(bytes)));
   kept_.push_back(ref);
-  std::uint64_t sum = 0;
-  for (const auto& each : kept_)
-    sum += each.bytes;
-  while (kept_.size() > kKept || (kept_.size() > 1 && sum > kKeptBytes)) {
-    tools_.environment.drop_blob(kept_.front().id);
-    sum -= kept_.front().bytes;
-    kept_.pop_front();
-  }
+  const auto drop = [this](std::deque<wire::BlobRef>::iterator at) {
+    tools_.environment.drop_blob(at->id);
+    kept_.erase(at);
+  };
+  // Of its own kind: what a page asks for twice a second pushes no time line away that is fetched.
+  const auto of_kind = [&](const wire::BlobRef& each) { return each.name == name; };
+  if (std::ranges::count_if(kept_, of_kind) > kKept) drop(std::ranges::find_if(kept_, of_kind));
+  const auto sum = [this] {
+    std::uint64_t bytes = 0;
+    for (const auto& each : kept_)
+      bytes += each.bytes;
+    return bytes;
+  };
+  while (kept_.size() > 1 && sum() > kKeptBytes)
+    drop(kept_.begin());
   return ref;
 }
 
