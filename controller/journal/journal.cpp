@@ -18,7 +18,11 @@ void Journal::accepted(const jobs::JobEntry& job, Done done) {
   accepted.key = job.client.key;
   accepted.spec = wire::encode(job.spec);
   accepted.parts = inputs_of(job, bytes_of_);
-  write_(std::move(accepted), std::move(done));
+  write_(std::move(accepted),
+         [this, id = job.id, done = std::move(done)](const std::optional<std::string>& error) {
+           if (error) seen_.erase(id);
+           if (done) done(error);
+         });
 }
 
 void Journal::changed(const jobs::JobEntry& job) {

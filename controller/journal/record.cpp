@@ -97,6 +97,7 @@ Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
   facts.restarts = job.course.restarts;
   facts.user = job.client.user;
   facts.restart_step = job.course.restart_step;
+  facts.alone = job.batching.alone;
   return facts;
 }
 
@@ -175,6 +176,7 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     job.client.user = facts.user;
     job.client.apart = !facts.user.empty();  // the role of its key was not kept
     job.course.restart_step = facts.restart_step;
+    job.batching.alone = facts.alone;
     if (!record.damage.empty()) fail(job, record.damage + " is damaged");
     read_inputs(job, record.inputs, keep);
     read_boundary(job, record.boundary, keep);

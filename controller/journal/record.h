@@ -16,7 +16,7 @@ namespace troupe::journal {
 
 /// Of everything that is stored: of the structs here, and of the wire's that are in them. A journal
 /// of another format is refused.
-inline constexpr int kFormat = 100 * 4 + wire::kProtocolVersion;
+inline constexpr int kFormat = 100 * 5 + wire::kProtocolVersion;
 
 /// What blobs a job has.
 enum class Role : int { input = 0, boundary = 1, result = 2 };
@@ -100,13 +100,14 @@ struct Facts {
   double actor_seconds = 0;
   std::int32_t restarts = 0;
   std::int32_t restart_step = 0;
-  std::string user;  // whose key it came in with
+  std::string user;    // whose key it came in with
+  bool alone = false;  // jobs::JobBatching
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(state, phase, step, detached, cancel_asked, submitted, started, ended, failure, refill_steps,
        recoveries, parts, pictures, steps, fingerprint, lora_fingerprints, actor_seconds, restarts,
-       restart_step, user);
+       restart_step, user, alone);
   }
 };
 

@@ -92,6 +92,7 @@ TEST_CASE("a job that was running is queued again, held, and goes on from its bo
   book.journal.accepted(job, {});
   before.table.start(job.id, 11);
   before.table.run(job.id);
+  job.batching.alone = true;
   book.journal.changed(job);
   before.set_boundary(job, 3, "three");
   book.journal.boundary(job);
@@ -103,6 +104,7 @@ TEST_CASE("a job that was running is queued again, held, and goes on from its bo
   REQUIRE(revival.to_plan == std::vector<jobs::JobId>{job.id});
   auto& back = *after.table.find(job.id);
   CHECK(back.state == JobState::queued);
+  CHECK(back.batching.alone);
   CHECK(after.table.queue().empty());
   REQUIRE(back.course.boundary);
   CHECK(back.course.boundary->next_step == 5);
