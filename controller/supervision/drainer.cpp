@@ -102,7 +102,10 @@ void Drainer::look() {
 bool Drainer::empty(ActorId id) {
   const Actor& actor = tools_.members.at(id);
   const double now = tools_.environment.now();
-  if (!actor.draining) return true;  // the place is in use again
+  if (!actor.draining) {  // the place is in use again
+    leaving_.erase(id);
+    return true;
+  }
   if (actor.state == ActorState::dead) {
     tools_.members.close(id);
     leaving_.erase(id);
