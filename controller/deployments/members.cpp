@@ -22,8 +22,8 @@ const char* to_string(ActorState state) {
   return "?";
 }
 
-const Actor& Members::add(const std::string& host, const std::string& device, bool remote) {
-  const auto id = static_cast<ActorId>(actors_.size());
+Actor Members::empty_place(ActorId id, const std::string& host, const std::string& device,
+                           bool remote) const {
   Actor actor;
   actor.id = id;
   actor.host = host;
@@ -34,7 +34,28 @@ const Actor& Members::add(const std::string& host, const std::string& device, bo
     const bool alike = existing.host == host && existing.device_kind() == actor.device_kind();
     actor.local_rank += alike ? 1 : 0;
   }
-  return actors_.emplace(id, std::move(actor)).first->second;
+  return actor;
+}
+
+const Actor& Members::add(const std::string& host, const std::string& device, bool remote) {
+  const auto id = static_cast<ActorId>(actors_.size());
+  return actors_.emplace(id, empty_place(id, host, device, remote)).first->second;
+}
+
+std::vector<ActorId> Members::forgettable(
+    const std::function<bool(const std::string& host)>& is_here, std::size_t kept) const {
+  std::vector<ActorId> places;
+  for (const auto& [id, actor] : actors_) {
+    const bool unused = actor.state == ActorState::dead && actor.closed && actor.jobs.empty() &&
+                        actor.parts.empty() && actor.leaving_epochs.empty();
+    if (actor.remote && unused && !is_here(actor.host)) places.push_back(id);
+  }
+  places.resize(places.size() - std::min(kept, places.size()));
+  return places;
+}
+
+void Members::move(ActorId id, const std::string& host, const std::string& device) {
+  actors_.at(id) = empty_place(id, host, device, true);
 }
 
 std::string Members::name_of(ActorId id) const {

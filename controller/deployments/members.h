@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -70,6 +71,13 @@ class Members {
       : token_(std::move(token)), model_plugins_(std::move(model_plugins)) {}
 
   const Actor& add(const std::string& host, const std::string& device, bool remote = false);
+  /// Places of other hosts that no process will fill and that keep nothing, but for the last `kept`
+  /// of them, by their numbers: of hosts that come and go under ever new names not all are listed
+  /// for ever.
+  std::vector<ActorId> forgettable(const std::function<bool(const std::string& host)>& is_here,
+                                   std::size_t kept) const;
+  /// Such a place becomes one of this host's, as one that is added.
+  void move(ActorId id, const std::string& host, const std::string& device);
   /// "actor 3", with more than one host "actor 3 on NAME".
   std::string name_of(ActorId id) const;
   const Actor& at(ActorId id) const { return actors_.at(id); }
@@ -150,6 +158,8 @@ class Members {
   /// its GPU, and no less than these have: perhaps 0. Nothing where it does not say.
   std::optional<std::uint64_t> share_of_memory(const Actor& actor, const wire::Hello& hello) const;
 
+  Actor empty_place(ActorId id, const std::string& host, const std::string& device,
+                    bool remote) const;
   /// 0 = it has none any more.
   void set_peer(Actor& actor, control::PeerId peer);
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMostActors = 1024;
 constexpr std::size_t kLongestName = 64;
+constexpr std::size_t kKeptPlaces = 64;  // of hosts that are gone
 
 std::string attribute(const wire::Hello& hello, const std::string& name) {
   const auto found = hello.attributes.find(name);
@@ -77,9 +78,23 @@ void Hosts::make_places(const std::string& host, const wire::Hello& hello) {
   }
   for (const ActorId id : places)
     tools_.members.reopen(id);
-  while (static_cast<int>(places.size()) < actors) {
-    places.push_back(tools_.members.add(host, kind, /*remote=*/true).id);
+  const auto forgettable = tools_.members.forgettable(
+      [this](const std::string& name) { return of_host(name) != nullptr; }, kKeptPlaces);
+  for (auto next = forgettable.begin(); static_cast<int>(places.size()) < actors;) {
+    if (next == forgettable.end()) {
+      places.push_back(tools_.members.add(host, kind, /*remote=*/true).id);
+      continue;
+    }
+    tools_.members.move(*next, host, kind);
+    places.push_back(*next++);
   }
+  // With them, what the processes of their hosts have written.
+  std::erase_if(others_, [this](const auto& entry) {
+    const auto& all = tools_.members.all();
+    return entry.second->peer() == 0 && entry.second->running() == 0 &&
+           std::ranges::none_of(
+               all, [&](const auto& place) { return place.second.host == entry.first; });
+  });
   const auto limit = parse_number<std::uint64_t>(attribute(hello, "memory_limit"));
   for (const ActorId id : places) {
     tools_.members.use_device(id,

@@ -43,6 +43,39 @@ TEST_CASE("a place is filled by one incarnation at a time") {
   CHECK(members.at(id).state == ActorState::starting);
 }
 
+TEST_CASE("of hosts that are gone for good the last places are kept, the others are used anew") {
+  cluster::Members members("secret");
+  const auto own = members.add("here", "cpu").id;
+  std::vector<cluster::ActorId> left;
+  for (int host = 0; host < 5; ++host) {
+    const auto name = "node" + std::to_string(host);
+    const auto id = members.add(name, "cuda:0", /*remote=*/true).id;
+    members.spawned(id, 100 + static_cast<std::uint64_t>(host), 1);
+    if (host == 3) continue;  // in the cluster
+    members.host_lost(name, "was lost");
+    members.exited(id, 100 + static_cast<std::uint64_t>(host), "was lost");
+    left.push_back(id);
+  }
+  const auto is_here = [](const std::string& host) { return host == "node3"; };
+  CHECK(members.forgettable(is_here, 4).empty());
+  CHECK(members.forgettable(is_here, 1) ==
+        std::vector<cluster::ActorId>(left.begin(), left.begin() + 3));
+  members.keep_part(left[1], 7, 0);
+  CHECK(members.forgettable(is_here, 0) ==
+        std::vector<cluster::ActorId>{left[0], left[2], left[3]});
+  members.move(left[0], "node9", "cuda:0");
+  members.move(left[2], "node9", "cuda:0");
+  const auto& moved = members.at(left[2]);
+  CHECK(moved.host == "node9");
+  CHECK(moved.local_rank == 1);
+  CHECK_FALSE(moved.closed);
+  CHECK(moved.last_cause.empty());
+  members.spawned(left[2], 900, 2);
+  CHECK(members.at(left[2]).restarts == 0);
+  CHECK(members.at(own).host == "here");
+  CHECK(members.all().size() == 6);
+}
+
 TEST_CASE("who does not know the cluster's token is none of its actors") {
   cluster::Members members("secret");
   const auto id = members.add("here", "cpu").id;

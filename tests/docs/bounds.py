@@ -68,7 +68,7 @@ BOUNDS = {
         [("one entry a peer", "controller/jobs/job_table.h", "std::set<std::uint64_t> watchers;")],
         "a client that goes is no watcher any more"),
     "latents, previews and documents": (
-        [("8, 1 GiB", "controller/gateway/introspection.cpp", "kKept = 8;"),
+        [("8 of a kind, 1 GiB", "controller/gateway/introspection.cpp", "kKept = 8;"),
          ("1 GiB together", "controller/gateway/introspection.cpp", "kKeptBytes = 1u << 30;"),
          ("4 collections", "controller/gateway/introspection.cpp", "kMostAtOnce = 4;")],
         ""),
@@ -83,6 +83,9 @@ BOUNDS = {
          ("200,000 notes", "controller/recorder/recorder.h", "all_notes = 200'000;"),
          ("2,000 events", "controller/recorder/recorder.h", "events = 2'000;")],
         "memory is bounded, and the newest stays"),
+    "places of hosts that are gone": (
+        [("64", "controller/supervision/hosts.cpp", "kKeptPlaces = 64;")],
+        "of hosts that are gone for good the last places are kept, the others are used anew"),
     "failures, flight records": (
         [("10;", "controller/gateway/failure_log.h", "kKept = 10;"),
          ("16;", "controller/gateway/introspection.cpp", "kKeptRecords = 16;"),
