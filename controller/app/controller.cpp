@@ -29,6 +29,7 @@ std::map<std::string, std::string> model_plugins() {
 
 constexpr std::size_t kKeptJobs = 256;
 constexpr std::chrono::milliseconds kStopDeadline{1500};
+constexpr std::chrono::milliseconds kKilledDeadline{5000};  // after SIGKILL
 
 journal::Calendar calendar_now() {
   const auto seconds = [](auto when) {
@@ -357,6 +358,11 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
       environment_.kill(id, "it was to leave and did not");
     awaits_hosts_ = false;
     check_stopped();
+    stop_timer_.expires_after(kKilledDeadline);
+    stop_timer_.async_wait([this](const boost::system::error_code& again) {
+      // A driver may keep a process beyond SIGKILL.
+      if (!again && stopped_) boost::asio::post(io_, std::exchange(stopped_, nullptr));
+    });
   });
 }
 

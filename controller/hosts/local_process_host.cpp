@@ -65,7 +65,11 @@ LocalProcessHost::LocalProcessHost(boost::asio::io_context& io, Options options,
       on_exit_(std::move(on_exit)),
       pins_(pin_options(options_.host)) {}
 
-LocalProcessHost::~LocalProcessHost() = default;
+LocalProcessHost::~LocalProcessHost() {
+  // All at once, not one after the other.
+  for (const auto& [incarnation, running] : processes_)
+    running.process->kill(SIGKILL);
+}
 
 std::uint32_t LocalProcessHost::start(const wire::StartProcess& launch) {
   if (const auto there = processes_.find(launch.incarnation); there != processes_.end())

@@ -14,8 +14,10 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
+#include <chrono>
 #include <deque>
 #include <stdexcept>
+#include <thread>
 
 #include "base/file_handle.h"
 #include "base/format.h"
@@ -28,6 +30,7 @@ namespace troupe::cluster {
 namespace asio = boost::asio;
 namespace {
 
+constexpr std::chrono::seconds kReaped{2};  // after SIGKILL
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kLongestLine = 2000;
 constexpr std::size_t kDescriptors = 4;      // a pipe's two ends, a log, a pidfd
@@ -177,7 +180,10 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     on_line_ = nullptr;
     if (!reaped_) {
       ::kill(-pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
+      // One that its driver does not let go outlives SIGKILL; whoever ends must not wait for it.
+      const auto until = std::chrono::steady_clock::now() + kReaped;
+      while (waitpid(pid_, nullptr, WNOHANG) == 0 && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       reaped_ = true;
     }
     boost::system::error_code ignored;
