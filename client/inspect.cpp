@@ -77,6 +77,10 @@ const std::string& Inspector::job_series() const {
   return impl_->link->job_series();
 }
 
+bool Inspector::lost() const {
+  return impl_->link->lost();
+}
+
 Result<MailboxInfo> Inspector::mailbox(std::uint32_t actor) {
   auto report = impl_->ask<wire::MailboxReport>(wire::GetMailbox{actor});
   if (!report) return report.error();

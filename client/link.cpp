@@ -175,6 +175,7 @@ void Link::on_message(const wire::Header& header, std::span<const std::byte> pay
 void Link::lose(Error error) {
   if (lost_) return;
   lost_ = std::move(error);
+  is_lost_ = true;
   if (exchange_) exchange_->close(*lost_);
   handlers_.on_lost(*lost_);
 }

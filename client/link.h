@@ -72,6 +72,7 @@ class Link {
   const std::string& journal() const { return journal_; }
   /// What the controller's job numbers belong to: `journal`, or else its process.
   const std::string& job_series() const { return job_series_; }
+  bool lost() const { return is_lost_; }
   /// Of a lost link: another controller answers at its endpoint.
   bool replaced() const { return replaced_; }
 
@@ -96,7 +97,8 @@ class Link {
   std::unique_ptr<control::Connection> control_;
   std::unique_ptr<control::BlobConnection> blobs_;
   std::shared_ptr<calls::Exchange> exchange_;
-  std::optional<Error> lost_;
+  std::optional<Error> lost_;  // its thread's
+  std::atomic<bool> is_lost_ = false;
   std::atomic<bool> replaced_ = false;  // before the loss is told
   std::thread thread_;
 };

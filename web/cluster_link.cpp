@@ -80,22 +80,28 @@ void ClusterLink::lose(const Error& why) {
   boost::asio::post(io_, [handlers = handlers_, why] { handlers->on_status(why); });
 }
 
+Result<std::shared_ptr<Inspector>> ClusterLink::inspect() const {
+  auto inspector = Inspector::connect(target_.endpoint, kConnectDeadline, target_.keys);
+  if (!inspector) return inspector.error();
+  return std::make_shared<Inspector>(std::move(inspector.value()));
+}
+
 bool ClusterLink::connect() {
   auto client = Client::connect(target_.endpoint, kConnectDeadline, target_.keys);
   if (!client) {
     lose(client.error());
     return false;
   }
-  auto inspector = Inspector::connect(target_.endpoint, kConnectDeadline, target_.keys);
+  auto inspector = inspect();
   if (!inspector) {
     lose(inspector.error());
     return false;
   }
-  const std::string series = series_name(inspector.value().job_series());
+  const std::string series = series_name(inspector.value()->job_series());
   {
     std::lock_guard lock(mutex_);
-    connection_ = std::make_shared<Connection>(
-        Connection{std::move(client.value()), std::move(inspector.value()), series});
+    connection_ = std::make_shared<Connection>(Connection{
+        std::make_shared<Client>(std::move(client.value())), std::move(inspector.value()), series});
     jobs_asked_ = {};
     next_page_ = 0;
   }
@@ -105,10 +111,17 @@ bool ClusterLink::connect() {
 
 bool ClusterLink::ask() {
   const auto connection = this->connection();
-  auto status = connection->client.status();
+  auto status = connection->client->status();
   if (!status) {
     lose(status.error());
     return false;
+  }
+  if (connection->inspector->lost()) {
+    if (auto inspector = inspect()) {
+      std::lock_guard lock(mutex_);
+      connection_ = std::make_shared<Connection>(
+          Connection{connection->client, std::move(inspector.value()), connection->series});
+    }
   }
   boost::asio::post(
       io_, [handlers = handlers_, status = std::move(status)] { handlers->on_status(status); });
@@ -120,7 +133,7 @@ bool ClusterLink::ask() {
     if (sought.empty() && now > jobs_wanted_until_ && now < jobs_asked_ + kJobsEvery) return true;
   }
   jobs_asked_ = now;
-  auto listing = list(connection->client, sought);
+  auto listing = list(*connection->client, sought);
   if (!listing) {
     lose(listing.error());
     return false;

@@ -22,9 +22,9 @@ class ClusterLink {
     std::string keys;
   };
   struct Connection {
-    Client client;
-    Inspector inspector;
-    std::string series;  // of its job numbers, as `series_name` makes it
+    std::shared_ptr<Client> client;
+    std::shared_ptr<Inspector> inspector;  // over a link of its own, which may be lost alone
+    std::string series;                    // of its job numbers, as `series_name` makes it
   };
   /// Some of a cluster's jobs.
   struct Listing {
@@ -57,6 +57,7 @@ class ClusterLink {
   void run();
   bool connect();
   bool ask();
+  Result<std::shared_ptr<Inspector>> inspect() const;
   Result<Listing> list(Client& client, const std::set<std::uint64_t>& sought);
   void lose(const Error& why);
   bool pause(std::chrono::milliseconds time);

@@ -121,22 +121,22 @@ void JobBoard::progress(const JobPtr& job, const Progress& progress, double now)
   tell(job, What::preview);
 }
 
-void JobBoard::end(const JobPtr& job, const Result<JobResult>& result, double now) {
+void JobBoard::end(const JobPtr& job, const Outcome& outcome, double now) {
   if (job->ended()) return;
   job->followed = false;
   job->unreachable_since = 0;
   job->preview.clear();
   job->queue_position = 0;
   job->seconds = now - job->created_at;
-  if (result) {
+  if (outcome) {
     job->state = JobState::succeeded;
     job->step = job->steps;
-    job->pictures = static_cast<int>(result.value().pictures.size());
-    keep(job, std::make_shared<const JobResult>(result.value()));
+    job->pictures = static_cast<int>(outcome.value()->pictures.size());
+    keep(job, outcome.value());
   } else {
-    job->error = result.error();
-    job->state = result.error().code == "cancelled" ? JobState::cancelled : JobState::failed;
-    job->cause = result.error().what;
+    job->error = outcome.error();
+    job->state = outcome.error().code == "cancelled" ? JobState::cancelled : JobState::failed;
+    job->cause = outcome.error().what;
   }
   job->phase = to_string(job->state);
   tell(job, What::end);

@@ -68,6 +68,8 @@ struct Job {
   bool ended() const { return state >= JobState::succeeded; }
 };
 using JobPtr = std::shared_ptr<Job>;
+/// How a job ended: with its result, which may be large and is held once.
+using Outcome = Result<std::shared_ptr<const JobResult>>;
 
 /// A model's id: the last name of its folder.
 std::string model_id(const std::string& folder);
@@ -97,7 +99,7 @@ class JobBoard {
   /// a list said of its end before is taken back.
   JobPtr submitted(const JobKey& key, double now);
   void progress(const JobPtr& job, const Progress& progress, double now);
-  void end(const JobPtr& job, const Result<JobResult>& result, double now);
+  void end(const JobPtr& job, const Outcome& outcome, double now);
   /// What a cluster says of some of its jobs: unknown ones are added, others that are not followed
   /// are brought up to date. Jobs that are followed do not end by it.
   void listed(std::size_t cluster, const std::string& series, const std::vector<JobInfo>& jobs,

@@ -247,15 +247,21 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
                                             std::move(submission), caller, kind, std::move(then)});
   ++submitting;
   if (!is_heavy(handed->submission.request)) return hand_in(connection, handed);
-  if (workers_.post([this, connection, handed] { hand_in(connection, handed); })) return;
-  --submitting;
-  handed->then(ApiError(429, "overloaded", "too many jobs are being handed in: try again"),
-               nullptr);
+  const bool begun = workers_.post([this, connection, handed] {
+    try {
+      hand_in(connection, handed);
+    } catch (const std::exception& error) {
+      boost::asio::post(
+          io_, [this, handed, why = Error{"failed", error.what()}] { handed_in(*handed, why); });
+    }
+  });
+  if (!begun)
+    handed_in(*handed, Error{"overloaded", "too many jobs are being handed in: try again"});
 }
 
 void JobService::hand_in(const Connection& connection, const HandedPtr& handed) {
   // What the client's own thread holds must not be the last that keeps the client.
-  connection->client.submit(
+  connection->client->submit(
       handed->submission, progress_of(handed->key),
       [this, handed, weak = std::weak_ptr(connection)](const Result<std::uint64_t>& number) {
         boost::asio::post(io_, [this, handed, number, weak] {
@@ -269,11 +275,16 @@ void JobService::hand_in(const Connection& connection, const HandedPtr& handed) 
 
 /// Nobody knows whether it was accepted; under the same key it is not accepted twice.
 void JobService::hand_in_again(const Connection& connection, const HandedPtr& handed) {
-  const bool begun = workers_.post([this, connection, handed] {
-    const auto number = connection->client.submit(handed->submission, progress_of(handed->key));
-    boost::asio::post(io_, [this, handed, number] { handed_in(*handed, number); });
-  });
-  if (!begun) handed_in(*handed, Error{"lost", "the connection to its cluster is lost"});
+  work<std::uint64_t>(
+      [this, connection, handed] {
+        return connection->client->submit(handed->submission, progress_of(handed->key));
+      },
+      [this, handed](const Result<std::uint64_t>& number) {
+        // The client may have found its controller again by itself: then no loss is seen, but all
+        // that was watched over the lost link is watched no more.
+        status_of_new(handed->key.cluster);
+        handed_in(*handed, number);
+      });
 }
 
 void JobService::handed_in(const Handed& handed, const Result<std::uint64_t>& number) {
@@ -305,7 +316,7 @@ Client::OnProgress JobService::progress_of(const JobKey& key) {
 }
 
 void JobService::watch(const JobPtr& job, const Connection& connection) {
-  connection->client.watch(
+  connection->client->watch(
       job->key.number,
       [this, key = job->key](const Progress& progress) {
         boost::asio::post(io_, [this, key, progress] {
@@ -313,7 +324,9 @@ void JobService::watch(const JobPtr& job, const Connection& connection) {
         });
       },
       [this, key = job->key](const Result<JobResult>& result) {
-        boost::asio::post(io_, [this, key, result] { ended(key, result); });
+        const Outcome outcome =
+            result ? Outcome(std::make_shared<const JobResult>(result.value())) : result.error();
+        boost::asio::post(io_, [this, key, outcome] { ended(key, outcome); });
       });
 }
 
@@ -325,26 +338,26 @@ void JobService::follow(const JobPtr& job) {
   watch(job, connection.value());
 }
 
-void JobService::ended(const JobKey& key, const Result<JobResult>& result) {
+void JobService::ended(const JobKey& key, const Outcome& outcome) {
   const JobPtr job = board_.add(key, now());
   // It may go on, and is watched again once there is a connection.
-  const bool lost = !result && result.error().code == "lost";
+  const bool lost = !outcome && outcome.error().code == "lost";
   if (lost && !job->ended()) return;
   const auto connection = connection_of(key);
-  if (!result && result.error().code == "not_fetched" && !job->ended() && connection &&
+  if (!outcome && outcome.error().code == "not_fetched" && !job->ended() && connection &&
       !std::exchange(job->watched_again, true))
     return watch(job, connection.value());
-  board_.end(job, result, now());
-  if (result && !job->result) board_.keep(job, std::make_shared<const JobResult>(result.value()));
+  board_.end(job, outcome, now());
+  if (outcome && !job->result) board_.keep(job, outcome.value());
   const auto found = wanted_results_.find(job->id);
   if (found == wanted_results_.end()) return;
   const auto waiting = std::move(found->second);
   wanted_results_.erase(found);
   for (const auto& then : waiting) {
-    if (result) {
+    if (outcome) {
       then(job->result);
     } else {
-      then(result.error());
+      then(outcome.error());
     }
   }
 }
@@ -371,14 +384,11 @@ void JobService::cancel(const JobPtr& job, std::function<void(std::optional<Erro
   if (!then) job->cancel_owed = false;  // on its way
   const auto connection = connection_of(job->key);
   if (!connection) return tell(connection.error());
-  const bool begun =
-      workers_.post([this, connection = connection.value(), number = job->key.number, tell] {
-        const auto done = connection->client.cancel(number);
-        boost::asio::post(io_, [tell, error = done ? std::nullopt : std::optional(done.error())] {
-          tell(error);
-        });
-      });
-  if (!begun) tell(Error{"overloaded", "too much is being done: try again"});
+  work<std::string>([connection = connection.value(),
+                     number = job->key.number] { return connection->client->cancel(number); },
+                    [tell](const Result<std::string>& done) {
+                      tell(done ? std::nullopt : std::optional(done.error()));
+                    });
 }
 
 }  // namespace troupe::web

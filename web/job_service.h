@@ -39,7 +39,7 @@ class JobService {
     std::uint32_t handed_in = 0;  // jobs since the newest status
   };
   using OnSubmitted = std::function<void(std::optional<ApiError>, JobPtr)>;
-  using OnResult = std::function<void(Result<std::shared_ptr<const JobResult>>)>;
+  using OnResult = std::function<void(Outcome)>;
 
   /// `on_cluster`: a cluster that there was a connection to is gone, and why; or is back (nothing).
   using OnCluster = std::function<void(const std::string& endpoint, const std::string& why)>;
@@ -77,9 +77,10 @@ class JobService {
   template <class T>
   void ask_of(const Job& job, std::function<Result<T>(Inspector&)> question,
               std::function<void(Result<T>)> then);
-  /// Runs `work` on a worker, then `then` on the loop with what it made.
+  /// Runs `work` on a worker, then `then` on the loop with what it made; what it throws is an
+  /// error, code failed.
   template <class T>
-  void work(std::function<T()> work, std::function<void(Result<T>)> then);
+  void work(std::function<Result<T>()> work, std::function<void(Result<T>)> then);
 
   static double now();
 
@@ -111,7 +112,7 @@ class JobService {
   void status_of_new(std::size_t cluster);
   void status_of_gone(std::size_t cluster);
   void watch(const JobPtr& job, const Connection& connection);
-  void ended(const JobKey& key, const Result<JobResult>& result);
+  void ended(const JobKey& key, const Outcome& outcome);
 
   boost::asio::io_context& io_;
   JobBoard board_;
@@ -125,7 +126,7 @@ class JobService {
 };
 
 template <class T>
-void JobService::work(std::function<T()> work, std::function<void(Result<T>)> then) {
+void JobService::work(std::function<Result<T>()> work, std::function<void(Result<T>)> then) {
   const bool begun = workers_.post([this, work = std::move(work), then] {
     auto result = std::make_shared<std::optional<Result<T>>>();
     try {
@@ -157,11 +158,8 @@ void JobService::ask_of(const Job& job, std::function<Result<T>(Inspector&)> que
 template <class T>
 void JobService::ask(const Connection& connection, std::function<Result<T>(Inspector&)> question,
                      std::function<void(Result<T>)> then) {
-  const bool begun = workers_.post([this, connection, question = std::move(question), then] {
-    auto answer = std::make_shared<Result<T>>(question(connection->inspector));
-    boost::asio::post(io_, [then, answer] { then(std::move(*answer)); });
-  });
-  if (!begun) then(Error{"overloaded", "too much is being done: try again"});
+  work<T>([connection, question = std::move(question)] { return question(*connection->inspector); },
+          std::move(then));
 }
 
 }  // namespace troupe::web

@@ -163,6 +163,7 @@ void timeline(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr&
 /// What the controller and the actors have written lately, under their names.
 void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   constexpr std::uint32_t kLines = 200;
+  constexpr std::size_t kMostBytes = 4 << 20;  // of a cluster of many actors not all
   const JobPtr job = job_of(api, *request);
   std::vector<std::int64_t> actors = {-1};
   if (const auto& info = api.service.clusters()[job->key.cluster].info)
@@ -173,8 +174,12 @@ void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
       [actors](Inspector& inspector) -> Result<std::string> {
         std::string text;
         for (const auto actor : actors) {
+          if (text.size() > kMostBytes) {
+            text += fmt::format("\nactor {} and those after it are left out here\n", actor);
+            break;
+          }
           const auto log = inspector.logs(actor, 0, kLines);
-          if (!log && actor < 0) return log.error();
+          if (!log && (actor < 0 || log.error().code == "lost")) return log.error();
           text += actor < 0 ? "controller\n" : fmt::format("\nactor {}\n", actor);
           for (const auto& line : log ? log.value().lines : std::vector{log.error().what})
             text += "  " + line + "\n";

@@ -16,10 +16,10 @@ Progress progress_of(const char* phase, int step, const std::string& preview = {
   return progress;
 }
 
-JobResult result_of(std::size_t bytes) {
+Outcome result_of(std::size_t bytes) {
   JobResult result;
   result.pictures.push_back({std::string(bytes, 'x')});
-  return result;
+  return std::make_shared<const JobResult>(std::move(result));
 }
 
 JobInfo info_of(std::uint64_t id, const char* state, const char* prompt, int pictures,

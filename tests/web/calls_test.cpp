@@ -310,7 +310,7 @@ TEST_CASE("a form has lists of numbers with commas between them") {
 TEST_CASE("a link to a picture holds for a while") {
   PictureLinks links;
   JobBoard board;
-  board.end(board.add({0, "aa", 3}, 1), JobResult{}, 2);
+  board.end(board.add({0, "aa", 3}, 1), std::make_shared<const JobResult>(), 2);
   links.add("name", {.job = board.find("3-aa"), .picture = 1, .kind = {}, .until = 0}, 100);
   CHECK(links.find("name", 100 + PictureLinks::kSeconds)->job.lock() == board.find("3-aa"));
   CHECK_FALSE(links.find("name", 101 + PictureLinks::kSeconds));

@@ -107,6 +107,8 @@ class Inspector {
   /// What the cluster's job numbers belong to: with another series they begin again, and are other
   /// jobs. It outlives the controller where there is a journal, and nothing else.
   const std::string& job_series() const;
+  /// Its link is lost, and stays so: every call says `lost`.
+  bool lost() const;
 
   /// Answered at once, also while the actor's work loop is inside a long task.
   Result<MailboxInfo> mailbox(std::uint32_t actor);
