@@ -33,6 +33,11 @@ Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t
       document.erase("sampler_name");
     }
     if (document.contains("seed") && document.at("seed") == -1) document.erase("seed");
+    // Its clients send it with every sampler. There most take no notice, and 1 is what the
+    // ancestral ones do anyway.
+    const auto sampler = document.value("sampler", nlohmann::json());
+    const bool noisy = sampler == "euler-ancestral" && document.value("eta", nlohmann::json()) != 1;
+    if (sampler != "ddim" && !noisy) document.erase("eta");
     // Without a picture they leave it in, with no meaning.
     if (!from_picture) document.erase("denoising_strength");
   }
@@ -48,6 +53,11 @@ Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t
   fields.read_request(request);
   need_pictures(request);
   request.images_per_prompt = static_cast<int>(pictures * batches);
+  // As there: each picture can be made again alone, with the seed that the answer tells.
+  if (request.picture_seeds.empty() && request.images_per_prompt > 1) {
+    for (int picture = 0; picture < request.images_per_prompt; ++picture)
+      request.picture_seeds.push_back(request.seed + static_cast<std::uint64_t>(picture));
+  }
   fields.read_degrees(submission.parallelism);
   if (from_picture) {
     const auto images = fields.texts("init_images");
@@ -78,14 +88,12 @@ nlohmann::json parameters_json(const ImageRequest& request) {
 }
 
 nlohmann::json answer_json(const JobResult& result, const nlohmann::json& parameters,
-                           const std::string& sampler) {
-  nlohmann::json images = nlohmann::json::array(), seeds = nlohmann::json::array();
-  for (const Picture& picture : result.pictures) {
+                           const std::vector<std::uint64_t>& seeds, const std::string& sampler) {
+  nlohmann::json images = nlohmann::json::array();
+  for (const Picture& picture : result.pictures)
     images.push_back(base64(picture.png));
-    seeds.push_back(parameters.at("seed"));
-  }
   nlohmann::json info = parameters;
-  info["all_seeds"] = std::move(seeds);
+  info["all_seeds"] = seeds;
   info["batch_size"] = result.pictures.size();
   info["sampler_name"] = sampler;
   return {{"images", std::move(images)}, {"parameters", parameters}, {"info", json_text(info)}};
@@ -104,12 +112,14 @@ void paint_webui(Api& api, const std::shared_ptr<Request>& request, const ReplyP
     submission.request.progress_interval = std::max(1, steps_done(submission.request) / 10);
     submission.request.progress_content = to_string(ProgressContent::preview);
   }
-  const auto answer = [&api, reply, parameters = parameters_json(submission.request),
-                       sampler = submission.request.sampler](const auto& result) {
+  const ImageRequest& asked = submission.request;
+  const auto seeds = asked.picture_seeds.empty() ? std::vector{asked.seed} : asked.picture_seeds;
+  const auto answer = [&api, reply, seeds, parameters = parameters_json(asked),
+                       sampler = asked.sampler](const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));
     api.service.work<std::string>(
-        [kept = result.value(), parameters, sampler] {
-          return json_text(answer_json(*kept, parameters, sampler));
+        [kept = result.value(), parameters, seeds, sampler] {
+          return json_text(answer_json(*kept, parameters, seeds, sampler));
         },
         [reply](Result<std::string> text) {
           if (!text) return answer_error(reply, to_api_error(text.error()));

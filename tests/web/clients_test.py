@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tries `troupe serve`, with a cluster of its own, with clients that others wrote: openai-python, httpx.
+"""Tries `troupe serve`, with a cluster of its own, with clients that others wrote: openai-python, httpx, webuiapi.
 
 usage: clients_test.py TROUPE
 """
@@ -14,10 +14,13 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.parse
 import zlib
 
 import httpx
 import openai
+import PIL.ImageChops
+import webuiapi
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TROUPE = ""
@@ -242,6 +245,26 @@ class ClientsTest(unittest.TestCase):
         self.assertIn("euler", [sampler["name"] for sampler in self.http.get("/sdapi/v1/samplers").json()])
         self.assertIn("progress", self.http.get("/sdapi/v1/progress").json())
         self.assertEqual(self.http.get("/sdapi/v1/options").json()["sd_model_checkpoint"], "model")
+
+    def test_webuiapi(self):
+        """With the client that bots and scripts use; it sends every field that there is."""
+        there = urllib.parse.urlsplit(self.gateway.url)
+        api = webuiapi.WebUIApi(host=there.hostname, port=there.port)
+        size = {"width": 64, "height": 64, "steps": 2}
+        two = api.txt2img(prompt="a red circle", negative_prompt="blue", seed=7, cfg_scale=4, batch_size=2, **size)
+        self.assertEqual(two.info["all_seeds"], [7, 8])
+        self.assertEqual([picture.size for picture in two.images], [(64, 64)] * 2)
+        alone = api.txt2img(prompt="a red circle", negative_prompt="blue", seed=8, cfg_scale=4, **size)
+        worst = max(high for _, high in PIL.ImageChops.difference(two.images[1], alone.image).getextrema())
+        self.assertLessEqual(worst, 1)
+        self.assertNotEqual(two.images[0].tobytes(), two.images[1].tobytes())
+        painted = api.img2img(images=[alone.image], prompt="a blue circle", denoising_strength=0.5, sampler_name="DDIM", eta=0, **size)
+        self.assertEqual(painted.image.size, (64, 64))
+        with self.assertRaisesRegex(RuntimeError, "steps"):
+            api.txt2img(prompt="a", **{**size, "steps": 0})
+        self.assertEqual((api.util_get_model_names(), api.util_get_current_model()), (["model"], "model"))
+        self.assertEqual(api.get_progress()["progress"], 0)
+        self.assertEqual(api.interrupt(), {})
 
     def test_openai_videos(self):
         """The demo model paints pictures: a clip of one frame."""
