@@ -21,7 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kUploadDeadline = std::chrono::minutes(10);
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 365);
 /// How long a controller that is gone may take to come back, and how often one looks for it.
 constexpr std::chrono::seconds kComeBack{60};
@@ -70,7 +69,9 @@ struct Client::Impl {
 
     /// The message for one link, which holds the bytes from now on.
     std::pair<wire::SubmitJob, std::vector<control::BlobId>> held_at(client::Link& link) const;
-    milliseconds deadline() const { return inputs.empty() ? kAnswerDeadline : kUploadDeadline; }
+    milliseconds deadline() const {
+      return inputs.empty() ? kAnswerDeadline : kAnswerDeadline + wire::kUploadDeadline;
+    }
   };
   static Result<Ready> ready(const Submission& submission);
 
@@ -186,17 +187,16 @@ Result<std::uint64_t> Client::submit(const Submission& submission, OnProgress on
     const auto talk = impl_->talk();
     const auto [message, uploads] = job.held_at(talk->link());
     const std::function<void(const wire::JobAccepted&)> follow =
-        [talk = talk.get(), uploads = uploads, on_progress,
-         steps = submission.request.steps](const wire::JobAccepted& accepted) {
-          talk->accepted(accepted, steps, uploads, on_progress);
-        };
+        [talk = talk.get(), on_progress, steps = submission.request.steps](
+            const wire::JobAccepted& accepted) { talk->accepted(accepted, steps, on_progress); };
     auto accepted = talk->link().ask<wire::JobAccepted>(message, job.deadline(), follow);
+    // The controller has fetched them before it accepts the job.
+    for (const auto upload : uploads)
+      talk->link().drop(upload);
     if (accepted) {
       impl_->watched_by(accepted.value().job, on_progress);
       return accepted.value().job;
     }
-    for (const auto upload : uploads)
-      talk->link().drop(upload);
     // Nobody knows whether it was accepted; under the same key it is not accepted twice.
     if (!impl_->can_revive(talk, accepted.error())) return accepted.error();
     if (const auto error = impl_->revive(talk, accepted.error(), Clock::now() + kComeBack))
@@ -217,12 +217,10 @@ void Client::submit(const Submission& submission, OnProgress on_progress, OnSubm
     talk->link().request<wire::JobAccepted>(
         message, deadline,
         [impl, talk, on_progress, then, uploads, steps](Result<wire::JobAccepted> accepted) {
-          if (!accepted) {
-            for (const auto upload : uploads)
-              talk->link().drop(upload);
-            return then(accepted.error());
-          }
-          talk->accepted(accepted.value(), steps, uploads, on_progress);
+          for (const auto upload : uploads)
+            talk->link().drop(upload);
+          if (!accepted) return then(accepted.error());
+          talk->accepted(accepted.value(), steps, on_progress);
           impl->watched_by(accepted.value().job, on_progress);
           then(accepted.value().job);
         });

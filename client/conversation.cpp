@@ -78,11 +78,6 @@ void Conversation::attach(std::uint64_t job, bool ask, const Client::OnProgress&
 
 void Conversation::end(std::uint64_t job, Result<JobResult> result) {
   followers_.erase(job);
-  if (const auto uploads = uploads_.find(job); uploads != uploads_.end()) {
-    for (const auto upload : uploads->second)
-      link_->drop(upload);
-    uploads_.erase(uploads);
-  }
   Client::OnEnd watcher;
   if (const auto found = watchers_.find(job); found != watchers_.end()) {
     watcher = std::move(found->second);
@@ -146,9 +141,7 @@ Result<JobResult> Conversation::await(std::uint64_t job, milliseconds timeout,
 }
 
 void Conversation::accepted(const wire::JobAccepted& accepted, int steps,
-                            const std::vector<control::BlobId>& uploads,
                             Client::OnProgress on_progress) {
-  if (!uploads.empty()) uploads_[accepted.job] = uploads;
   follow(accepted.job, std::move(on_progress));
   if (accepted.queue_position <= 0 && accepted.warnings.empty()) return;
   wire::JobProgress progress;

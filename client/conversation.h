@@ -21,10 +21,8 @@ class Conversation {
                                             const std::string& keys, Error& error);
 
   Link& link() { return *link_; }
-  /// Link's thread. What comes of that job is handed on from now on; `uploads` are held until its
-  /// end.
-  void accepted(const wire::JobAccepted& accepted, int steps,
-                const std::vector<control::BlobId>& uploads, Client::OnProgress on_progress);
+  /// Link's thread. What comes of that job is handed on from now on.
+  void accepted(const wire::JobAccepted& accepted, int steps, Client::OnProgress on_progress);
   /// Waits for a job's end, for `timeout` at most, which ends at `until`.
   Result<JobResult> wait(std::uint64_t job, std::chrono::milliseconds timeout,
                          std::chrono::steady_clock::time_point until,
@@ -51,7 +49,6 @@ class Conversation {
       endings_;  // of jobs that are followed, or ended and not yet asked for
   std::map<std::uint64_t, std::shared_ptr<JobFollower>> followers_;  // link's thread
   std::map<std::uint64_t, Client::OnEnd> watchers_;                  // link's thread
-  std::map<std::uint64_t, std::vector<control::BlobId>> uploads_;    // link's thread
   std::unique_ptr<Link> link_;  // last: its thread ends before the rest goes
 };
 

@@ -21,7 +21,6 @@
 namespace troupe::gateway {
 namespace {
 
-constexpr control::Milliseconds kUploadDeadline{60'000};
 constexpr std::size_t kMaxReadings = 64;
 
 }  // namespace
@@ -143,7 +142,7 @@ void Admission::fetch_inputs(control::PeerId peer, const wire::Header& header,
   if (const auto why = no_room_for_input(peer, bytes))
     return refused(wire::FailureCode::overloaded, *why);
   const auto upload = ++last_upload_;
-  uploads_[upload] = {peer, bytes};
+  uploads_[upload] = {peer, bytes, control::Clock::now() + wire::kUploadDeadline};
   fetch_input(peer, header, std::move(submission), reading, upload, 0);
 }
 
@@ -159,8 +158,10 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
   }
   const auto sent = *inputs[index].id;
   const auto bytes = *inputs[index].bytes;
+  const auto left = std::chrono::duration_cast<control::Milliseconds>(uploads_.at(upload).until -
+                                                                      control::Clock::now());
   tools_.blob_server.fetch(
-      tools_.server.info(peer)->incarnation, sent, bytes, kUploadDeadline,
+      tools_.server.info(peer)->incarnation, sent, bytes, std::max(left, control::Milliseconds(1)),
       [this, peer, header, upload, index, reading,
        submission = std::move(submission)](control::BlobResult blob) mutable {
         auto& request = submission.job.request;

@@ -62,6 +62,7 @@ class Admission {
   struct Upload {
     control::PeerId client = 0;
     std::uint64_t bytes = 0;
+    control::Clock::time_point until;
   };
   std::map<std::uint64_t, Upload> uploads_;  // on their way
   std::uint64_t last_upload_ = 0;

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,6 +22,8 @@ inline constexpr std::int32_t kMaxTextTokens = 4096;
 inline constexpr std::size_t kMaxLoras = 64;
 inline constexpr double kMaxLoraScale = 1000;
 inline constexpr int kMaxActors = 1024;  // of a cluster
+/// For all bytes that a job brings along to come to the controller.
+inline constexpr std::chrono::minutes kUploadDeadline{10};
 /// Of what is typed where there is no other bound: patches, steps of a list.
 inline constexpr int kMaxDegree = 1 << 20;
 
