@@ -44,6 +44,11 @@ void Engine::watch_doorbell() {
                     });
 }
 
+void Engine::peer_died() {
+  doorbell_.clear_event();
+  kick();
+}
+
 void Engine::add(Driven* driven) {
   std::lock_guard lock(drive_mutex_);
   driven_.push_back(driven);

@@ -40,6 +40,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   /// Drives one bounded pass here unless another thread is driving; then that one looks again.
   void kick();
+  /// A peer's process has ended, maybe while it rang: later rings of others must be heard.
+  void peer_died();
   /// Runs `action` while nobody drives.
   template <typename Action>
   void exclusively(Action&& action) {

@@ -87,6 +87,7 @@ void PairGroup::noticed(int peer, const Notice& notice) {
       fail(notice.failure, notice.culprit, notice.cause + " (reported by " + rank_name + ")");
       return;
     case Notice::Kind::lost:
+      engine_->peer_died();
       break;
   }
   engine_->exclusively([&] {

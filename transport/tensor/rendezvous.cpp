@@ -90,6 +90,11 @@ struct Rendezvous::Shared {
   std::condition_variable arrived;
   std::map<Key, Arrival> arrivals;
   std::deque<std::string> given_up;  ///< ends of names
+
+  bool is_given_up(const std::string& name) const {
+    return std::ranges::any_of(given_up,
+                               [&](const auto& suffix) { return name.ends_with(suffix); });
+  }
 };
 
 Rendezvous::Rendezvous(boost::asio::io_context& io, UniqueFd listener, Secret secret,
@@ -181,7 +186,7 @@ void Rendezvous::admit(const std::shared_ptr<Shared>& shared, Guest& guest) {
   if (shared->arrivals.size() >= kMaxArrivals)
     std::erase_if(shared->arrivals,
                   [](const auto& entry) { return hung_up(entry.second.socket.get()); });
-  if (shared->arrivals.size() >= kMaxArrivals) return;
+  if (shared->arrivals.size() >= kMaxArrivals || shared->is_given_up(guest.hello.group())) return;
   Shared::Key key{guest.hello.group(), static_cast<int>(guest.hello.rank), guest.hello.role};
   shared->arrivals.insert_or_assign(std::move(key), Arrival{std::move(socket), guest.hello});
   shared->arrived.notify_all();
@@ -199,9 +204,8 @@ Rendezvous::Arrival Rendezvous::claim(const std::string& name, int rank, Hello::
       if (!hung_up(arrival.socket.get())) return arrival;
       continue;
     }
-    const bool wanted = std::none_of(shared_->given_up.begin(), shared_->given_up.end(),
-                                     [&](const auto& suffix) { return name.ends_with(suffix); });
-    if (!wanted) throw std::system_error(ECANCELED, std::generic_category(), "it was given up");
+    if (shared_->is_given_up(name))
+      throw std::system_error(ECANCELED, std::generic_category(), "it was given up");
     if (shared_->arrived.wait_until(lock, deadline) == std::cv_status::timeout &&
         !shared_->arrivals.contains(key))
       throw std::system_error(ETIMEDOUT, std::generic_category(), "it did not join in time");
@@ -214,6 +218,9 @@ void Rendezvous::give_up(const std::string& suffix) {
     std::lock_guard lock(shared_->mutex);
     shared_->given_up.push_back(suffix);
     if (shared_->given_up.size() > kRemembered) shared_->given_up.pop_front();
+    // Those whose peer lives on would keep their sockets: nobody claims them any more.
+    std::erase_if(shared_->arrivals,
+                  [&](const auto& entry) { return std::get<0>(entry.first).ends_with(suffix); });
   }
   shared_->arrived.notify_all();
 }
