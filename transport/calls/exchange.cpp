@@ -1,5 +1,8 @@
 #include "transport/calls/exchange.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "base/format.h"
 
 namespace troupe::calls {
@@ -112,22 +115,35 @@ void Exchange::pump_later(std::uint64_t actor) {
 }
 
 void Exchange::expect(Clock::time_point until, std::uint64_t actor, std::uint64_t call) {
-  due_.push({until, actor, call});
+  due_.push_back({until, actor, call});
+  std::ranges::push_heap(due_, std::greater<>());
+  if (due_.size() > tidied_at_) forget_answered();
   arm();
 }
 
+/// Calls are answered long before a deadline that is far away.
+void Exchange::forget_answered() {
+  std::erase_if(due_, [this](const Due& due) {
+    const auto found = lines_.find(due.actor);
+    return found == lines_.end() || !found->second->awaits(due.call);
+  });
+  std::ranges::make_heap(due_, std::greater<>());
+  tidied_at_ = 2 * due_.size() + 1024;
+}
+
 void Exchange::arm() {
-  if (due_.empty() || due_.top().until >= armed_for_ || !timer_) return;
-  armed_for_ = due_.top().until;
+  if (due_.empty() || due_.front().until >= armed_for_ || !timer_) return;
+  armed_for_ = due_.front().until;
   timer_->expires_at(armed_for_);
   timer_->async_wait([weak = weak()](const boost::system::error_code& error) {
     const auto alive = weak.lock();
     if (error || !alive || alive->closed_) return;
     alive->armed_for_ = Clock::time_point::max();
     const auto now = Clock::now();
-    while (!alive->due_.empty() && alive->due_.top().until <= now) {
-      const Due due = alive->due_.top();
-      alive->due_.pop();
+    while (!alive->due_.empty() && alive->due_.front().until <= now) {
+      const Due due = alive->due_.front();
+      std::ranges::pop_heap(alive->due_, std::greater<>());
+      alive->due_.pop_back();
       if (const auto found = alive->lines_.find(due.actor); found != alive->lines_.end())
         found->second->expire(due.call);
     }

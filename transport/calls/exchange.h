@@ -4,8 +4,8 @@
 #include <future>
 #include <map>
 #include <mutex>
-#include <queue>
 #include <unordered_map>
+#include <vector>
 
 #include "transport/calls/line.h"
 #include "transport/calls/typed_request.h"
@@ -91,6 +91,7 @@ class Exchange final : public detail::Caller {
   void drain();
   Line& line(std::uint64_t actor);
   void arm();
+  void forget_answered();
 
   struct Due {
     std::chrono::steady_clock::time_point until;
@@ -116,7 +117,8 @@ class Exchange final : public detail::Caller {
     std::shared_ptr<control::SharedLoop::Bystander> own_thread;  // that it is called on
   };
   std::map<std::uint64_t, std::vector<Watcher>> watchers_;
-  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
+  std::vector<Due> due_;          // a heap, the earliest first
+  std::size_t tidied_at_ = 1024;  // so many: those that were answered go
   std::optional<boost::asio::steady_timer> timer_;
   std::chrono::steady_clock::time_point armed_for_ = std::chrono::steady_clock::time_point::max();
 };

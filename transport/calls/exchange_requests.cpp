@@ -137,12 +137,19 @@ Result<std::vector<ActorClassInfo>> Exchange::classes() {
 
 Result<Unit> Exchange::watch(std::uint64_t actor, std::function<void(const Death&)> told) {
   auto own_thread = std::make_shared<control::SharedLoop::Bystander>(tools_.loop);
-  post([this, actor, told = std::move(told), own_thread = std::move(own_thread)] {
+  post([this, actor, told = std::move(told), own_thread] {
     watchers_[actor].push_back({told, own_thread});
   });
   auto done = ask<wire::Done>(wire::WatchActor{actor}, kAnswerDeadline);
-  if (!done) return done.error();
-  return Unit{};
+  if (done) return Unit{};
+  post([this, actor, own_thread] {
+    const auto found = watchers_.find(actor);
+    if (found == watchers_.end()) return;
+    std::erase_if(found->second,
+                  [&](const Watcher& watcher) { return watcher.own_thread == own_thread; });
+    if (found->second.empty()) watchers_.erase(found);
+  });
+  return done.error();
 }
 
 }  // namespace troupe::calls

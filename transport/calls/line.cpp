@@ -154,6 +154,11 @@ void Line::expire(std::uint64_t call) {
   if (place == 0) pump();
 }
 
+bool Line::awaits(std::uint64_t call) const {
+  return sent_.contains(call) || (!waiting_.empty() && call >= waiting_.front().id &&
+                                  call - waiting_.front().id < waiting_.size());
+}
+
 void Line::died(const wire::ActorDied& death) {
   const auto self = shared_from_this();
   const bool mine = address_ && address_->incarnation == death.incarnation;

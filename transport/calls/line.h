@@ -27,6 +27,8 @@ class Line : public std::enable_shared_from_this<Line> {
   /// Sends what can be sent.
   void pump();
   void expire(std::uint64_t call);
+  /// It has not been answered.
+  bool awaits(std::uint64_t call) const;
   void died(const wire::ActorDied& death);
   void release(std::uint64_t incarnation, control::BlobId blob);
   /// Everything fails with this error; the link ends.

@@ -33,8 +33,8 @@ void Line::add(detail::CallRequest request, std::shared_ptr<detail::CallState> s
   waiting_bytes_ += request.arguments.size();
   waiting.request = std::move(request);
   waiting.state = std::move(state);
-  exchange_.expect(waiting.until, actor_, waiting.id);
   waiting_.push_back(std::move(waiting));
+  exchange_.expect(waiting_.back().until, actor_, waiting_.back().id);
 }
 
 void Line::pump() {
