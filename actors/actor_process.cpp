@@ -83,8 +83,10 @@ void ActorProcess::make_worker() {
       .mailbox = mailbox_,
       .view = view_,
       .blobs = process_->blobs(),
-      .fetch_blob = [this](auto id, auto bytes,
-                           auto deadline) { return process_->fetch_blob(id, bytes, deadline); },
+      .fetch_blob =
+          [this](auto id, auto bytes, auto deadline, const auto& tick) {
+            return process_->fetch_blob(id, bytes, deadline, tick);
+          },
       .post =
           [this](std::function<void(control::Connection&)> action) {
             process_->post(std::move(action));
@@ -143,8 +145,7 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
         process_->connection().reply(
             header,
             wire::Failure{wire::FailureCode::protocol,
-                          "[actor] message kind " + std::to_string(static_cast<int>(header.kind)) +
-                              " is not for an actor"});
+                          "[actor] " + wire::to_string(header.kind) + " is not for an actor"});
       }
   }
 }

@@ -72,7 +72,8 @@ void TensorInspection::answer(const wire::Header& header, const wire::RenderLate
   auto& stage = *stages_.at(begin.deployment);
   const auto& shape = question.latents.shape;
   if (shape.size() != 4 || shape[0] != 1) throw std::invalid_argument("[render] no latents");
-  const auto blob = tools_.fetch_blob(question.latents.id, question.latents.bytes, kFetchDeadline);
+  const auto blob = tools_.fetch_blob(question.latents.id, question.latents.bytes, kFetchDeadline,
+                                      [this] { tools_.progress.tick(); });
   if (!blob) throw std::runtime_error("[render] the latents did not arrive: " + blob.failure.what);
   auto latents = at::empty(shape);
   if (latents.nbytes() != blob.bytes->size()) throw std::invalid_argument("[render] wrong size");

@@ -247,8 +247,8 @@ at::Tensor WorkerJobs::fetch_init_latents(const wire::BeginJob& begin,
                                           const spec::ModelSpec& spec) {
   const auto& request = begin.request;
   if (request.init_latents_blob == 0 || begin.first_step > 0 || !has_latents(begin)) return {};
-  const auto bytes =
-      fetch_input("init latents", request.init_latents_blob, request.init_latents_bytes);
+  const auto bytes = fetch_input(begin.epoch, "init latents", request.init_latents_blob,
+                                 request.init_latents_bytes);
   const auto size = latent_size(spec, request);
   const auto pictures =
       static_cast<std::int64_t>(request.prompts.size()) * request.images_per_prompt;
@@ -269,9 +269,10 @@ at::Tensor WorkerJobs::fetch_boundary(const wire::BeginJob& begin, const spec::M
                             .latent_height = size.latent_height,
                             .latent_width = size.latent_width,
                             .patch_size = spec.transformer.patch_size};
-  return assemble_boundary(begin, shape, [this](const wire::BlobRef& piece) {
-    tools_.progress.tick();
-    return tools_.fetch_blob(piece.id, piece.bytes, kBoundaryDeadline);
+  const auto tick = tick_in(begin.epoch);
+  return assemble_boundary(begin, shape, [this, tick](const wire::BlobRef& piece) {
+    tick();
+    return tools_.fetch_blob(piece.id, piece.bytes, kBoundaryDeadline, tick);
   });
 }
 
@@ -281,20 +282,24 @@ JobInputs WorkerJobs::fetch_inputs(const wire::BeginJob& begin) {
   const auto& request = begin.request;
   if (needs_image(begin) && begin.vae.degree > 0) {
     inputs.init_image =
-        fetch_input("init image", request.init_image_blob, request.init_image_bytes);
+        fetch_input(begin.epoch, "init image", request.init_image_blob, request.init_image_bytes);
     if (request.mask_image_bytes > 0 && begin.vae.rank == 0)
       inputs.mask_image =
-          fetch_input("mask image", request.mask_image_blob, request.mask_image_bytes);
+          fetch_input(begin.epoch, "mask image", request.mask_image_blob, request.mask_image_bytes);
   }
   if (!request.prompt_embeds.empty() && begin.caption_rank == begin.caption_root)
-    inputs.prompt_embeds =
-        fetch_input("prompt embeds", request.prompt_embeds_blob, request.prompt_embeds_bytes);
+    inputs.prompt_embeds = fetch_input(begin.epoch, "prompt embeds", request.prompt_embeds_blob,
+                                       request.prompt_embeds_bytes);
   return inputs;
 }
 
-control::BlobBytes WorkerJobs::fetch_input(const std::string& what, control::BlobId id,
-                                           std::uint64_t bytes) {
-  auto blob = tools_.fetch_blob(id, bytes, tools_.transfer_deadline);
+std::function<void()> WorkerJobs::tick_in(std::uint64_t epoch) const {
+  return [this, epoch] { tools_.progress.tick_in(epoch); };
+}
+
+control::BlobBytes WorkerJobs::fetch_input(std::uint64_t epoch, const std::string& what,
+                                           control::BlobId id, std::uint64_t bytes) {
+  auto blob = tools_.fetch_blob(id, bytes, tools_.transfer_deadline, tick_in(epoch));
   if (!blob) throw std::runtime_error("[actor] " + what + " did not arrive: " + blob.failure.what);
   return std::move(blob.bytes);
 }

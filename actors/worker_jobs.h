@@ -75,7 +75,10 @@ class WorkerJobs {
   RunningJob* job_of(const TaskEntry& entry, const char* what);
 
   JobInputs fetch_inputs(const wire::BeginJob& begin);
-  control::BlobBytes fetch_input(const std::string& what, control::BlobId id, std::uint64_t bytes);
+  /// For what waits in an epoch: shows progress, and leaves when the epoch has ended.
+  std::function<void()> tick_in(std::uint64_t epoch) const;
+  control::BlobBytes fetch_input(std::uint64_t epoch, const std::string& what, control::BlobId id,
+                                 std::uint64_t bytes);
   at::Tensor fetch_init_latents(const wire::BeginJob& begin, const spec::ModelSpec& spec);
   at::Tensor fetch_boundary(const wire::BeginJob& begin, const spec::ModelSpec& spec);
   void rehearse_once(const wire::BeginJob& begin, const JobTools& tools);

@@ -24,7 +24,8 @@ namespace troupe::actors {
 /// Fetches a blob from the controller; safe to call from the work loop, waits at most until the
 /// deadline.
 using FetchBlob = std::function<control::BlobResult(std::uint64_t id, std::uint64_t bytes,
-                                                    std::chrono::milliseconds)>;
+                                                    std::chrono::milliseconds,
+                                                    const std::function<void()>& tick)>;
 /// Runs something on the control thread, with its connection.
 using PostToControl = std::function<void(std::function<void(control::Connection&)>)>;
 

@@ -100,8 +100,7 @@ void CallServer::on_message(control::PeerId peer, const wire::Header& header,
   }
   if (header.kind != wire::Kind::actor_calls) {
     throw wire::WireError(wire::WireErrc::wrong_kind,
-                          "[call] message kind " + std::to_string(static_cast<int>(header.kind)) +
-                              " is not for an actor");
+                          "[call] " + wire::to_string(header.kind) + " is not for an actor");
   }
   auto message = wire::decode<wire::ActorCalls>(payload);
   const auto now = control::Clock::now();

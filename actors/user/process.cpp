@@ -97,7 +97,10 @@ void Process::post(std::function<void(control::Connection&)> action) {
 }
 
 control::BlobResult Process::fetch_blob(std::uint64_t id, std::uint64_t bytes,
-                                        control::Milliseconds deadline) {
+                                        control::Milliseconds deadline,
+                                        const std::function<void()>& tick) {
+  constexpr control::Milliseconds kTickEvery{200};
+  const auto until = control::Clock::now() + deadline + std::chrono::seconds(1);
   auto promise = std::make_shared<std::promise<control::BlobResult>>();
   auto result = promise->get_future();
   loop_->post([this, id, bytes, deadline, promise] {
@@ -106,7 +109,9 @@ control::BlobResult Process::fetch_blob(std::uint64_t id, std::uint64_t bytes,
     });
   });
   // The fetch answers within its deadline; the second more is for a control thread that is gone.
-  if (result.wait_for(deadline + std::chrono::seconds(1)) != std::future_status::ready) {
+  while (result.wait_for(kTickEvery) != std::future_status::ready) {
+    tick();
+    if (control::Clock::now() < until) continue;
     return {nullptr,
             {wire::FailureCode::timeout, "blob " + std::to_string(id) + " did not arrive in time"}};
   }

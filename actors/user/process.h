@@ -52,9 +52,10 @@ class Process {
   bool stopping() const { return stopping_; }
   /// Runs `action` on the control thread, unless the process is leaving. From any thread.
   void post(std::function<void(control::Connection&)> action);
-  /// A blob of the controller's. Not from the control thread; waits, at most until the deadline.
+  /// A blob of the controller's. Not from the control thread; waits, at most until the deadline,
+  /// and calls `tick` meanwhile, until that throws.
   control::BlobResult fetch_blob(std::uint64_t id, std::uint64_t bytes,
-                                 control::Milliseconds deadline);
+                                 control::Milliseconds deadline, const std::function<void()>& tick);
 
  private:
   void connect();

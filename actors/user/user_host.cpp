@@ -119,11 +119,9 @@ void UserHost::on_message(const wire::Header& header, std::span<const std::byte>
     return;
   }
   if (header.is_request()) {
-    process_->connection().reply(
-        header,
-        wire::Failure{wire::FailureCode::protocol,
-                      "[actor] message kind " + std::to_string(static_cast<int>(header.kind)) +
-                          " is not for a user's actor"});
+    process_->connection().reply(header, wire::Failure{wire::FailureCode::protocol,
+                                                       "[actor] " + wire::to_string(header.kind) +
+                                                           " is not for a user's actor"});
   }
 }
 

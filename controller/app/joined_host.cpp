@@ -266,10 +266,9 @@ void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const st
       return log_line(wire::decode<wire::Notice>(payload).text);
     default:
       if (header.is_request())
-        connection_->reply(header,
-                           wire::Failure{wire::FailureCode::protocol,
-                                         fmt::format("message kind {} is not for a node agent",
-                                                     static_cast<int>(header.kind))});
+        connection_->reply(header, wire::Failure{wire::FailureCode::protocol,
+                                                 fmt::format("{} is not for a node agent",
+                                                             wire::to_string(header.kind))});
   }
 }
 

@@ -59,10 +59,10 @@ void Gateway::on_message(control::PeerId peer, const wire::Header& header,
     default:
       if (introspection_ && introspection_->on_message(peer, header, payload)) return;
       if (header.is_request()) {
-        tools_.server.reply(peer, header,
-                            wire::Failure{wire::FailureCode::protocol,
-                                          fmt::format("message kind {} is not for a controller",
-                                                      static_cast<int>(header.kind))});
+        tools_.server.reply(
+            peer, header,
+            wire::Failure{wire::FailureCode::protocol,
+                          fmt::format("{} is not for a controller", wire::to_string(header.kind))});
       }
   }
 }

@@ -61,16 +61,15 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
       fetchers.erase(id);
       std::erase_if(peers, [&](const auto& entry) { return entry.second.peer == id; });
     });
-    server.on_message(
-        [this](PeerId id, const wire::Header& header, std::span<const std::byte> payload) {
-          if (header.kind != wire::Kind::blob_request || !header.is_request()) {
-            throw wire::WireError(wire::WireErrc::wrong_kind,
-                                  fmt::format("[blob] kind {} has no place on the blob channel",
-                                              static_cast<unsigned>(header.kind)));
-          }
-          serve_blob(store, wire::decode<wire::BlobRequest>(payload),
-                     [&](const auto& response) { server.reply(id, header, response); });
-        });
+    server.on_message([this](PeerId id, const wire::Header& header,
+                             std::span<const std::byte> payload) {
+      if (header.kind != wire::Kind::blob_request || !header.is_request()) {
+        throw wire::WireError(wire::WireErrc::wrong_kind, "[blob] " + wire::to_string(header.kind) +
+                                                              " has no place on the blob channel");
+      }
+      serve_blob(store, wire::decode<wire::BlobRequest>(payload),
+                 [&](const auto& response) { server.reply(id, header, response); });
+    });
   }
 
   std::optional<std::string> refusal(const PeerInfo& peer) {
@@ -157,9 +156,8 @@ class BlobConnection::Impl : public std::enable_shared_from_this<BlobConnection:
         limits(limits_) {
     connection.on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
       if (header.kind != wire::Kind::blob_request || !header.is_request()) {
-        throw wire::WireError(wire::WireErrc::wrong_kind,
-                              fmt::format("[blob] kind {} has no place on the blob channel",
-                                          static_cast<unsigned>(header.kind)));
+        throw wire::WireError(wire::WireErrc::wrong_kind, "[blob] " + wire::to_string(header.kind) +
+                                                              " has no place on the blob channel");
       }
       serve_blob(store, wire::decode<wire::BlobRequest>(payload),
                  [&](const auto& response) { connection.reply(header, response); });

@@ -153,8 +153,8 @@ void Core::on_deadline() {
   if (closed_) return;
   for (auto& call : calls_.take_expired(Clock::now())) {
     const std::string why =
-        fmt::format("no answer from {} to message kind {} within {} ms", name_of(call.peer),
-                    static_cast<unsigned>(call.kind), call.allowed.count());
+        fmt::format("no answer from {} to {} within {} s", name_of(call.peer),
+                    wire::to_string(call.kind), static_cast<double>(call.allowed.count()) / 1e3);
     defer([handler = std::move(call.handler), why] {
       fail_handler(handler, {wire::FailureCode::timeout, why});
     });

@@ -73,11 +73,11 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-void Reply::throw_wrong_kind(unsigned wanted) const {
-  const std::string got = failure_ ? "a failure (" + failure_->what + ")"
-                                   : fmt::format("kind {}", static_cast<unsigned>(header_.kind));
+void Reply::throw_wrong_kind(wire::Kind wanted) const {
+  const std::string got =
+      failure_ ? "a failure (" + failure_->what + ")" : wire::to_string(header_.kind);
   throw wire::WireError(wire::WireErrc::wrong_kind,
-                        fmt::format("[reply] expected kind {}, got {}", wanted, got));
+                        fmt::format("[reply] expected {}, got {}", wire::to_string(wanted), got));
 }
 
 std::shared_ptr<zmq::context_t> make_context() {

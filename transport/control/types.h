@@ -51,12 +51,12 @@ class Reply {
   /// handler that exception costs the peer its link, as any malformed message does.
   template <class M>
   M as() const {
-    if (!ok() || header_.kind != M::kKind) throw_wrong_kind(static_cast<unsigned>(M::kKind));
+    if (!ok() || header_.kind != M::kKind) throw_wrong_kind(M::kKind);
     return wire::decode<M>(payload_);
   }
 
  private:
-  [[noreturn]] void throw_wrong_kind(unsigned wanted) const;
+  [[noreturn]] void throw_wrong_kind(wire::Kind wanted) const;
 
   wire::Header header_;
   std::span<const std::byte> payload_;
