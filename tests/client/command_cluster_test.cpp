@@ -10,6 +10,7 @@
 #include "base/read_file.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
+#include "models/image/clip_file.h"
 #include "models/image/frames.h"
 #include "tests/client/fake_controller.h"
 #include "tests/client/run_command.h"
@@ -95,6 +96,46 @@ TEST_CASE("a video becomes what the name of its file says") {
   // The time scale of mvhd: that many frames a second.
   const std::string slow = written("d.mp4", " --fps 3");
   CHECK(models::png_number(slow, slow.find("mvhd") + 16) == 3);
+}
+
+TEST_CASE("submit --from makes a picture or clip again, of whatever kind its file is") {
+  const std::string record =
+      R"({"prompt": "a boat", "height": 64, "width": 96, "steps": 7, "seed": 5})";
+  const std::string frame = demo_picture();
+  const std::string video = models::add_png_text(models::join_frames({frame, frame}, {}, 16),
+                                                 {{"parameters", "a boat"}, {"troupe", record}});
+  FakeController controller;
+  wire::ImageRequest asked;
+  controller.on(wire::Kind::submit_job,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte> bytes) {
+                  asked = wire::decode<wire::SubmitJob>(bytes).job.request;
+                  c.accept(peer, header);
+                });
+  const Scratch scratch;
+  for (const auto format :
+       {models::ClipFormat::apng, models::ClipFormat::mp4, models::ClipFormat::webm}) {
+    const auto name = scratch / "a." + to_string(format);
+    cli::write_file(name, models::clip_file(video, format));
+    const auto result = run(controller, "submit --detach --seed 6 --from " + name);
+    INFO(name << ": " << result.err);
+    CHECK(result.exit_code == 0);
+    CHECK(asked.prompts == std::vector<std::string>{"a boat"});
+    CHECK(asked.width == 96);
+    CHECK(asked.steps == 7);
+    CHECK(asked.seed == 6);
+    asked = {};
+  }
+  const auto refused = [&](const std::string& bytes, const std::string& why) {
+    cli::write_file(scratch / "b.mp4", bytes);
+    const auto result = run(controller, "submit --detach --from " + scratch / "b.mp4");
+    CHECK(result.exit_code == 1);
+    CHECK(result.err.find(why) != std::string::npos);
+  };
+  const std::string file = models::clip_file(video, models::ClipFormat::mp4);
+  refused(file.substr(0, file.size() - 9), "ends outside of what it is in");
+  refused(models::clip_file(frame, models::ClipFormat::mp4), "it is none of ours");
+  refused("RIFF", "neither a PNG nor an MP4 or WebM file");
 }
 
 TEST_CASE("what is no video, or cannot be one, is said and not written") {
