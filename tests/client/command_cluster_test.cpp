@@ -1,9 +1,11 @@
+#include <png.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
+#include <sstream>
 #include <thread>
 
 #include "base/big_endian.h"
@@ -54,6 +56,43 @@ void make_pictures(FakeController& controller, int pictures, const std::string& 
 
 std::string demo_picture() {
   return testing::read_all(TROUPE_SOURCE_DIR "/tests/fixtures/expected/demo_small.png");
+}
+
+/// A clip of noise, which takes many seconds to encode.
+std::string slow_clip() {
+  constexpr int kWidth = 640, kHeight = 360, kFrames = 240;
+  std::vector<std::string> frames;
+  std::uint32_t state = 1;
+  for (int i = 0; i < kFrames; ++i) {
+    if (i >= 8) {
+      frames.push_back(frames[static_cast<std::size_t>(i % 8)]);
+      continue;
+    }
+    std::vector<unsigned char> grey;
+    for (int at = 0; at < kWidth * kHeight; ++at)
+      grey.push_back(static_cast<unsigned char>((state = state * 1103515245 + 12345) >> 28 << 4));
+    png_image image{};
+    image.version = PNG_IMAGE_VERSION;
+    image.width = kWidth;
+    image.height = kHeight;
+    image.format = PNG_FORMAT_GRAY;
+    std::string png(PNG_IMAGE_PNG_SIZE_MAX(image), '\0');
+    png_alloc_size_t size = png.size();
+    REQUIRE(png_image_write_to_memory(&image, png.data(), &size, 0, grey.data(), 0, nullptr));
+    frames.push_back(png.substr(0, size));
+  }
+  return models::join_frames(frames, {}, models::kFramesPerSecond);
+}
+
+/// That a process has computed for.
+double cpu_seconds(pid_t process) {
+  std::istringstream stat(testing::read_all("/proc/" + std::to_string(process) + "/stat"));
+  std::string word;
+  for (int i = 1; i < 14; ++i)
+    stat >> word;
+  double ticks = 0;
+  stat >> ticks;
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace
@@ -318,6 +357,41 @@ TEST_CASE("a second Ctrl-C does not wait for the job's end, and says what it did
   CHECK(WEXITSTATUS(status) == 130);
   CHECK(said("troupe: interrupted: job 1 was told to stop, and nobody waited for it\n"));
   CHECK(told == 1);
+}
+
+TEST_CASE("Ctrl-C ends the encoding of a clip at once, and says where the clip is") {
+  FakeController controller;
+  make_pictures(controller, 1, slow_clip());
+  const std::string endpoint = controller.endpoint();
+  for (const std::string format : {"mp4", "webm"}) {
+    for (const int signal : {SIGINT, SIGTERM}) {
+      const Scratch scratch, errors;
+      const std::string error_path = errors / "err", output = scratch / "a." + format;
+      const pid_t child = fork();
+      if (child == 0) {
+        ::freopen(error_path.c_str(), "w", stderr);
+        execl(TROUPE_BINARY_DIR "/bin/troupe", "troupe", "submit", "--model", "/elsewhere",
+              "--prompt", "a", "--output", output.c_str(), "--connect", endpoint.c_str(), nullptr);
+        _exit(99);
+      }
+      for (int i = 0; i < 6000 && cpu_seconds(child) < 0.8; ++i)
+        std::this_thread::sleep_for(10ms);
+      const auto asked = std::chrono::steady_clock::now();
+      kill(child, signal);
+      int status = 0;
+      waitpid(child, &status, 0);
+      // Takes 0.1 s where nothing else runs.
+      CHECK(std::chrono::steady_clock::now() - asked < 3s);
+      const auto said = read_file(error_path, 1 << 16);
+      INFO(said);
+      REQUIRE(WIFEXITED(status));
+      CHECK(WEXITSTATUS(status) == 128 + signal);
+      CHECK(said.find("troupe: interrupted: " + output +
+                      ": the encoding was stopped; the cluster "
+                      "still has it: `troupe wait ") != std::string::npos);
+      CHECK(std::filesystem::is_empty(scratch.path));
+    }
+  }
 }
 
 TEST_CASE("submit --detach prints the number, wait fetches the pictures and leaves the job alone") {
