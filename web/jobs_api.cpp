@@ -255,12 +255,14 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
                                               kept->pictures.size())});
     }
     if (clip) {
-      return api.clips.make(key, kept, [reply, kind](const Result<ClipFiles::File>& file) {
-        if (file) return send_file(reply, kind.format, *file.value());
-        const bool full = file.error().code == "overloaded";
-        answer_error(reply, full ? ApiError(503, "overloaded", file.error().what)
-                                 : to_api_error(file.error()));
-      });
+      const auto asked =
+          api.clips.make(key, kept, [reply, kind](const Result<ClipFiles::File>& file) {
+            if (file) return send_file(reply, kind.format, *file.value());
+            const bool full = file.error().code == "overloaded";
+            answer_error(reply, full ? ApiError(503, "overloaded", file.error().what)
+                                     : to_api_error(file.error()));
+          });
+      return reply->on_gone([&api, asked] { api.clips.leave(asked); });
     }
     api.service.work<std::string>(
         [kept, number, kind] { return picture_file(kept->pictures[number].png, kind); },
