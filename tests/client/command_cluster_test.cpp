@@ -163,6 +163,7 @@ TEST_CASE("submit --from makes a picture or clip again, of whatever kind its fil
     CHECK(asked.width == 96);
     CHECK(asked.steps == 7);
     CHECK(asked.seed == 6);
+    CHECK(run(controller, "inspect " + name).out.find("parameters: a boat\n") != std::string::npos);
     asked = {};
   }
   const auto refused = [&](const std::string& bytes, const std::string& why) {
