@@ -1,5 +1,6 @@
 #pragma once
 #include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
@@ -8,8 +9,6 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
-#include <tuple>
-#include <vector>
 
 #include "models/image/clip_file.h"
 #include "troupe/client.h"
@@ -18,8 +17,8 @@
 namespace troupe::web {
 
 /// The video files of clips. To encode one takes a processor for seconds, so it happens on a thread
-/// of its own, once for all who ask for the same file, and the file is kept. Used on the loop's
-/// thread.
+/// of its own, once for all who ask for the same file and as long as one of them waits, and the
+/// file is kept. Used on the loop's thread.
 class ClipFiles {
  public:
   struct Limits {
@@ -46,13 +45,26 @@ class ClipFiles {
   /// Null where it is not kept.
   File find(const Key& key);
   /// Encodes the picture of that number, unless the file is being made already. `then` is called
-  /// later, or at once where too many wait: "overloaded".
-  void make(const Key& key, std::shared_ptr<const JobResult> result, Then then);
+  /// later, or at once where too many wait: "overloaded". Answers with a number for `leave`.
+  std::uint64_t make(const Key& key, std::shared_ptr<const JobResult> result, Then then);
+  /// Who has asked is gone, and `then` is not called. What nobody waits for any more is not
+  /// encoded, or no further than to the next frame.
+  void leave(std::uint64_t asked);
   /// The job's files go.
   void drop(const std::string& job);
 
  private:
-  void made(const Key& key, Result<std::string> file);
+  struct Making {
+    Key key;
+    std::shared_ptr<const JobResult> result;
+    std::map<std::uint64_t, Then> asked;
+    std::stop_source stop;
+    bool has_begun = false;
+  };
+  using MakingPtr = std::shared_ptr<Making>;
+
+  void begin_next();
+  void made(const MakingPtr& making, Result<std::string> file);
   void keep(const Key& key, File file);
 
   boost::asio::io_context& io_;
@@ -60,8 +72,9 @@ class ClipFiles {
   Encode encode_;
   std::list<std::pair<Key, File>> kept_;  // the one that was asked for last first
   std::size_t kept_bytes_ = 0;
-  std::map<Key, std::vector<Then>> making_;
-  std::stop_source ending_;
+  std::list<MakingPtr> making_;  // in the order in which they were asked for
+  std::size_t busy_ = 0;         // threads, with those that make what nobody waits for any more
+  std::uint64_t last_asked_ = 0;
   Workers workers_;
 };
 

@@ -6,9 +6,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <iostream>
 #include <mutex>
 #include <optional>
+#include <stop_token>
+#include <thread>
 
 #include "base/choices.h"
 #include "base/counted.h"
@@ -122,11 +125,28 @@ bool has_frames(const JobResult& result) {
   });
 }
 
+/// Nothing where a signal comes before the file is made. An encoder cannot be stopped within a
+/// frame, and at the end of a WebM within many: it is left alone then, and ends by itself or with
+/// the process.
+std::optional<std::string> encoded_clip(std::string png, models::ClipFormat format,
+                                        const std::stop_token& stop) {
+  constexpr milliseconds kLook{50};
+  std::packaged_task<std::string()> encode([png = std::move(png), format, stop] {
+    return models::clip_file(png, format, models::kClipQuality, stop);
+  });
+  auto file = encode.get_future();
+  std::thread(std::move(encode)).detach();
+  while (file.wait_for(kLook) != std::future_status::ready)
+    if (stop.stop_requested()) return std::nullopt;
+  return file.get();
+}
+
 /// Writes a job's files. Where one cannot be written and the job's cluster ends with the command,
 /// it goes to another folder instead of being lost.
 class ResultFiles {
  public:
-  ResultFiles(std::uint64_t job, const ResultOptions& options) : job_(job), options_(options) {}
+  ResultFiles(std::uint64_t job, const ResultOptions& options, const SignalWatch& signals)
+      : job_(job), options_(options), signals_(signals) {}
 
   /// Where the file lies now.
   std::string write(const std::string& path, std::string_view bytes) {
@@ -149,13 +169,17 @@ class ResultFiles {
   /// `png` as what the name says; as it is to standard output.
   std::string write_clip(const std::string& path, const std::string& png) {
     const auto format = clip_format(path).value_or(models::ClipFormat::apng);
-    std::string clip;
+    if (format == models::ClipFormat::apng) return write(path, png);
+    std::optional<std::string> clip;
+    std::string why = "the encoding was stopped";
     try {
-      clip = models::clip_file(png, format);
+      clip = encoded_clip(png, format, signals_.token());
     } catch (const std::runtime_error& error) {
-      return note(path + ": " + error.what(), keep("clip.apng", png));
+      why = error.what();
     }
-    return write(path, clip);
+    if (clip) return write(path, *clip);
+    interrupted_ = interrupted_ || signals_.caught() != 0;
+    return note(path + ": " + why, keep("clip.apng", png));
   }
   std::vector<std::string> write_folder(const std::string& folder,
                                         const std::vector<std::vector<std::string>>& pictures) {
@@ -174,6 +198,7 @@ class ResultFiles {
   }
   /// Throws where a file is not where it was asked for.
   void check() const {
+    if (interrupted_) give_up("interrupted", "interrupted: " + trouble_, signals_.exit_code());
     if (!trouble_.empty()) give_up("failed", trouble_);
   }
 
@@ -215,7 +240,9 @@ class ResultFiles {
   static constexpr int kMostKept = 10000;
   std::uint64_t job_;
   const ResultOptions& options_;
+  const SignalWatch& signals_;
   std::string trouble_;
+  bool interrupted_ = false;
 };
 
 std::vector<std::string> write_pictures(const JobResult& result, const ResultOptions& options,
@@ -545,7 +572,7 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   }
   take_bar_away();
 
-  ResultFiles files(result.job, options);
+  ResultFiles files(result.job, options, signals);
   const auto paths = write_pictures(result, options, files);
   if (!options.save_latents.empty() && !result.latents) {
     give_up("failed", fmt::format("job {} came without latents: it was handed in without "

@@ -26,6 +26,7 @@ void SignalWatch::listen() {
     int none = 0;
     caught_.compare_exchange_strong(none, signal);
     ++count_;
+    stop_.request_stop();
     {
       std::lock_guard lock(mutex_);
       if (action_) action_();

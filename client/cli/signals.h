@@ -4,6 +4,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <functional>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 
 namespace troupe::cli {
@@ -18,6 +19,8 @@ class SignalWatch {
 
   /// The first signal that came, 0 if none has.
   int caught() const { return caught_; }
+  /// Told to stop by the first one.
+  std::stop_token token() const { return stop_.get_token(); }
   /// How many have come.
   int count() const { return count_; }
   /// What a shell expects of a process that ended by that signal.
@@ -33,6 +36,7 @@ class SignalWatch {
   std::function<void()> action_;
   std::atomic<int> caught_ = 0;
   std::atomic<int> count_ = 0;
+  std::stop_source stop_;
   boost::asio::io_context io_;
   boost::asio::signal_set signals_;
   std::thread thread_;

@@ -35,7 +35,8 @@ std::string clip_file(std::string_view png, ClipFormat format, int quality, std:
   if (std::uint64_t{size.width} * size.height > kMaxPngPixels)
     throw std::runtime_error("a frame has too many pixels");
   const ClipShape shape{static_cast<int>(size.width), static_cast<int>(size.height),
-                        clip_of(png).frames_per_second, std::clamp(quality, 1, 100)};
+                        clip_of(png).frames_per_second, std::clamp(quality, 1, 100),
+                        read_png_text(png)};
   const auto frames = split_frames(png);
   const auto writer = format == ClipFormat::webm ? webm_writer(shape) : mp4_writer(shape);
   ClipFrame frame(shape.width, shape.height);

@@ -31,9 +31,9 @@ Clip clip_of(std::string_view png);
 inline constexpr int kClipQuality = 90;
 
 /// An animated PNG as join_frames makes it, or a plain one, as a clip of that format: 4:2:0,
-/// BT.709. `quality`: 1 to 100, the same from the first frame to the last. As apng it stays as it
-/// is. Throws std::runtime_error for a PNG that cannot be read, for a size that the format cannot
-/// hold, and where it is told to stop.
+/// BT.709, with its text (clip_text.h). `quality`: 1 to 100, the same from the first frame to the
+/// last. As apng it stays as it is. Throws std::runtime_error for a PNG that cannot be read, for a
+/// size that the format cannot hold, and where it is told to stop.
 std::string clip_file(std::string_view png, ClipFormat format, int quality = kClipQuality,
                       std::stop_token stop = {});
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "models/image/clip_frame.h"
+#include "models/image/png_text.h"
 
 namespace troupe::models {
 
@@ -12,6 +13,7 @@ struct ClipShape {
   int height = 0;
   int frames_per_second = 1;
   int quality = 90;  // 1 to 100
+  PngText text;      // goes where kClipTextPlaces says; what has no place there is left out
 };
 
 /// Makes a video file of frames. Both calls throw std::runtime_error where the encoder fails.

@@ -11,6 +11,7 @@
 
 #include "base/big_endian.h"
 #include "base/format.h"
+#include "models/image/clip_text.h"
 
 namespace troupe::models {
 namespace {
@@ -145,6 +146,21 @@ std::string matrix() {
   return one + zeros(12) + one + zeros(12) + big_endian(1 << 30, 4);
 }
 
+/// The texts as iTunes has them; "" of none.
+std::string user_data(const PngText& texts) {
+  std::string list;
+  for (const auto& [keyword, text] : texts) {
+    for (const auto& place : kClipTextPlaces) {
+      if (keyword != place.keyword) continue;
+      constexpr int kUtf8 = 1;
+      list += box(place.mp4, {box("data", {big_endian(kUtf8, 4), zeros(4), text})});
+    }
+  }
+  if (list.empty()) return "";
+  const std::string handler = full_box("hdlr", 0, {zeros(4), "mdirappl", zeros(9)});
+  return box("udta", {full_box("meta", 0, {handler, box("ilst", {list})})});
+}
+
 /// The boxes around the frames; a time's unit is a frame, so each lasts 1. Debian 12 has no library
 /// of a permissive licence that writes them. Source: ISO/IEC 14496-12, 14496-15.
 class Mp4File {
@@ -154,6 +170,7 @@ class Mp4File {
         height_(static_cast<std::uint64_t>(even(shape.height))),
         speed_(big_endian(static_cast<std::uint64_t>(shape.frames_per_second), 4)),
         count_(big_endian(samples.size(), 4)),
+        user_data_(user_data(shape.text)),
         samples_(samples),
         encoder_(encoder) {}
 
@@ -177,7 +194,7 @@ class Mp4File {
         full_box("mvhd", 0,
                  {zeros(8), speed_, count_, big_endian(1 << 16, 4), big_endian(1 << 8, 2),
                   zeros(10), matrix(), zeros(24), big_endian(2, 4)});
-    return box("moov", {head, track(frames_at)});
+    return box("moov", {head, track(frames_at), user_data_});
   }
   std::string track(std::size_t frames_at) const {
     constexpr int kShown = 3;  // enabled, in the presentation
@@ -230,7 +247,7 @@ class Mp4File {
   }
 
   std::uint64_t width_, height_;
-  std::string speed_, count_;
+  std::string speed_, count_, user_data_;
   const std::vector<Sample>& samples_;
   const H264Encoder& encoder_;
 };

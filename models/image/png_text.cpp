@@ -13,14 +13,12 @@
 namespace troupe::models {
 namespace {
 
-constexpr size_t kMaxInflated = size_t{16} << 20;
-
 [[noreturn]] void fail(const std::string& why) {
   throw std::runtime_error("[read_png_text] " + why);
 }
 
 [[noreturn]] void too_long() {
-  fail("texts of more than " + std::to_string(kMaxInflated >> 20U) + " MiB");
+  fail("texts of more than " + std::to_string(kMostTextBytes >> 20U) + " MiB");
 }
 
 std::uint32_t checksum(std::string_view bytes) {
@@ -100,7 +98,7 @@ void check_keyword(const std::string& keyword) {
 
 std::string text_chunk(const std::string& keyword, const std::string& text) {
   check_keyword(keyword);
-  if (text.find('\0') != std::string::npos || !is_utf8(text) || text.size() > kMaxInflated) {
+  if (text.find('\0') != std::string::npos || !is_utf8(text) || text.size() > kMostTextBytes) {
     throw std::invalid_argument("[add_png_text] the text of \"" + keyword +
                                 "\" is not UTF-8, holds a zero byte or is longer than 16 MiB");
   }
@@ -115,7 +113,7 @@ std::string text_chunk(const std::string& keyword, const std::string& text) {
 PngText read_png_text(std::string_view png) {
   if (!png.starts_with(kPngSignature)) fail("not a PNG file");
   PngText out;
-  size_t left = kMaxInflated;
+  size_t left = kMostTextBytes;
   const bool whole = each_png_chunk(png, [&](const PngChunk& chunk) {
     if (chunk.type != "tEXt" && chunk.type != "zTXt" && chunk.type != "iTXt") return;
     if (checksum(chunk.summed) != chunk.checksum)

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,8 +12,11 @@ namespace troupe::models {
 /// Keyword and text, both UTF-8.
 using PngText = std::vector<std::pair<std::string, std::string>>;
 
+/// Of all texts of a file together, inflated.
+inline constexpr std::size_t kMostTextBytes = std::size_t{16} << 20;
+
 /// The tEXt, zTXt and iTXt chunks of a PNG in the order of the file; pixels are not looked at. All
-/// of them together may have 16 MiB, inflated. Throws std::runtime_error if `png` is no
+/// of them together may have kMostTextBytes, inflated. Throws std::runtime_error if `png` is no
 /// PNG, is cut off before its end chunk, has more text, or has a text chunk that is malformed or
 /// fails its checksum.
 PngText read_png_text(std::string_view png);

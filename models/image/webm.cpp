@@ -13,6 +13,8 @@
 #include <matroska/KaxSeekHead.h>
 #include <matroska/KaxSegment.h>
 #include <matroska/KaxSemantic.h>
+#include <matroska/KaxTag.h>
+#include <matroska/KaxTags.h>
 #include <matroska/KaxTracks.h>
 #include <vpx/vp8cx.h>
 #include <vpx/vpx_encoder.h>
@@ -22,6 +24,8 @@
 #include <memory>
 #include <stdexcept>
 #include <vector>
+
+#include "models/image/clip_text.h"
 
 namespace troupe::models {
 namespace {
@@ -101,7 +105,7 @@ class WebmFile {
     put<libebml::EDocTypeReadVersion>(head, std::uint64_t{2});
     head.Render(file_, true);
     segment_.WriteHead(file_, 8);
-    room_for_index_.SetSize(100);
+    room_for_index_.SetSize(140);
     room_for_index_.Render(file_);
 
     info_ = &libebml::GetChild<KaxInfo>(segment_);
@@ -123,6 +127,7 @@ class WebmFile {
     put<KaxVideoPixelWidth>(video, static_cast<std::uint64_t>(shape.width));
     put<KaxVideoPixelHeight>(video, static_cast<std::uint64_t>(shape.height));
     tracks_->Render(file_);
+    write_text(shape.text);
     cues_.SetGlobalTimecodeScale(kMillisecond);
   }
 
@@ -154,6 +159,7 @@ class WebmFile {
     libmatroska::KaxSeekHead index;
     index.IndexThis(*info_, segment_);
     index.IndexThis(*tracks_, segment_);
+    if (tags_) index.IndexThis(*tags_, segment_);
     index.IndexThis(cues_, segment_);
     room_for_index_.ReplaceWith(index, file_);
     segment_.ForceSize(size - segment_.GetElementPosition() - segment_.HeadSize());
@@ -162,6 +168,19 @@ class WebmFile {
   }
 
  private:
+  void write_text(const PngText& texts) {
+    using namespace libmatroska;
+    for (const auto& [keyword, text] : texts) {
+      for (const auto& place : kClipTextPlaces) {
+        if (keyword != place.keyword) continue;
+        if (!tags_) tags_ = &libebml::GetChild<KaxTags>(segment_);
+        auto& tag = libebml::AddNewChild<KaxTagSimple>(libebml::GetChild<KaxTag>(*tags_));
+        libebml::GetChild<KaxTagName>(tag).SetValueUTF8(std::string(place.webm));
+        libebml::GetChild<KaxTagString>(tag).SetValueUTF8(text);
+      }
+    }
+    if (tags_) tags_->Render(file_);
+  }
   std::uint64_t time_of(std::int64_t frame) const {
     return static_cast<std::uint64_t>(frame) * 1'000 / frames_per_second_ * kMillisecond;
   }
@@ -173,6 +192,7 @@ class WebmFile {
   libmatroska::KaxInfo* info_ = nullptr;         // the segment's
   libmatroska::KaxTracks* tracks_ = nullptr;     // likewise
   libmatroska::KaxTrackEntry* track_ = nullptr;  // the tracks'
+  libmatroska::KaxTags* tags_ = nullptr;         // likewise; none without texts
   libmatroska::KaxCues cues_;
 };
 

@@ -156,7 +156,13 @@ void open_model_plugin(const std::filesystem::path& path) {
   auto& models = user_models();
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(path, error);
-  if (const auto open = models.files(); std::ranges::find(open, file) != open.end()) return;
+  for (const auto& open : models.files()) {
+    if (open == file) return;
+    if (open.filename() == file.filename())
+      plugin::refuse(path.string(), "has the name of " + open.string() +
+                                        ", which is open: the processes of a cluster compare "
+                                        "plugins by the files' names, so rename one of them");
+  }
   using Told = plugin::Description<ModelRegistry>;
   const auto* told = static_cast<const Told*>(
       plugin::open_library(path, "troupe_model_plugin", "TROUPE_MODEL_PLUGIN", TROUPE_MODEL_BUILD,

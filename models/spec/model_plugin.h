@@ -150,9 +150,9 @@ const void* open_library(const std::filesystem::path& file, const char* entry, c
 std::filesystem::path network_half_of(const std::filesystem::path& file);
 
 /// Opens a plugin's library and takes what it brings into `user_models()`; one that is open already
-/// is left alone. Throws std::runtime_error, one line that names the file and why: it or its other
-/// half is missing, it lacks a symbol or its entry point, was built for another Troupe, or brings a
-/// name that is taken.
+/// is left alone. Throws std::runtime_error, one line that names the file and why: one of its name
+/// is open from another folder, it or its other half is missing, it lacks a symbol or its entry
+/// point, was built for another Troupe, or brings a name that is taken.
 void open_model_plugin(const std::filesystem::path& file);
 
 }  // namespace troupe::spec

@@ -1,15 +1,18 @@
+#include <png.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
+#include <sstream>
 #include <thread>
 
 #include "base/big_endian.h"
 #include "base/read_file.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
+#include "models/image/clip_file.h"
 #include "models/image/frames.h"
 #include "tests/client/fake_controller.h"
 #include "tests/client/run_command.h"
@@ -55,6 +58,43 @@ std::string demo_picture() {
   return testing::read_all(TROUPE_SOURCE_DIR "/tests/fixtures/expected/demo_small.png");
 }
 
+/// A clip of noise, which takes many seconds to encode.
+std::string slow_clip() {
+  constexpr int kWidth = 640, kHeight = 360, kFrames = 240;
+  std::vector<std::string> frames;
+  std::uint32_t state = 1;
+  for (int i = 0; i < kFrames; ++i) {
+    if (i >= 8) {
+      frames.push_back(frames[static_cast<std::size_t>(i % 8)]);
+      continue;
+    }
+    std::vector<unsigned char> grey;
+    for (int at = 0; at < kWidth * kHeight; ++at)
+      grey.push_back(static_cast<unsigned char>((state = state * 1103515245 + 12345) >> 28 << 4));
+    png_image image{};
+    image.version = PNG_IMAGE_VERSION;
+    image.width = kWidth;
+    image.height = kHeight;
+    image.format = PNG_FORMAT_GRAY;
+    std::string png(PNG_IMAGE_PNG_SIZE_MAX(image), '\0');
+    png_alloc_size_t size = png.size();
+    REQUIRE(png_image_write_to_memory(&image, png.data(), &size, 0, grey.data(), 0, nullptr));
+    frames.push_back(png.substr(0, size));
+  }
+  return models::join_frames(frames, {}, models::kFramesPerSecond);
+}
+
+/// That a process has computed for.
+double cpu_seconds(pid_t process) {
+  std::istringstream stat(testing::read_all("/proc/" + std::to_string(process) + "/stat"));
+  std::string word;
+  for (int i = 1; i < 14; ++i)
+    stat >> word;
+  double ticks = 0;
+  stat >> ticks;
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
 }  // namespace
 
 TEST_CASE("submit shows progress, writes its pictures and names them") {
@@ -95,6 +135,47 @@ TEST_CASE("a video becomes what the name of its file says") {
   // The time scale of mvhd: that many frames a second.
   const std::string slow = written("d.mp4", " --fps 3");
   CHECK(models::png_number(slow, slow.find("mvhd") + 16) == 3);
+}
+
+TEST_CASE("submit --from makes a picture or clip again, of whatever kind its file is") {
+  const std::string record =
+      R"({"prompt": "a boat", "height": 64, "width": 96, "steps": 7, "seed": 5})";
+  const std::string frame = demo_picture();
+  const std::string video = models::add_png_text(models::join_frames({frame, frame}, {}, 16),
+                                                 {{"parameters", "a boat"}, {"troupe", record}});
+  FakeController controller;
+  wire::ImageRequest asked;
+  controller.on(wire::Kind::submit_job,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte> bytes) {
+                  asked = wire::decode<wire::SubmitJob>(bytes).job.request;
+                  c.accept(peer, header);
+                });
+  const Scratch scratch;
+  for (const auto format :
+       {models::ClipFormat::apng, models::ClipFormat::mp4, models::ClipFormat::webm}) {
+    const auto name = scratch / "a." + to_string(format);
+    cli::write_file(name, models::clip_file(video, format));
+    const auto result = run(controller, "submit --detach --seed 6 --from " + name);
+    INFO(name << ": " << result.err);
+    CHECK(result.exit_code == 0);
+    CHECK(asked.prompts == std::vector<std::string>{"a boat"});
+    CHECK(asked.width == 96);
+    CHECK(asked.steps == 7);
+    CHECK(asked.seed == 6);
+    CHECK(run(controller, "inspect " + name).out.find("parameters: a boat\n") != std::string::npos);
+    asked = {};
+  }
+  const auto refused = [&](const std::string& bytes, const std::string& why) {
+    cli::write_file(scratch / "b.mp4", bytes);
+    const auto result = run(controller, "submit --detach --from " + scratch / "b.mp4");
+    CHECK(result.exit_code == 1);
+    CHECK(result.err.find(why) != std::string::npos);
+  };
+  const std::string file = models::clip_file(video, models::ClipFormat::mp4);
+  refused(file.substr(0, file.size() - 9), "ends outside of what it is in");
+  refused(models::clip_file(frame, models::ClipFormat::mp4), "it is none of ours");
+  refused("RIFF", "neither a PNG nor an MP4 or WebM file");
 }
 
 TEST_CASE("what is no video, or cannot be one, is said and not written") {
@@ -277,6 +358,41 @@ TEST_CASE("a second Ctrl-C does not wait for the job's end, and says what it did
   CHECK(WEXITSTATUS(status) == 130);
   CHECK(said("troupe: interrupted: job 1 was told to stop, and nobody waited for it\n"));
   CHECK(told == 1);
+}
+
+TEST_CASE("Ctrl-C ends the encoding of a clip at once, and says where the clip is") {
+  FakeController controller;
+  make_pictures(controller, 1, slow_clip());
+  const std::string endpoint = controller.endpoint();
+  for (const std::string format : {"mp4", "webm"}) {
+    for (const int signal : {SIGINT, SIGTERM}) {
+      const Scratch scratch, errors;
+      const std::string error_path = errors / "err", output = scratch / "a." + format;
+      const pid_t child = fork();
+      if (child == 0) {
+        ::freopen(error_path.c_str(), "w", stderr);
+        execl(TROUPE_BINARY_DIR "/bin/troupe", "troupe", "submit", "--model", "/elsewhere",
+              "--prompt", "a", "--output", output.c_str(), "--connect", endpoint.c_str(), nullptr);
+        _exit(99);
+      }
+      for (int i = 0; i < 6000 && cpu_seconds(child) < 0.8; ++i)
+        std::this_thread::sleep_for(10ms);
+      const auto asked = std::chrono::steady_clock::now();
+      kill(child, signal);
+      int status = 0;
+      waitpid(child, &status, 0);
+      // Takes 0.1 s where nothing else runs.
+      CHECK(std::chrono::steady_clock::now() - asked < 3s);
+      const auto said = read_file(error_path, 1 << 16);
+      INFO(said);
+      REQUIRE(WIFEXITED(status));
+      CHECK(WEXITSTATUS(status) == 128 + signal);
+      CHECK(said.find("troupe: interrupted: " + output +
+                      ": the encoding was stopped; the cluster "
+                      "still has it: `troupe wait ") != std::string::npos);
+      CHECK(std::filesystem::is_empty(scratch.path));
+    }
+  }
 }
 
 TEST_CASE("submit --detach prints the number, wait fetches the pictures and leaves the job alone") {

@@ -196,6 +196,6 @@ TEST_CASE("inspect prints tensors, and refuses what it cannot read") {
   CHECK(tensors.out.find("latents") != std::string::npos);
   CHECK(tensors.out.find("[1, 1, 1, 2]") != std::string::npos);
   troupe::cli::write_file(scratch / "no.png", "GIF89a");
-  check_refused("inspect " + scratch / "no.png", 1, {"no.png", "not a PNG"});
+  check_refused("inspect " + scratch / "no.png", 1, {"no.png", "neither a PNG nor an MP4 or WebM file"});
   check_refused("inspect " + scratch / "none.png", 1, {"none.png"});
 }

@@ -147,8 +147,8 @@ BOUNDS = {
     "initial picture": (
         [("2^28 pixels", "models/image/limits.h", "kMaxPngPixels = std::uint64_t{1} << 28;")],
         "a picture to start from is looked at before a job is made of it"),
-    "PNG text": (
-        [("16 MiB", "models/image/png_text.cpp", "kMaxInflated = size_t{16} << 20;")],
+    "text of a PNG, MP4 or WebM": (
+        [("16 MiB", "models/image/png_text.h", "kMostTextBytes = std::size_t{16} << 20;")],
         "texts that are small as they lie in a file and large when inflated are bounded together"),
     "clips": (
         [("4,097 frames", "transport/wire/request_limits.h", "kMaxFrames = 4097;"),

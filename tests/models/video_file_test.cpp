@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/big_endian.h"
+#include "models/image/clip_text.h"
 #include "models/image/frames.h"
 #include "models/image/png_bytes.h"
 #include "tests/support/doctest.h"
@@ -360,6 +361,101 @@ TEST_CASE("what no MP4 file can be made of is refused with the reason") {
   CHECK(message_of(of_size(8704, 64)).starts_with("8704 x 64 pixels: H.264"));
   CHECK(message_of(of_size(64, 14)).starts_with("64 x 14 pixels: H.264"));
   CHECK(message_of(of_size(1 << 31, 1 << 31)) == "a frame has too many pixels");
+}
+
+TEST_CASE("a video file has the texts of its clip, and the frames that it would have without") {
+  const std::string clip = drawn_clip(8);
+  const PngText texts{{"parameters", "a c\xc3\xa4t \xf0\x9f\x90\x88\nSteps: 20"},
+                      {"troupe", "{\"prompt\": \"" + std::string(100'000, 'a') + "\"}"}};
+  const std::string told = add_png_text(clip, texts);
+  CHECK(read_file_text(told) == texts);
+  const std::string mp4 = clip_file(told, ClipFormat::mp4),
+                    webm = clip_file(told, ClipFormat::webm);
+  CHECK(read_file_text(mp4) == texts);
+  CHECK(read_file_text(webm) == texts);
+  CHECK(Mp4Reader(mp4).samples == Mp4Reader(clip_file(clip, ClipFormat::mp4)).samples);
+  const std::string without = clip_file(clip, ClipFormat::webm);
+  const auto blocks = WebmReader(webm).blocks, others = WebmReader(without).blocks;
+  REQUIRE(blocks.size() == others.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    CHECK(blocks[i].coded == others[i].coded);
+    CHECK(blocks[i].milliseconds == others[i].milliseconds);
+  }
+  CHECK(read_file_text(without).empty());
+  // What has no place in a video file is left out.
+  const std::string more = clip_file(add_png_text(clip, {{"other", "x"}}), ClipFormat::mp4);
+  CHECK(read_file_text(more).empty());
+  CHECK(more == clip_file(clip, ClipFormat::mp4));
+}
+
+TEST_CASE("texts of video files that others wrote, or that are damaged") {
+  using namespace std::string_literals;
+  const auto box = [](const std::string& type, const std::string& data) {
+    return big_endian(data.size() + 8, 4) + type + data;
+  };
+  const auto mp4 = [&](const std::string& list, const std::string& meta_begin = big_endian(0, 4)) {
+    return box("ftyp", "isom") +
+           box("moov", box("udta", box("meta", meta_begin + box("hdlr", "") + box("ilst", list)) +
+                                       big_endian(0, 4)));
+  };
+  const auto comment = [&](const std::string& text, int type = 1) {
+    return box(
+        "\xa9"
+        "cmt",
+        box("data", big_endian(type, 4) + big_endian(0, 4) + text));
+  };
+  CHECK(read_file_text(mp4(comment("on holiday"))) == PngText{{"comment", "on holiday"}});
+  CHECK(read_file_text(mp4(comment("{}"), "")) == PngText{{"troupe", "{}"}});
+  CHECK(read_file_text(mp4(comment("{}", 13))).empty());  // a picture
+  CHECK(read_file_text(mp4("")).empty());
+  // Of eight bytes, and to the end of the file.
+  CHECK(read_file_text(big_endian(1, 4) + "ftyp" + big_endian(20, 8) + "isom" + big_endian(0, 4) +
+                       "mdat")
+            .empty());
+  const auto element = [](const std::string& id, const std::string& data) {
+    return id + "\x10"s + big_endian(data.size(), 3) + data;
+  };
+  const auto tags = [&](const std::string& name, const std::string& text) {
+    return element("\x12\x54\xc3\x67",
+                   element("\x73\x73", element("\x67\xc8", element("\x45\xa3", name) +
+                                                               element("\x44\x87", text))));
+  };
+  const std::string head = "\x1a\x45\xdf\xa3\x80"s, segment = "\x18\x53\x80\x67"s;
+  const std::string told = tags("COMMENT\0\0"s, "{}\0"s);
+  CHECK(read_file_text(head + element(segment, told)) == PngText{{"troupe", "{}"}});
+  CHECK(read_file_text(head + element(segment, tags("TITLE", "{}"))).empty());
+  // As it is sent while it is made: no lengths; behind the first frames nothing is found.
+  const std::string open = head + segment + "\x01\xff\xff\xff\xff\xff\xff\xff",
+                    cluster = "\x1f\x43\xb6\x75\xff";
+  CHECK(read_file_text(open + told + cluster + "\xe7\x81\1") == PngText{{"troupe", "{}"}});
+  CHECK(read_file_text(open + cluster + told).empty());
+
+  const auto refused = [](const std::string& file, const std::string& why) {
+    CHECK_THROWS_WITH_AS(read_file_text(file), doctest::Contains(why.c_str()), std::runtime_error);
+  };
+  refused("GIF89a", "neither a PNG nor an MP4 or WebM file");
+  refused("", "neither a PNG nor an MP4 or WebM file");
+  refused(mp4(comment("{\xff}")), "the text \"troupe\" is not UTF-8");
+  refused(mp4(box("desc", box("data", "\0\0\0\1"s))), "a text of an MP4 file is cut off");
+  refused(mp4("\0\0\0\7desc"s), "ends outside of what it is in");
+  refused(mp4("\0\0\0\x20"
+              "desc"s),
+          "ends outside of what it is in");
+  refused(mp4("\0\0"s), "cut off within a box");
+  refused(box("ftyp", "") + "\0\0\0\1moov\0\0"s, "cut off within a box");
+  refused(box("ftyp", "") + "\0\0\0\1moov\xff\xff\xff\xff\xff\xff\xff\xff"s, "ends outside");
+  refused(head + element(segment, told).substr(0, 40), "ends outside of what it is in");
+  refused(head + "\x18\x53", "a WebM file is cut off");
+  refused(head + "\x08\x80", "an element without a length");
+  refused(head + element(segment, tags("COMMENT", "{\xff}")), "is not UTF-8");
+  std::string many;
+  for (int i = 0; i < 3; ++i)
+    many += comment(std::string(6 << 20, 'a'));
+  refused(mp4(many), "texts of more than 16 MiB");
+  many.clear();
+  for (int i = 0; i < 140'000; ++i)
+    many += comment("");
+  refused(mp4(many), "texts of more than 16 MiB");
 }
 
 TEST_CASE("an animation whose frames would take far more memory than its file is refused") {

@@ -99,9 +99,17 @@ TEST_CASE("a plugin that does not fit is refused with the file and why") {
   CHECK(has(why_not(taken), "brings the sampler \"ddim\", which Troupe has itself"));
   spec::open_model_plugin(kPlainDit);
   CHECK(why_not(kPlainDit) == "");  // it is open
+  const auto twice = scratch / "libtwice.so";
+  fs::copy_file(kPlainDit, twice);
+  fs::copy_file(kLibraries + "libplain_dit_network.so", scratch / "libtwice_network.so");
+  CHECK(has(why_not(twice), "brings the transformer class \"PlainDiT\", which " + kPlainDit +
+                                " has brought already"));
+  // Of the open one's name, though it brings something else.
+  fs::remove(halved);
+  fs::copy_file(kLibraries + "libtroupe_test_other_names.so", halved);
   fs::copy_file(kLibraries + "libplain_dit_network.so", scratch / "libplain_dit_network.so");
-  CHECK(has(why_not(halved), "brings the transformer class \"PlainDiT\", which " + kPlainDit +
-                                 " has brought already"));
+  CHECK(has(why_not(halved),
+            halved + ": has the name of " + fs::canonical(kPlainDit).string() + ", which is open"));
 }
 
 TEST_CASE("a model of a plugin makes at all degrees what it makes on one actor") {

@@ -281,6 +281,11 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(as_format("webm").headers["content-type"], "video/webm")
         self.assertTrue(as_format("webm").content.startswith(b"\x1a\x45\xdf\xa3"))
         self.assertEqual(as_format("mov").status_code, 400)
+        for file in (content.content, as_format("webm").content):
+            again = self.http.post("/api/v1/parameters", content=file).json()
+            self.assertEqual((again["prompt"], again["width"], again["steps"]), ("a", 64, SMALL["steps"]))
+        refused = self.http.post("/api/v1/parameters", content=content.content[:100])
+        self.assertEqual((refused.status_code, refused.json()["error"]["code"]), (400, "bad_request"))
         for format in ("webm", "mp4"):
             refused = self.http.post("/v1/images/generations", json={"prompt": "a", "output_format": format})
             self.assertEqual((refused.status_code, refused.json()["error"]["param"]), (400, "output_format"))

@@ -21,12 +21,14 @@ struct Encoder {
     ++*count;
     while (held->load() && !stop.stop_requested())
       std::this_thread::yield();
+    if (stop.stop_requested()) ++*stopped;
     if (stop.stop_requested()) throw std::runtime_error("stopped");
     if (png == "bad") throw std::runtime_error("it is no clip");
     return std::string(png) + (format == models::ClipFormat::mp4 ? "" : to_string(format)) +
            std::to_string(quality);
   }
   std::shared_ptr<std::atomic<int>> count = std::make_shared<std::atomic<int>>(0);
+  std::shared_ptr<std::atomic<int>> stopped = std::make_shared<std::atomic<int>>(0);
   std::shared_ptr<std::atomic<bool>> held = std::make_shared<std::atomic<bool>>(false);
 };
 
@@ -44,7 +46,7 @@ struct Fixture {
   std::shared_ptr<std::string> make(const ClipFiles::Key& key,
                                     std::shared_ptr<const JobResult> result) {
     auto answer = std::make_shared<std::string>();
-    files.make(key, std::move(result), [answer](const Result<ClipFiles::File>& file) {
+    last = files.make(key, std::move(result), [answer](const Result<ClipFiles::File>& file) {
       *answer = file ? *file.value() : file.error().code;
     });
     return answer;
@@ -61,6 +63,7 @@ struct Fixture {
   boost::asio::io_context io;
   Encoder encoder;
   ClipFiles files;
+  std::uint64_t last = 0;  // who has asked
 };
 
 }  // namespace
@@ -106,6 +109,63 @@ TEST_CASE("what waits to be encoded is bounded, and what is kept in bytes") {
   one.wait_for(*big);
   CHECK(*big == "longer than all90");  // is sent, though it is not kept
   CHECK_FALSE(one.files.find({"4-aa", 0, kMp4, 90}));
+}
+
+TEST_CASE("what nobody waits for any more is not encoded to its end, or not at all") {
+  Fixture one({.threads = 1, .waiting = 2});
+  *one.encoder.held = true;
+  const auto result = clips({"a", "b", "c"});
+  const auto until = [](const std::atomic<int>& count, int wanted) {
+    const auto end = std::chrono::steady_clock::now() + testing::kPatience;
+    while (count < wanted && std::chrono::steady_clock::now() < end)
+      std::this_thread::yield();
+    return count == wanted;
+  };
+  const ClipFiles::Key running{"1-aa", 0, kMp4, 90}, waiting{"1-aa", 1, kMp4, 90};
+  const auto first = one.make(running, result);
+  const auto first_asked = one.last;
+  REQUIRE(until(*one.encoder.count, 1));
+  const auto second = one.make(running, result);
+  const auto second_asked = one.last;
+  const auto third = one.make(waiting, result);
+  const auto third_asked = one.last;
+  const auto fourth = one.make({"1-aa", 2, kMp4, 90}, result);
+  CHECK(*one.make({"2-aa", 0, kMp4, 90}, result) == "overloaded");
+  one.files.leave(third_asked);
+  one.files.leave(third_asked);  // is gone already
+  one.files.leave(first_asked);  // the second is still there
+  const auto fifth = one.make({"2-aa", 0, kMp4, 90}, result);
+  CHECK(fifth->empty());  // has the third's place
+  CHECK(*one.encoder.stopped == 0);
+  one.files.leave(second_asked);
+  CHECK(until(*one.encoder.stopped, 1));
+  *one.encoder.held = false;
+  one.wait_for(*fifth);
+  CHECK(*fourth == "c90");
+  CHECK(*fifth == "a90");
+  CHECK(*one.encoder.count == 3);
+  CHECK(first->empty());
+  CHECK(second->empty());
+  CHECK(third->empty());
+  CHECK_FALSE(one.files.find(running));
+  CHECK_FALSE(one.files.find(waiting));
+  const auto again = one.make(running, result);
+  one.wait_for(*again);
+  CHECK(*again == "a90");
+}
+
+TEST_CASE("who asks for what was just stopped gets an encoding of its own") {
+  Fixture one;
+  *one.encoder.held = true;
+  const ClipFiles::Key key{"1-aa", 0, kMp4, 90};
+  one.make(key, clips({"a"}));
+  while (*one.encoder.count == 0)
+    std::this_thread::yield();
+  one.files.leave(one.last);
+  const auto again = one.make(key, clips({"a"}));
+  *one.encoder.held = false;
+  one.wait_for(*again);
+  CHECK(*again == "a90");
 }
 
 TEST_CASE("the end does not wait for a clip to be encoded") {

@@ -41,23 +41,23 @@ nlohmann::json recorded(const nlohmann::json& record, const std::set<std::string
 
 }  // namespace
 
-nlohmann::json recorded_request(const std::vector<std::pair<std::string, std::string>>& png_text,
+nlohmann::json recorded_request(const std::vector<std::pair<std::string, std::string>>& texts,
                                 const std::set<std::string>& brought) {
   constexpr int kDeepest = 64;
   nlohmann::json record;
   try {
-    for (const auto& [name, text] : png_text) {
+    for (const auto& [name, text] : texts) {
       if (name != "troupe") continue;
       record = nlohmann::json::parse(text, [](int depth, auto, const auto&) {
-        if (depth > kDeepest) throw std::runtime_error("what the PNG says is nested too deep");
+        if (depth > kDeepest) throw std::runtime_error("what the file says is nested too deep");
         return true;
       });
     }
     if (!record.is_object())
-      throw std::runtime_error("the PNG does not say how it was made: it is none of ours");
+      throw std::runtime_error("the file does not say how it was made: it is none of ours");
     return recorded(record, brought);
   } catch (const nlohmann::json::exception&) {
-    throw std::runtime_error("what the PNG says of its making is malformed");
+    throw std::runtime_error("what the file says of its making is malformed");
   }
 }
 

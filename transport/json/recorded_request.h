@@ -21,11 +21,11 @@ struct MissingInput : std::runtime_error {
   std::string field;  // init_image | mask_image | init_latents | prompt_embeds
 };
 
-/// The request that made a picture, of the texts of its PNG, the one among them that request_json
-/// wrote: by the names of the fields, `prompt` and `model`, without what says nothing. `brought`:
-/// inputs that the caller has. Throws MissingInput for the first that is not, std::runtime_error
-/// for a picture of others and for a malformed record.
-nlohmann::json recorded_request(const std::vector<std::pair<std::string, std::string>>& png_text,
+/// The request that made a picture or clip, of the texts of its file, the one among them that
+/// request_json wrote: by the names of the fields, `prompt` and `model`, without what says nothing.
+/// `brought`: inputs that the caller has. Throws MissingInput for the first that is not,
+/// std::runtime_error for a picture of others and for a malformed record.
+nlohmann::json recorded_request(const std::vector<std::pair<std::string, std::string>>& texts,
                                 const std::set<std::string>& brought);
 
 template <class T>

@@ -13,6 +13,7 @@
 #include "client/cli/json.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
+#include "models/image/clip_text.h"
 #include "models/image/limits.h"
 #include "models/image/png_text.h"
 #include "models/spec/model_spec.h"
@@ -30,9 +31,11 @@ class InspectVerb : public Verb {
  public:
   explicit InspectVerb(CLI::App& parent)
       : Verb(parent, "inspect",
-             "Print the parameters in a picture, the tensors in a safetensors file, or what a "
+             "Print the parameters in a picture or clip, the tensors in a safetensors file, or "
+             "what a "
              "model is") {
-    app_->add_option("FILE", file_, "A .png or .safetensors file, or a model's folder");
+    app_->add_option("FILE", file_,
+                     "A .png, .mp4, .webm or .safetensors file, or a model's folder");
     set_footer("",
                {"troupe inspect out.png", "troupe inspect latents.safetensors --json",
                 "troupe inspect MODELDIR"},
@@ -50,11 +53,11 @@ class InspectVerb : public Verb {
  private:
   int inspect_picture() {
     models::PngText texts;
-    models::PngSize size;
+    std::optional<models::PngSize> size;  // of a picture
     const std::string bytes = read_file(file_, models::kMaxPngBytes);
     try {
-      texts = models::read_png_text(bytes);
-      size = models::read_png_size(bytes);
+      texts = models::read_file_text(bytes);
+      if (!models::is_video_file(bytes)) size = models::read_png_size(bytes);
     } catch (const std::exception& error) {
       throw std::runtime_error(file_ + ": " + error.what());
     }
@@ -62,11 +65,13 @@ class InspectVerb : public Verb {
       nlohmann::json by_keyword = nlohmann::json::object();
       for (const auto& [keyword, text] : texts)
         by_keyword[keyword] = text;
-      print_json(
-          {{"file", file_}, {"width", size.width}, {"height", size.height}, {"text", by_keyword}});
+      nlohmann::json document = {{"file", file_}, {"text", by_keyword}};
+      if (size) document.update({{"width", size->width}, {"height", size->height}});
+      print_json(document);
       return kOk;
     }
-    std::cout << file_ << ": PNG, " << size.width << " x " << size.height << "\n";
+    std::cout << file_ << ": "
+              << (size ? fmt::format("PNG, {} x {}", size->width, size->height) : "video") << "\n";
     if (texts.empty()) std::cout << "no parameters\n";
     for (const auto& [keyword, text] : texts)
       std::cout << printable(keyword + ": " + text) << "\n";

@@ -11,8 +11,8 @@
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
+#include "models/image/clip_text.h"
 #include "models/image/limits.h"
-#include "models/image/png_text.h"
 #include "transport/json/recorded_request.h"
 #include "transport/wire/request_fields.h"
 
@@ -30,10 +30,11 @@ class SubmitVerb : public Verb {
     add_queue_options(*app_, request_);
     add_result_options(*app_, results_);
     add_preview_options(*app_, results_);
-    app_->add_option("--from", from_,
-                     "Take what is not given here from this PNG: the request that made it")
+    app_->add_option(
+            "--from", from_,
+            "Take what is not given here from this PNG, MP4 or WebM: the request that made it")
         ->check(not_empty())
-        ->type_name("FILE.png");
+        ->type_name("FILE");
     app_->add_flag("--detach", detach_, "Print the job's ID and go; fetch with `troupe wait ID`");
     set_footer("Without --model the cluster's own model is taken. Ctrl-C cancels the job.",
                {"troupe submit --prompt \"a green star\" --cfg 2 --pp 2 --output star.png",
@@ -96,10 +97,10 @@ class SubmitVerb : public Verb {
     const bool own_prompts = !request.prompts.empty() || brought.contains("prompt_embeds");
     if (own_prompts) brought.insert("prompt_embeds");
     const ImageRequest made = naming("--from", [&] {
-      const auto png = read_file(from_, models::kMaxPngBytes);
+      const auto file = read_file(from_, models::kMaxPngBytes);
       try {
         ImageRequest read;
-        wire::read_recorded(wire::recorded_request(models::read_png_text(png), brought), read);
+        wire::read_recorded(wire::recorded_request(models::read_file_text(file), brought), read);
         return read;
       } catch (const wire::MissingInput& missing) {
         throw std::runtime_error(

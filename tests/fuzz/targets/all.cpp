@@ -16,6 +16,7 @@ const std::vector<Target>& targets() {
       {"caption", run_caption, seeds_caption, 2048},
       {"prompt", run_prompt, seeds_prompt, 2048},
       {"png", run_png, seeds_png, 8192},
+      {"clip", run_clip, seeds_clip, 8192},
       {"latents", run_latents, seeds_latents, 8192},
       {"keys", run_keys, seeds_keys, 4096},
       {"endpoint", run_endpoint, seeds_endpoint, 512},

@@ -27,6 +27,8 @@ void run_prompt(std::string_view bytes);
 std::vector<std::string> seeds_prompt();
 void run_png(std::string_view bytes);
 std::vector<std::string> seeds_png();
+void run_clip(std::string_view bytes);
+std::vector<std::string> seeds_clip();
 void run_latents(std::string_view bytes);
 std::vector<std::string> seeds_latents();
 void run_keys(std::string_view bytes);

@@ -1,6 +1,8 @@
 // What the command reads from files: pictures' text, latents, keys; and endpoints as typed.
 #include "client/cli/latents_file.h"
 #include "client/cli/prompt_embeds_file.h"
+#include "models/image/clip_file.h"
+#include "models/image/clip_text.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
 #include "tests/fuzz/targets/all.h"
@@ -50,6 +52,32 @@ std::vector<std::string> seeds_png() {
   const std::string still = begin + std::string("\0\0\0\1IDATx", 9) + "\1\2\3\4" + end;
   return {picture, plain, models::join_frames({still, still, still}, {{"k", "text"}}, 16),
           models::add_png_text(plain, {{"k", "text"}, {"u", "\xc3\xa4"}})};
+}
+
+void run_clip(std::string_view bytes) {
+  refusable([&] {
+    const auto texts = models::read_file_text(bytes);
+    std::size_t size = 0;
+    for (const auto& [keyword, text] : texts)
+      size += text.size();
+    require(size <= models::kMostTextBytes, "texts within their bound");
+    if (!models::is_video_file(bytes)) return;
+    require(size <= bytes.size(), "nothing is made up");
+    for (const auto& [keyword, text] : texts)
+      require(keyword == "parameters" || keyword == "troupe" || keyword == "comment",
+              "a keyword of ours");
+  });
+}
+
+std::vector<std::string> seeds_clip() {
+  const std::string picture = testing::read_all(fixtures() / "expected" / "demo_small.png");
+  const std::string told = models::add_png_text(
+      picture, {{"parameters", "a cat \xc3\xa4"}, {"troupe", R"({"prompt": "a cat"})"}});
+  const auto as = [](const std::string& png, models::ClipFormat format) {
+    return models::clip_file(png, format, 1);
+  };
+  return {as(told, models::ClipFormat::mp4), as(told, models::ClipFormat::webm),
+          as(picture, models::ClipFormat::mp4), as(picture, models::ClipFormat::webm)};
 }
 
 void run_latents(std::string_view bytes) {
