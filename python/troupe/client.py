@@ -9,7 +9,7 @@ import socket
 import time
 import urllib.parse
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import images
 from .errors import (APIConnectionError, APITimeoutError, InternalServerError, JobCancelledError, JobFailedError,
@@ -258,9 +258,14 @@ class Client:
         """`status` is ok, starting or degraded. Raises InternalServerError where nothing can be painted."""
         return self.get("/health")
 
-    def parameters(self, png: bytes) -> Any:
-        """The request that made a picture of Troupe's; `submit` makes it again."""
-        return json.loads(self._answer("POST", "/api/v1/parameters", png, "image/png"))
+    def parameters(self, png: bytes, bring: Sequence[str] = ()) -> Any:
+        """The request that made a picture of Troupe's; `submit` makes it again.
+
+        `bring`: fields that the picture was made with, but does not hold, and that are set before it is submitted:
+        init_image, mask_image, init_latents, prompt_embeds.
+        """
+        query = "?bring=" + ",".join(bring) if bring else ""
+        return json.loads(self._answer("POST", "/api/v1/parameters" + query, png, "image/png"))
 
     def get(self, path: str) -> Any:
         return json.loads(self._answer("GET", path))

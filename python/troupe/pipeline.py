@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 
 from . import images
 from .client import Client, Job, check_output_type
+from .embeds import take_embeds, to_safetensors
 from .errors import APIStatusError
 from .progress import Bar
 
@@ -141,6 +142,9 @@ class TroupePipeline:
             one for each picture. `seed` says it as a number, or a list. Without either the seed is a random one.
         latents: noise of unit variance instead of the seed's, [n, channels, h, w]: a numpy array or a tensor.
         image: a picture to begin with, with `strength`: PIL, an array [height, width, 3], or a PNG file's bytes.
+        prompt_embeds, negative_prompt_embeds, pooled_prompt_embeds, negative_pooled_prompt_embeds, prompt_attention_mask,
+            negative_prompt_attention_mask: instead of prompts what the text encoders would make of them, numpy arrays or
+            tensors, as diffusers' pipeline of the model takes and `encode_prompt` returns them.
         mask_image: with image: it is painted anew where this is white, and kept elsewhere. What image takes, or an array
             [height, width].
         options: further fields of a request (docs/http.md), such as method="pipefusion", num_pipeline_patch=4, pp=2,
@@ -282,9 +286,13 @@ _NAMES = {"num_inference_steps": "steps", "num_images_per_prompt": "images_per_p
 def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[str, Any]:
     """The body of POST /api/v1/jobs for a call's arguments, those that are None left out."""
     given = {_NAMES.get(name, name): value for name, value in arguments.items() if value is not None}
-    if prompt is None and "prompt_embeds" not in given:
+    embeds = take_embeds(given)
+    if prompt is None and not embeds:
         raise ValueError("prompt: there is none")
     prompts = [prompt] if isinstance(prompt, str) else list(prompt or ())
+    if embeds:
+        prompts = _embedded_prompts(prompts, embeds)
+        given["prompt_embeds"] = images.base64_text(to_safetensors(embeds))
     negative = given.get("negative_prompt")
     if negative is not None and not isinstance(negative, str):
         given["negative_prompts"] = list(given.pop("negative_prompt"))
@@ -302,14 +310,23 @@ def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[st
     for name in ("timesteps", "sigmas"):
         if hasattr(given.get(name), "tolist"):
             given[name] = given[name].tolist()
-    if "prompt_embeds" in given:
-        raise ValueError("prompt_embeds: not over HTTP yet; `troupe submit --prompt-embeds FILE` takes them")
     if "latents" in given:
         given["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))
     for name, field in (("image", "init_image"), ("mask_image", "mask_image")):
         if name in given:
             given[field] = images.base64_text(images.to_png(given.pop(name), name))
     return {"prompts": prompts, **given}
+
+
+def _embedded_prompts(prompts: List[str], embeds: Dict[str, Any]) -> List[str]:
+    """An empty text for each prompt that `embeds` stand for."""
+    first = next(iter(embeds))
+    if prompts:
+        raise ValueError(f"prompt and {first}: embeds stand for the prompts, so there is no text beside them")
+    if "prompt_embeds" not in embeds:
+        raise ValueError(f"{first}: needs prompt_embeds")
+    shape: Any = getattr(embeds["prompt_embeds"], "shape", ())
+    return [""] * int(shape[0] if len(shape) else 0)
 
 
 def seed_of(generator: Any) -> int:

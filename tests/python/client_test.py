@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import io
+import json
 import os
 import sys
 import threading
@@ -78,6 +79,38 @@ class Arguments(WithServer):
         floats = images.to_pil(images.to_png(np.full((1, 2, 4, 3), 0.5)))
         self.assertEqual((floats.size, floats.getpixel((3, 1))), ((4, 2), (128, 128, 128)))
         self.assertEqual(images.to_png(png(1)), png(1))
+
+    def test_prompt_embeds_travel_as_a_file(self):
+        class Tensor:  # as far as torch's is asked
+            shape = (2, 3)
+            detach = float = cpu = flatten = lambda self: self
+
+            def tolist(self):
+                return [1, 1, 0, 1, 0, 0]
+
+        embeds = np.arange(12, dtype=np.float64).reshape(2, 3, 2).transpose(0, 2, 1)
+        call = dict(prompt_embeds=embeds, prompt_attention_mask=Tensor(), negative_pooled_prompt_embeds=np.ones((2, 1), np.int64),
+                    num_images_per_prompt=2, seed=1)
+        output = self.pipe(**call)
+        request = self.request()
+        self.assertEqual((request["prompts"], len(output.images)), (["", ""], 4))
+        file = base64.b64decode(request["prompt_embeds"])
+        length = int.from_bytes(file[:8], "little")
+        seen = {name: (entry["dtype"], np.frombuffer(file[8 + length:], "<f4")[slice(*(at // 4 for at in entry["data_offsets"]))]
+                       .reshape(entry["shape"]).tolist()) for name, entry in json.loads(file[8:8 + length]).items()}
+        self.assertEqual(seen, {"prompt_embeds": ("F32", embeds.tolist()), "prompt_attention_mask": ("F32", [[1, 1, 0], [1, 0, 0]]),
+                                "negative_pooled_prompt_embeds": ("F32", [[1], [1]])})
+        self.assertEqual(length % 8, 0)
+
+        async def twin():
+            return await (await troupe.AsyncTroupePipeline.connect(self.server.url))(**call)
+
+        asyncio.run(twin())
+        self.assertEqual(self.request(), request)
+        for wrong, message in ((dict(call, prompt="a"), "prompt and prompt_embeds"), (dict(prompt="a", negative_prompt_embeds=embeds), "prompt and"),
+                               (dict(pooled_prompt_embeds=embeds), "needs prompt_embeds"), (dict(prompt_embeds=[1.0]), "neither a numpy")):
+            with self.assertRaisesRegex((ValueError, TypeError), message):
+                self.pipe(**wrong)
 
     def test_a_generator_is_its_seed(self):
         class State(list):
