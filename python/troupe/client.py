@@ -172,7 +172,8 @@ class Job:
         """Waits for the end and returns the pictures, of videos frame by frame.
 
         `output_type`: "pil" (a list of images), "np" (float32 [n, height, width, 3] from 0 to 1), "png" (a list of
-        files' bytes, one of each video) or "latent" (float32 [n, channels, h, w], of a job that was submitted for it).
+        files' bytes, one of each video) or "latent" (float32 [n, channels, h, w], of a job that was submitted with
+        `output_type="latent"`, which has no pictures, or with `want_latents=True`, which has both).
         """
         check_output_type(output_type)
         if output_type == "latent":
@@ -185,7 +186,7 @@ class Job:
         return images.to_numpy(pngs) if output_type == "np" else images.frames(pngs)
 
     def latents(self) -> Any:
-        """Final latents before the VAE, of a job that was submitted with `want_latents`: numpy, float32."""
+        """Final latents before the VAE, as `result("latent")` has them, of a job that has ended."""
         return images.latents_from_npy(self._client.get_bytes(f"{self._path}/latents"))
 
     def report(self) -> Any:

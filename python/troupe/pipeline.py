@@ -119,7 +119,9 @@ class TroupePipeline:
         if wanted:
             arguments.setdefault("preview_every", 1)
         if output_type == "latent":
-            arguments["want_latents"] = True
+            arguments["output_type"] = "latent"
+            if arguments.get("image") is None:
+                arguments.setdefault("vae", None)  # of the pipeline's defaults: nothing is decoded together
         self._interrupted = False
         job, request = self._submit(prompt, arguments)
         self._follow(job, callback_on_step_end, wanted, timeout)

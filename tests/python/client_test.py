@@ -192,7 +192,12 @@ class Outputs(WithServer):
         self.assertEqual(self.pipe("a cat", output_type="png", return_dict=False), ([png(100)],))
         latents = self.pipe("a cat", output_type="latent").images
         self.assertEqual((latents.tolist(), latents.dtype), ([[[[0.5, -2.0]]]], np.float32))
-        self.assertTrue(self.request()["want_latents"])
+        self.assertEqual((self.request()["output_type"], self.request().get("want_latents")), ("latent", None))
+        self.pipe.defaults["vae"] = 2
+        self.pipe("a cat", output_type="latent")
+        self.assertNotIn("vae", self.request())
+        self.pipe("a cat", image=png(1), output_type="latent")
+        self.assertEqual(self.request()["vae"], 2)
 
     def test_videos_have_frames(self):
         output = self.pipe("a cat", num_frames=3, num_images_per_prompt=2)

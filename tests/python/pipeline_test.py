@@ -126,6 +126,13 @@ class AsDiffusers(WithCluster):
         self.assertGreater(difference(0.2), 0)
         self.assertGreater(difference(0.9), difference(0.2))
 
+    def test_latents_are_not_decoded(self):
+        report = self.pipe(PROMPT, num_inference_steps=2, output_type="latent").job.report()
+        self.assertEqual(report["request"]["output_type"], "latent")
+        self.assertEqual([actor["vae"] for actor in report["plan"]["memory"]], [0])
+        report = self.pipe(PROMPT, num_inference_steps=2).job.report()
+        self.assertGreater(report["plan"]["memory"][0]["vae"], 0)
+
 
 class PromptEmbeds(WithCluster):
     def test_the_picture_is_the_commands(self):
