@@ -171,7 +171,8 @@ class Job:
     def result(self, output_type: str = "pil", timeout: Optional[float] = None) -> Any:
         """Waits for the end and returns the pictures, of videos frame by frame.
 
-        `output_type`: "pil" (a list of images), "np" (float32 [n, height, width, 3] from 0 to 1), "png" (a list of
+        `output_type`: "pil" (a list of images), "np" (float32 [n, height, width, 3] from 0 to 1), "pt"
+        (a tensor of torch's, [n, 3, height, width]), "png" (a list of
         files' bytes, one of each video) or "latent" (float32 [n, channels, h, w], of a job that was submitted with
         `output_type="latent"`, which has no pictures, or with `want_latents=True`, which has both).
         """
@@ -183,7 +184,8 @@ class Job:
         pngs = self.pictures(timeout)
         if output_type == "png":
             return pngs
-        return images.to_numpy(pngs) if output_type == "np" else images.frames(pngs)
+        make = {"pil": images.frames, "np": images.to_numpy, "pt": images.to_torch}
+        return make[output_type](pngs)
 
     def latents(self) -> Any:
         """Final latents before the VAE, as `result("latent")` has them, of a job that has ended."""
@@ -208,8 +210,10 @@ class Job:
 
 
 def check_output_type(output_type: str) -> None:
-    if output_type not in ("pil", "np", "png", "latent"):
-        raise ValueError(f'output_type "{output_type}" is none of "pil", "np", "png", "latent"')
+    if output_type not in ("pil", "np", "pt", "png", "latent"):
+        raise ValueError(f'output_type "{output_type}" is none of "pil", "np", "pt", "png", "latent"')
+    if output_type == "pt":
+        images.torch()  # fails before anything is computed for it
 
 
 class Client:

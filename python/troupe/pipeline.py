@@ -89,8 +89,18 @@ class TroupePipeline:
 
     @classmethod
     def from_pretrained(cls, model: str, url: Optional[str] = None, torch_dtype: Any = None, api_key: Optional[str] = None,
+                        variant: Optional[str] = None, use_safetensors: Optional[bool] = None,
                         **defaults: Any) -> "TroupePipeline":
-        """As diffusers' of that name, with a folder that the cluster's hosts see: `connect` with its arguments."""
+        """As diffusers' of that name, with a folder that the cluster's hosts see: `connect` with its arguments.
+
+        `torch_dtype` becomes the `dtype` of every request. `variant` chooses nothing: of each component the cluster reads
+        the plain files, where there are none those of the variants fp16 and bf16; others are refused, and so are weights
+        that are no safetensors.
+        """
+        if variant not in (None, "fp16", "bf16"):
+            raise ValueError(f'variant: "{variant}" is not read; where a folder has no plain files, "fp16" and "bf16" are')
+        if use_safetensors is False:
+            raise ValueError("use_safetensors: pickled weights are not read")
         if torch_dtype is not None:
             defaults["dtype"] = str(torch_dtype).replace("torch.", "")
         return cls.connect(url, model, api_key, **defaults)
@@ -101,7 +111,7 @@ class TroupePipeline:
                  **arguments: Any) -> Any:
         """Makes pictures, or a video; the arguments are those of `submit` and:
 
-        output_type: "pil", "np", "png" (files' bytes) or "latent" (numpy, float32), see `Job.result`.
+        output_type: "pil", "np", "pt" (a tensor of torch's), "png" (files' bytes) or "latent" (numpy, float32), see `Job.result`.
         return_dict: False returns the tuple (images,) instead of a TroupePipelineOutput.
         callback_on_step_end: called as callback(pipe, step, timestep, kwargs) after each step, in order. `timestep` is
             None, since the schedule is the cluster's. Latents stay there, too: kwargs is empty, or has "preview", the
@@ -271,6 +281,14 @@ class TroupePipeline:
     def disable_vae_tiling(self) -> None:
         self.defaults.pop("vae_tiling", None)
 
+    def enable_sequential_cpu_offload(self, *args: Any, **kwargs: Any) -> None:
+        """The jobs that follow have `offload="blocks"`: an actor keeps two of its blocks and reads each when its turn comes."""
+        self.defaults["offload"] = "blocks"
+
+    def enable_model_cpu_offload(self, *args: Any, **kwargs: Any) -> None:
+        """Does nothing: text encoders pass through an actor's memory block by block anyway, and none is kept there while the
+        picture is computed. `enable_sequential_cpu_offload()` is what needs less memory."""
+
     def set_progress_bar_config(self, **config: Any) -> None:
         """`disable=True` shows none; `desc` is a text before it. tqdm's other settings have no effect."""
         self._bar = {"disable": bool(config.get("disable", False)), "description": config.get("desc") or ""}
@@ -288,6 +306,12 @@ _NAMES = {"num_inference_steps": "steps", "num_images_per_prompt": "images_per_p
 def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[str, Any]:
     """The body of POST /api/v1/jobs for a call's arguments, those that are None left out."""
     given = {_NAMES.get(name, name): value for name, value in arguments.items() if value is not None}
+    for name in ("callback", "callback_steps"):
+        if name in given:
+            raise ValueError(f"{name}: callback_on_step_end=… takes its place, as in diffusers; it is called as "
+                             "callback(pipe, step, timestep, kwargs) after each step")
+    if not isinstance(given.get("dtype", ""), str):
+        given["dtype"] = str(given["dtype"]).replace("torch.", "")  # of a torch.dtype
     embeds = take_embeds(given)
     if prompt is None and not embeds:
         raise ValueError("prompt: there is none")

@@ -58,6 +58,12 @@ class Arguments(WithServer):
         pipe.submit("a cat", seed=1)
         self.assertEqual(self.request(), {"prompts": ["a cat"], "seed": 1, "model": "/models/pixart", "dtype": "bfloat16",
                                           "parallel": "auto"})
+        class Float16:
+            def __str__(self):
+                return "torch.float16"
+
+        pipe.submit("a cat", seed=1, dtype=Float16())
+        self.assertEqual(self.request()["dtype"], "float16")
         pipe.defaults["num_inference_steps"] = 7
         pipe.submit("a cat", seed=1)
         self.assertEqual(self.request()["steps"], 7)
@@ -66,6 +72,19 @@ class Arguments(WithServer):
         pipe.submit("a cat", seed=1, parallel=None, dtype="float32")
         self.assertEqual(self.request()["dtype"], "float32")
         self.assertTrue(self.request()["vae_tiling"])
+
+    def test_what_diffusers_users_type(self):
+        pipe = TroupePipeline.from_pretrained("/m", self.server.url, torch_dtype="torch.float16", variant="fp16",
+                                              use_safetensors=True)
+        pipe.enable_model_cpu_offload()
+        pipe.submit("a cat", seed=1)
+        self.assertEqual(self.request(), {"prompts": ["a cat"], "seed": 1, "model": "/m", "dtype": "float16"})
+        pipe.enable_sequential_cpu_offload(gpu_id=0)
+        pipe.submit("a cat")
+        self.assertEqual(self.request()["offload"], "blocks")
+        for wrong in (dict(variant="ema"), dict(use_safetensors=False)):
+            with self.assertRaisesRegex(ValueError, f"{next(iter(wrong))}: .* read"):
+                TroupePipeline.from_pretrained("/m", self.server.url, **wrong)
 
     def test_latents_and_images_travel_as_files(self):
         latents = np.arange(6, dtype=np.float64).reshape(1, 1, 2, 3)
@@ -147,6 +166,8 @@ class Arguments(WithServer):
     def test_what_cannot_be_said_is_refused_here(self):
         for arguments, message in ((dict(prompt=None), "prompt"),
                                    (dict(prompt="a", output_type="tensor"), "output_type"),
+                                   (dict(prompt="a", callback=print), "callback: callback_on_step_end"),
+                                   (dict(prompt="a", callback_steps=2), "callback_steps: callback_on_step_end"),
                                    (dict(prompt="a", image=np.zeros(4)), "image: an array of shape"),
                                    (dict(prompt="a", image=np.zeros((4, 2)), mask_image=np.zeros((4, 2, 1))), "mask_image: an array"),
                                    (dict(prompt="a", callback_on_step_end_tensor_inputs=["latents"]), "latents")):
@@ -198,6 +219,28 @@ class Outputs(WithServer):
         self.assertNotIn("vae", self.request())
         self.pipe("a cat", image=png(1), output_type="latent")
         self.assertEqual(self.request()["vae"], 2)
+
+    def test_tensors(self):
+        class Tensor:
+            def __init__(self, array):
+                self.array, self.shape = array, array.shape
+
+            def reshape(self, *shape):
+                return Tensor(self.array.reshape(*shape))
+
+            def __len__(self):
+                return len(self.array)
+
+        with mock.patch.dict(sys.modules, {"torch": types.SimpleNamespace(from_numpy=Tensor)}):
+            array = self.pipe("a cat", output_type="pt").images.array
+            video = self.pipe("a cat", num_frames=3, output_type="pt")
+        self.assertEqual((array.shape, array.dtype, array.flags.c_contiguous), ((1, 3, 2, 4), np.float32, True))
+        self.assertAlmostEqual(float(array[0, 0, 1, 3]), 100 / 255)
+        self.assertEqual(video.frames.shape, (1, 3, 3, 2, 4))
+        jobs = len(self.server.jobs)
+        with mock.patch.dict(sys.modules, {"torch": None}), self.assertRaisesRegex(ImportError, '"pt" needs torch: pip install'):
+            self.pipe("a cat", output_type="pt")
+        self.assertEqual(len(self.server.jobs), jobs, "it is said before anything is computed")
 
     def test_videos_have_frames(self):
         output = self.pipe("a cat", num_frames=3, num_images_per_prompt=2)
