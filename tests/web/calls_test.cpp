@@ -97,7 +97,11 @@ TEST_CASE("what is wrong with a job is said of its field") {
       {R"({"prompt": "a", "steps": 2.5})", "steps"},
       {R"({"prompt": "a", "steps": 1e30})", "steps"},
       {R"({"prompt": "a", "seed": -1})", "seed"},
-      {R"({"prompt": "a", "seed": 18446744073709551615})", "seed"},
+      {R"({"prompt": "a", "seed": 18446744073709551616})", "seed"},
+      {R"({"prompt": "a", "seed": 1.5})", "seed"},
+      {R"({"prompt": "a", "seed": 1e19})", "seed"},
+      {R"({"prompt": "a", "seed": "1"})", "seed"},
+      {R"({"prompt": "a", "picture_seeds": [18446744073709551616]})", "picture_seeds"},
       {R"({"prompt": "a", "guidance_scale": -1})", "guidance_scale"},
       {R"({"prompt": "a", "vae_tiling": 1})", "vae_tiling"},
       {R"({"prompt": "a", "dtype": "int4"})", "dtype"},
@@ -119,6 +123,27 @@ TEST_CASE("what is wrong with a job is said of its field") {
     CAPTURE(body);
     CHECK(wrong_field([&] { parse_job(body); }) == field);
   }
+}
+
+TEST_CASE("a seed has 64 bits, also in the body that a picture's parameters are") {
+  const auto seed = [](const json& value) {
+    return parse_job(json{{"prompt", "a"}, {"seed", value}}.dump()).submission.request.seed;
+  };
+  CHECK(seed(0) == 0);
+  CHECK(seed(std::uint64_t{1} << 63) == std::uint64_t{1} << 63);
+  CHECK(seed(UINT64_MAX) == UINT64_MAX);
+  Fields form(json{{"seed", "18446744073709551615"}}, {}, true);
+  CHECK(form.natural("seed") == UINT64_MAX);
+  for (const char* wrong : {"18446744073709551616", "-1", "1.5", "1e3", " 1"}) {
+    CAPTURE(wrong);
+    Fields fields(json{{"seed", wrong}}, {}, true);
+    CHECK(wrong_field([&] { fields.natural("seed"); }) == "seed");
+  }
+  const auto plain = to_png(picture_file(testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png"),
+                                         {PictureFormat::webp, 100}));
+  const auto png =
+      models::add_png_text(plain, {{"troupe", json{{"prompt", "a"}, {"seed", UINT64_MAX}}.dump()}});
+  CHECK(parse_job(parameters_of(png).dump()).submission.request.seed == UINT64_MAX);
 }
 
 TEST_CASE("OpenAI's images, with other servers' extra fields") {
