@@ -415,6 +415,15 @@ json options_json() {
   if (const auto& field = wire::kRequestFields.name; !is_set_otherwise(field)) \
     fields.push_back(field_json<decltype(wire::ImageRequest::name)>(field, initial.name));
 #include "transport/wire/request_fields.def"
+  fields.push_back({{"name", "stages"},
+                    {"type", "list"},
+                    {"items", "integer"},
+                    {"default", json::array()},
+                    {"option", "--stages"},
+                    {"group", "parallelism"},
+                    {"help",
+                     "Blocks of each pipeline stage, as many numbers as pp says; default: "
+                     "split by cost"}});
   json degrees = json::array();
   wire::for_each_degree([&](const wire::DegreeField& field, auto) {
     degrees.push_back({{"name", field.name},

@@ -67,6 +67,7 @@ TEST_CASE("every field of the table is taken under its own name") {
   CHECK(request.negative_prompts == std::vector<std::string>{"b", "c"});
   CHECK(call.submission.parallelism.world() == 64);
   CHECK(call.submission.parallelism.vae == 2);
+  CHECK(call.submission.parallelism.stages == std::vector<int>{2, 3});
   CHECK(call.submission.detached);
   CHECK(options.at("fields").size() > 20);
 }
@@ -102,6 +103,9 @@ TEST_CASE("what is wrong with a job is said of its field") {
       {R"({"prompt": "a", "seed": 1e19})", "seed"},
       {R"({"prompt": "a", "seed": "1"})", "seed"},
       {R"({"prompt": "a", "picture_seeds": [18446744073709551616]})", "picture_seeds"},
+      {R"({"prompt": "a", "stages": [2, 0]})", "stages"},
+      {R"({"prompt": "a", "stages": 2})", "stages"},
+      {R"({"prompt": "a", "parallel": "auto", "stages": [2]})", "stages"},
       {R"({"prompt": "a", "guidance_scale": -1})", "guidance_scale"},
       {R"({"prompt": "a", "vae_tiling": 1})", "vae_tiling"},
       {R"({"prompt": "a", "dtype": "int4"})", "dtype"},
