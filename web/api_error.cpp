@@ -67,6 +67,7 @@ std::string field_of_refusal(std::string_view text) {
                                                                 {"init_image", "init_image"},
                                                                 {"init latents", "init_latents"},
                                                                 {"init_latents", "init_latents"},
+                                                                {"prompt embeds", "prompt_embeds"},
                                                                 {"model", "model"},
                                                                 {"share", "share"},
                                                                 {"priority", "priority"},
@@ -74,14 +75,21 @@ std::string field_of_refusal(std::string_view text) {
                                                                 {"stage", "stages"}};
   for (const auto& [words, name] : kOthers)
     look(words, name);
+  // Of the prompt embeds it may be any tensor.
+  const auto word = text.substr(0, text.find(' '));
+  for (const char* part : {"prompt_embeds", "prompt_attention_mask"})
+    if (word.find(part) != word.npos) field = "prompt_embeds";
   return field;
 }
 
-ApiError to_api_error(const Error& error) {
-  std::string_view text = error.what;
-  // The room that it comes from is for logs.
+std::string_view without_room(std::string_view text) {
   if (const auto end = text.find("] "); text.starts_with('[') && end < 32)
     text.remove_prefix(end + 2);
+  return text;
+}
+
+ApiError to_api_error(const Error& error) {
+  const std::string_view text = without_room(error.what);
   const int status = status_of(error.code);
   return {status, error.code, std::string(text), status == 400 ? field_of_refusal(text) : ""};
 }

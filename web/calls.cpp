@@ -7,7 +7,9 @@
 #include "base/utf8.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
+#include "models/spec/prompt_embeds_file.h"
 #include "transport/json/recorded_request.h"
+#include "transport/wire/request_limits.h"
 #include "web/api_error.h"
 #include "web/base64.h"
 #include "web/latents_npy.h"
@@ -17,17 +19,41 @@
 namespace troupe::web {
 namespace {
 
-constexpr int kMostPictures = 10;  // of one of OpenAI's requests
+constexpr int kMostPictures = 10;                          // of one of OpenAI's requests
+constexpr std::size_t kMostEmbeds = std::size_t{1} << 25;  // values
+
+/// Sets the prompts: texts, or embeds in their place, with which a text may be there, but says
+/// nothing.
+void read_prompts(Fields& fields, ImageRequest& request) {
+  const auto prompts = fields.texts("prompts");
+  const auto prompt = fields.texts("prompt");
+  const auto embeds = fields.text("prompt_embeds");
+  if (prompts && prompt) throw bad_field("prompts", "does not go with prompt");
+  if (prompts || prompt) request.prompts = prompts ? *prompts : *prompt;
+  if (!embeds) {
+    if (request.prompts.empty()) throw bad_field("prompt", "is missing");
+    return;
+  }
+  if (std::ranges::any_of(request.prompts, [](const auto& text) { return !text.empty(); }))
+    throw bad_field("prompt_embeds", std::string("does not go with ") +
+                                         (prompts ? "prompts" : "prompt") + ": either says it all");
+  const std::string bytes = bytes_of_field("prompt_embeds", *embeds);
+  try {
+    auto file = spec::parse_prompt_embeds(bytes, "the file", kMostEmbeds, wire::kMaxPictures);
+    for (auto& [name, tensor] : file.tensors)
+      request.prompt_embeds[name] = {.shape = std::move(tensor.shape),
+                                     .data = std::move(tensor.data)};
+    request.prompts.assign(file.prompts, "");
+  } catch (const std::runtime_error& error) {
+    throw bad_field("prompt_embeds", std::string(without_room(error.what())));
+  }
+}
 
 /// What every kind of request has: the prompts, the table's fields, degrees, and how the job stands
 /// among others.
 void read_common(Fields& fields, Submission& submission) {
   ImageRequest& request = submission.request;
-  const auto prompts = fields.texts("prompts");
-  const auto prompt = fields.texts("prompt");
-  if (prompts && prompt) throw bad_field("prompts", "does not go with prompt");
-  if (!prompts && !prompt) throw bad_field("prompt", "is missing");
-  request.prompts = prompts ? *prompts : *prompt;
+  read_prompts(fields, request);
   fields.read_request(request);
   fields.read_degrees(submission.parallelism);
   submission.model = fields.text("model").value_or("");
@@ -218,7 +244,10 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   const auto n = fields.whole("images_per_prompt", 1, kMostPictures);
   read_common(fields, call.submission);
   need_pictures(request);
-  if (request.prompts.size() > 1) throw bad_field("prompt", "is a list: one text is taken here");
+  if (request.prompts.size() > 1)
+    throw request.prompt_embeds.empty()
+        ? bad_field("prompt", "is a list: one text is taken here")
+        : bad_field("prompt_embeds", "is of several prompts: one is taken here");
   request.images_per_prompt = static_cast<int>(n.value_or(1));
   read_size(fields, request);
   read_kind(fields, call.kind);

@@ -190,6 +190,19 @@ std::optional<std::int64_t> Fields::whole(const std::string& name, std::int64_t 
   return number;
 }
 
+std::optional<std::uint64_t> Fields::natural(const std::string& name) {
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return std::nullopt;
+  std::optional<std::uint64_t> number;
+  if (value->is_number_unsigned()) number = value->get<std::uint64_t>();
+  if (form_ && value->is_string()) number = parse_number<std::uint64_t>(value->get<std::string>());
+  if (!number)
+    throw bad_field(
+        asked, fmt::format("is {}, not a whole number from 0 to {}", shown(*value), UINT64_MAX));
+  return number;
+}
+
 std::optional<double> Fields::number(const std::string& name, const wire::Bounds& bounds) {
   std::string asked;
   const json* value = take(name, asked);
@@ -335,7 +348,7 @@ void Fields::read_field(const wire::RequestField& field, Member& member) {
   if constexpr (std::is_same_v<Type, bool>) {
     set(flag(name));
   } else if constexpr (std::is_same_v<Type, std::uint64_t>) {
-    set(whole(name, 0, INT64_MAX));
+    set(natural(name));
   } else if constexpr (std::is_integral_v<Type>) {
     set(whole(name, static_cast<std::int64_t>(std::max(field.typed.least, -2147483648.0)),
               static_cast<std::int64_t>(std::min(field.typed.most, 2147483647.0))));
@@ -402,6 +415,15 @@ json options_json() {
   if (const auto& field = wire::kRequestFields.name; !is_set_otherwise(field)) \
     fields.push_back(field_json<decltype(wire::ImageRequest::name)>(field, initial.name));
 #include "transport/wire/request_fields.def"
+  fields.push_back({{"name", "stages"},
+                    {"type", "list"},
+                    {"items", "integer"},
+                    {"default", json::array()},
+                    {"option", "--stages"},
+                    {"group", "parallelism"},
+                    {"help",
+                     "Blocks of each pipeline stage, as many numbers as pp says; default: "
+                     "split by cost"}});
   json degrees = json::array();
   wire::for_each_degree([&](const wire::DegreeField& field, auto) {
     degrees.push_back({{"name", field.name},

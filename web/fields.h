@@ -31,6 +31,9 @@ class Fields {
 
   std::optional<std::string> text(const std::string& name);
   std::optional<std::int64_t> whole(const std::string& name, std::int64_t least, std::int64_t most);
+  /// A whole number of up to 64 bits. One with a point is refused: as such it may have been
+  /// rounded.
+  std::optional<std::uint64_t> natural(const std::string& name);
   std::optional<double> number(const std::string& name, const wire::Bounds& bounds);
   std::optional<bool> flag(const std::string& name);
   std::optional<std::string> choice(const std::string& name, const std::vector<std::string>& words);

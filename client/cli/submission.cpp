@@ -9,18 +9,20 @@
 #include "client/cli/latents_file.h"
 #include "client/cli/lora_option.h"
 #include "client/cli/model_option.h"
-#include "client/cli/prompt_embeds_file.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/init_image.h"
 #include "models/image/limits.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
+#include "models/spec/prompt_embeds_file.h"
 #include "transport/wire/request_limits.h"
 
 namespace troupe::cli {
 
 namespace {
+
+constexpr std::size_t kLargestEmbeds = std::size_t{1} << 30;
 
 /// The options' checks have let names of values through only.
 template <Choice E>
@@ -177,19 +179,15 @@ void take_prompts(RequestOptions& options, const std::string& verb) {
     throw UsageError(
         "--negative-prompt does not go with --prompt-embeds: negative_prompt_embeds stand in the "
         "file");
-  request.prompt_embeds =
-      naming("--prompt-embeds", [&] { return read_prompt_embeds(options.prompt_embeds_path); });
-  const auto prompts = request.prompt_embeds.find("prompt_embeds");
-  if (prompts == request.prompt_embeds.end() || prompts->second.shape.empty())
-    throw CommandError(Error{"bad_request", "--prompt-embeds " + options.prompt_embeds_path +
-                                                ": has no tensor \"prompt_embeds\""});
-  const auto rows = prompts->second.shape.front();
-  if (rows < 1 || rows > wire::kMaxPictures)
-    throw CommandError(Error{
-        "bad_request",
-        fmt::format("--prompt-embeds {}: is of {}, 1 to {} are taken", options.prompt_embeds_path,
-                    counted(rows, "prompt"), wire::kMaxPictures)});
-  request.prompts.resize(static_cast<std::size_t>(rows));
+  auto embeds = naming("--prompt-embeds", [&] {
+    return spec::parse_prompt_embeds(read_file(options.prompt_embeds_path, kLargestEmbeds),
+                                     options.prompt_embeds_path, kLargestEmbeds,
+                                     wire::kMaxPictures);
+  });
+  for (auto& [name, tensor] : embeds.tensors)
+    request.prompt_embeds[name] = {.shape = std::move(tensor.shape),
+                                   .data = std::move(tensor.data)};
+  request.prompts.resize(embeds.prompts);
 }
 
 void settle(RequestOptions& options) {

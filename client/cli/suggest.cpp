@@ -26,6 +26,11 @@ std::string name_here(std::string option) {
       {"--ring-degree", "--ring"},
       {"--tensor-parallel-degree", "--tp"},
       {"--use-parallel-vae", "--vae-parallel"},
+      {"--vae-parallel-size", "--vae-parallel"},
+      {"--use-cuda-graph", "--cuda-graphs on"},
+      {"--use-teacache", "--step-cache teacache"},
+      {"--use-fbcache", "--step-cache first-block"},
+      {"--enable-sequential-cpu-offload", "--offload blocks"},
       {"--enable-tiling", "--vae-tiling"},
       {"--warmup-steps", "--warmup"},
       {"--attn-layer-num-for-pp", "--stages"},
@@ -56,6 +61,18 @@ std::string name_here(std::string option) {
   std::replace(option.begin(), option.end(), '_', '-');
   const auto found = kNames.find(option);
   return found == kNames.end() ? "" : found->second;
+}
+
+std::string why_not_here(std::string option) {
+  static const std::map<std::string, std::string> kWhy = {
+      {"--split-scheme", "patches are always runs of token rows; leave it out"},
+      {"--use-torch-compile", "no model is compiled here; leave it out"},
+      {"--enable-model-cpu-offload",
+       "text encoders pass through memory block by block anyway; leave it out, or, for less memory "
+       "still, see --offload blocks"}};
+  std::replace(option.begin(), option.end(), '_', '-');
+  const auto found = kWhy.find(option);
+  return found == kWhy.end() ? "" : found->second;
 }
 
 std::string command_here(const std::string& word) {

@@ -10,6 +10,13 @@
 #include "models/spec/json_text.h"
 
 namespace troupe::spec {
+
+struct WeightHeader {
+  std::string json;
+  std::uint64_t data_begin = 0;
+  std::uint64_t file_size = 0;
+};
+
 namespace {
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
@@ -17,6 +24,7 @@ constexpr std::uint64_t kMaxIndexBytes = 100'000'000;
 constexpr std::size_t kMaxDimensions = 16;
 constexpr std::size_t kMaxTensors = 65'536;
 constexpr std::size_t kMaxShownName = 200;
+constexpr std::uint64_t kPrefixBytes = 8;
 
 [[noreturn]] void fail(const std::filesystem::path& file, const std::string& why) {
   throw std::runtime_error("[load_safetensors] " + file.string() + ": " + why);
@@ -30,47 +38,47 @@ constexpr std::size_t kMaxShownName = 200;
        "tensor " + name.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + " " + why);
 }
 
-struct Header {
-  std::string json;
-  std::uint64_t data_begin = 0;
-  std::uint64_t file_size = 0;
-};
-
 [[noreturn]] void too_many_tensors(const std::filesystem::path& file) {
   fail(file,
        fmt::format("has more than {} tensors, the most that a component may have", kMaxTensors));
 }
 
+/// How long the header is, by the file's first bytes, which are fewer than 8 only where the file
+/// is.
+std::uint64_t header_size(const std::filesystem::path& file, std::string_view begin,
+                          std::uint64_t file_size) {
+  if (file_size < kPrefixBytes)
+    fail(file, fmt::format("has {} bytes, a header needs at least 8", file_size));
+  std::uint64_t size = 0;
+  for (std::size_t i = kPrefixBytes; i-- > 0;)
+    size = size << 8U | static_cast<unsigned char>(begin[i]);
+  if (size > kMaxHeaderBytes) {
+    fail(file, fmt::format("is not a safetensors file: its first 8 bytes would announce a header "
+                           "of {} bytes, at most {} are allowed",
+                           size, kMaxHeaderBytes));
+  }
+  if (size > file_size - kPrefixBytes)
+    fail(file, fmt::format("header ends at {}, file has {} bytes", size + kPrefixBytes, file_size));
+  return size;
+}
+
 /// `budget`: how long the header may be; less what it has is left.
-Header read_header(const std::filesystem::path& file, std::uint64_t& budget) {
+WeightHeader read_header(const std::filesystem::path& file, std::uint64_t& budget) {
   std::error_code error;
   const auto type = std::filesystem::status(file, error).type();
   using Type = std::filesystem::file_type;
   if (type == Type::none) fail(file, "cannot be read: " + error.message());
   if (type == Type::directory) fail(file, "is a folder");
   if (type != Type::regular) fail(file, "no such file");
-  Header header;
+  WeightHeader header;
   header.file_size = std::filesystem::file_size(file, error);
   if (error) fail(file, error.message());
-  std::array<unsigned char, 8> prefix{};
-  if (header.file_size < prefix.size()) {
-    fail(file, fmt::format("has {} bytes, a header needs at least 8", header.file_size));
-  }
   std::ifstream stream(file, std::ios::binary);
-  stream.read(reinterpret_cast<char*>(prefix.data()), prefix.size());
+  std::array<char, kPrefixBytes> prefix{};
+  stream.read(prefix.data(),
+              static_cast<std::streamsize>(std::min(header.file_size, kPrefixBytes)));
   if (!stream) fail(file, "cannot be read");
-  std::uint64_t size = 0;
-  for (std::size_t i = prefix.size(); i-- > 0;)
-    size = size << 8U | prefix[i];
-  if (size > kMaxHeaderBytes) {
-    fail(file, fmt::format("is not a safetensors file: its first 8 bytes would announce a header "
-                           "of {} bytes, at most {} are allowed",
-                           size, kMaxHeaderBytes));
-  }
-  if (size > header.file_size - prefix.size()) {
-    fail(file, fmt::format("header ends at {}, file has {} bytes", size + prefix.size(),
-                           header.file_size));
-  }
+  const auto size = header_size(file, {prefix.data(), prefix.size()}, header.file_size);
   if (size > budget) {
     fail(file, fmt::format("has a header of {} bytes: with those of the shards before it that is "
                            "more than {}, the most that a component may have",
@@ -80,7 +88,7 @@ Header read_header(const std::filesystem::path& file, std::uint64_t& budget) {
   header.json.resize(size);
   stream.read(header.json.data(), static_cast<std::streamsize>(size));
   if (!stream) fail(file, "cannot be read");
-  header.data_begin = size + prefix.size();
+  header.data_begin = size + kPrefixBytes;
   return header;
 }
 
@@ -93,7 +101,7 @@ std::uint64_t unsigned_value(const nlohmann::json& value, const std::filesystem:
 }
 
 TensorEntry read_entry(const std::filesystem::path& file, const std::string& name,
-                       const nlohmann::json& value, const Header& header) {
+                       const nlohmann::json& value, const WeightHeader& header) {
   if (!value.is_object() || value.size() != 3 || !value.contains("dtype") ||
       !value.contains("shape") || !value.contains("data_offsets")) {
     fail(file, name, "must have exactly dtype, shape and data_offsets");
@@ -146,7 +154,7 @@ TensorEntry read_entry(const std::filesystem::path& file, const std::string& nam
 }
 
 void check_coverage(const std::filesystem::path& file, std::vector<TensorEntry> entries,
-                    const Header& header) {
+                    const WeightHeader& header) {
   std::ranges::sort(entries, {}, [](const TensorEntry& e) { return std::pair(e.begin, e.end); });
   std::uint64_t at = header.data_begin;
   const std::string* previous = nullptr;
@@ -177,8 +185,7 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
-void WeightIndex::add_file(const std::filesystem::path& file, std::uint64_t& header_budget) {
-  const Header header = read_header(file, header_budget);
+void WeightIndex::add_file(const std::filesystem::path& file, const WeightHeader& header) {
   const auto json = parse_json(header.json, file);
   if (!json.is_object()) fail(file, "header is not a JSON object");
   if (json.size() > kMaxTensors + json.count("__metadata__") - tensors_.size())
@@ -213,7 +220,21 @@ WeightIndex WeightIndex::read_file(const std::filesystem::path& file) {
   WeightIndex index;
   index.label_ = file;
   std::uint64_t header_budget = kMaxHeaderBytes;
-  index.add_file(file, header_budget);
+  index.add_file(file, read_header(file, header_budget));
+  index.sort_and_check();
+  return index;
+}
+
+WeightIndex WeightIndex::of_bytes(std::string_view bytes, const std::filesystem::path& name,
+                                  std::uint64_t most_header) {
+  const auto size = header_size(name, bytes, bytes.size());
+  if (size > most_header)
+    fail(name, fmt::format("has a header of {} bytes, at most {} are taken", size, most_header));
+  WeightIndex index;
+  index.label_ = name;
+  index.add_file(name, {.json = std::string(bytes.substr(kPrefixBytes, size)),
+                        .data_begin = kPrefixBytes + size,
+                        .file_size = bytes.size()});
   index.sort_and_check();
   return index;
 }
@@ -239,7 +260,8 @@ WeightIndex WeightIndex::read_sharded(const std::filesystem::path& index_file) {
   }
   std::uint64_t header_budget = kMaxHeaderBytes;
   for (const std::string& shard : shards)
-    index.add_file(index_file.parent_path() / shard, header_budget);
+    index.add_file(index_file.parent_path() / shard,
+                   read_header(index_file.parent_path() / shard, header_budget));
   index.sort_and_check();
   for (const auto& [tensor, shard] : map.items()) {
     const auto* entry = index.find(tensor);

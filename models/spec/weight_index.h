@@ -28,6 +28,8 @@ struct TensorEntry {
 /// "[4, 320, 3, 3]"
 std::string shape_text(std::span<const std::int64_t> shape);
 
+struct WeightHeader;
+
 /// The table of contents of a component's safetensors file or shards, read from headers alone.
 /// Source: the safetensors format (8 bytes little-endian header size, JSON header, data).
 /// Reading throws std::runtime_error naming file, tensor and numbers for: a truncated or oversized
@@ -39,6 +41,10 @@ class WeightIndex {
  public:
   /// One `*.safetensors` file.
   static WeightIndex read_file(const std::filesystem::path& file);
+  /// The bytes of such a file, which entries and errors call `name`, with a header of at most
+  /// `most_header` bytes.
+  static WeightIndex of_bytes(std::string_view bytes, const std::filesystem::path& name,
+                              std::uint64_t most_header);
   /// A `*.safetensors.index.json` and the shards that it names, which lie beside it.
   static WeightIndex read_sharded(const std::filesystem::path& index_file);
   /// The first of `stems` for which `stem.safetensors` or its shard index exists in `folder`, then
@@ -65,7 +71,7 @@ class WeightIndex {
   bool operator==(const WeightIndex&) const = default;
 
  private:
-  void add_file(const std::filesystem::path& file, std::uint64_t& header_budget);
+  void add_file(const std::filesystem::path& file, const WeightHeader& header);
   void sort_and_check();
 
   std::filesystem::path label_;

@@ -9,7 +9,7 @@ import socket
 import time
 import urllib.parse
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import images
 from .errors import (APIConnectionError, APITimeoutError, InternalServerError, JobCancelledError, JobFailedError,
@@ -171,8 +171,10 @@ class Job:
     def result(self, output_type: str = "pil", timeout: Optional[float] = None) -> Any:
         """Waits for the end and returns the pictures, of videos frame by frame.
 
-        `output_type`: "pil" (a list of images), "np" (float32 [n, height, width, 3] from 0 to 1), "png" (a list of
-        files' bytes, one of each video) or "latent" (float32 [n, channels, h, w], of a job that was submitted for it).
+        `output_type`: "pil" (a list of images), "np" (float32 [n, height, width, 3] from 0 to 1), "pt"
+        (a tensor of torch's, [n, 3, height, width]), "png" (a list of
+        files' bytes, one of each video) or "latent" (float32 [n, channels, h, w], of a job that was submitted with
+        `output_type="latent"`, which has no pictures, or with `want_latents=True`, which has both).
         """
         check_output_type(output_type)
         if output_type == "latent":
@@ -182,10 +184,11 @@ class Job:
         pngs = self.pictures(timeout)
         if output_type == "png":
             return pngs
-        return images.to_numpy(pngs) if output_type == "np" else images.frames(pngs)
+        make = {"pil": images.frames, "np": images.to_numpy, "pt": images.to_torch}
+        return make[output_type](pngs)
 
     def latents(self) -> Any:
-        """Final latents before the VAE, of a job that was submitted with `want_latents`: numpy, float32."""
+        """Final latents before the VAE, as `result("latent")` has them, of a job that has ended."""
         return images.latents_from_npy(self._client.get_bytes(f"{self._path}/latents"))
 
     def report(self) -> Any:
@@ -207,8 +210,10 @@ class Job:
 
 
 def check_output_type(output_type: str) -> None:
-    if output_type not in ("pil", "np", "png", "latent"):
-        raise ValueError(f'output_type "{output_type}" is none of "pil", "np", "png", "latent"')
+    if output_type not in ("pil", "np", "pt", "png", "latent"):
+        raise ValueError(f'output_type "{output_type}" is none of "pil", "np", "pt", "png", "latent"')
+    if output_type == "pt":
+        images.torch()  # fails before anything is computed for it
 
 
 class Client:
@@ -258,9 +263,14 @@ class Client:
         """`status` is ok, starting or degraded. Raises InternalServerError where nothing can be painted."""
         return self.get("/health")
 
-    def parameters(self, png: bytes) -> Any:
-        """The request that made a picture of Troupe's; `submit` makes it again."""
-        return json.loads(self._answer("POST", "/api/v1/parameters", png, "image/png"))
+    def parameters(self, png: bytes, bring: Sequence[str] = ()) -> Any:
+        """The request that made a picture of Troupe's; `submit` makes it again.
+
+        `bring`: fields that the picture was made with, but does not hold, and that are set before it is submitted:
+        init_image, mask_image, init_latents, prompt_embeds.
+        """
+        query = "?bring=" + ",".join(bring) if bring else ""
+        return json.loads(self._answer("POST", "/api/v1/parameters" + query, png, "image/png"))
 
     def get(self, path: str) -> Any:
         return json.loads(self._answer("GET", path))

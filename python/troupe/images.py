@@ -1,4 +1,4 @@
-"""From and to PNG bytes, PIL images and numpy arrays. PIL and numpy are imported where they are needed."""
+"""From and to PNG bytes, PIL images, arrays of numpy and tensors of torch. These are imported where they are needed."""
 from __future__ import annotations
 
 import base64
@@ -32,11 +32,20 @@ def frames(pngs: Sequence[bytes], what: str = 'output_type="pil"') -> List[Any]:
     return found
 
 
-def to_numpy(pngs: Sequence[bytes]) -> Any:
+def to_numpy(pngs: Sequence[bytes], what: str = 'output_type="np"') -> Any:
     """float32 [frames, height, width, 3] from 0 to 1, as diffusers' output_type="np"."""
-    what = 'output_type="np"'
     numpy = _needs("numpy", "numpy", what)
     return numpy.stack([numpy.asarray(image, dtype=numpy.float32) / 255 for image in frames(pngs, what)])
+
+
+def torch() -> Any:
+    """The module, which output_type="pt" needs."""
+    return _needs("torch", "torch", 'output_type="pt"')
+
+
+def to_torch(pngs: Sequence[bytes]) -> Any:
+    """float32 [frames, 3, height, width] from 0 to 1, on the CPU, as diffusers' output_type="pt"."""
+    return torch().from_numpy(to_numpy(pngs, 'output_type="pt"').transpose(0, 3, 1, 2).copy())
 
 
 def to_png(image: Any, what: str = "image") -> bytes:

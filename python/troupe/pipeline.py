@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 
 from . import images
 from .client import Client, Job, check_output_type
+from .embeds import take_embeds, to_safetensors
 from .errors import APIStatusError
 from .progress import Bar
 
@@ -88,8 +89,18 @@ class TroupePipeline:
 
     @classmethod
     def from_pretrained(cls, model: str, url: Optional[str] = None, torch_dtype: Any = None, api_key: Optional[str] = None,
+                        variant: Optional[str] = None, use_safetensors: Optional[bool] = None,
                         **defaults: Any) -> "TroupePipeline":
-        """As diffusers' of that name, with a folder that the cluster's hosts see: `connect` with its arguments."""
+        """As diffusers' of that name, with a folder that the cluster's hosts see: `connect` with its arguments.
+
+        `torch_dtype` becomes the `dtype` of every request. `variant` chooses nothing: of each component the cluster reads
+        the plain files, where there are none those of the variants fp16 and bf16; others are refused, and so are weights
+        that are no safetensors.
+        """
+        if variant not in (None, "fp16", "bf16"):
+            raise ValueError(f'variant: "{variant}" is not read; where a folder has no plain files, "fp16" and "bf16" are')
+        if use_safetensors is False:
+            raise ValueError("use_safetensors: pickled weights are not read")
         if torch_dtype is not None:
             defaults["dtype"] = str(torch_dtype).replace("torch.", "")
         return cls.connect(url, model, api_key, **defaults)
@@ -100,7 +111,7 @@ class TroupePipeline:
                  **arguments: Any) -> Any:
         """Makes pictures, or a video; the arguments are those of `submit` and:
 
-        output_type: "pil", "np", "png" (files' bytes) or "latent" (numpy, float32), see `Job.result`.
+        output_type: "pil", "np", "pt" (a tensor of torch's), "png" (files' bytes) or "latent" (numpy, float32), see `Job.result`.
         return_dict: False returns the tuple (images,) instead of a TroupePipelineOutput.
         callback_on_step_end: called as callback(pipe, step, timestep, kwargs) after each step, in order. `timestep` is
             None, since the schedule is the cluster's. Latents stay there, too: kwargs is empty, or has "preview", the
@@ -118,7 +129,9 @@ class TroupePipeline:
         if wanted:
             arguments.setdefault("preview_every", 1)
         if output_type == "latent":
-            arguments["want_latents"] = True
+            arguments["output_type"] = "latent"
+            if arguments.get("image") is None:
+                arguments.setdefault("vae", None)  # of the pipeline's defaults: nothing is decoded together
         self._interrupted = False
         job, request = self._submit(prompt, arguments)
         self._follow(job, callback_on_step_end, wanted, timeout)
@@ -141,6 +154,9 @@ class TroupePipeline:
             one for each picture. `seed` says it as a number, or a list. Without either the seed is a random one.
         latents: noise of unit variance instead of the seed's, [n, channels, h, w]: a numpy array or a tensor.
         image: a picture to begin with, with `strength`: PIL, an array [height, width, 3], or a PNG file's bytes.
+        prompt_embeds, negative_prompt_embeds, pooled_prompt_embeds, negative_pooled_prompt_embeds, prompt_attention_mask,
+            negative_prompt_attention_mask: instead of prompts what the text encoders would make of them, numpy arrays or
+            tensors, as diffusers' pipeline of the model takes and `encode_prompt` returns them.
         mask_image: with image: it is painted anew where this is white, and kept elsewhere. What image takes, or an array
             [height, width].
         options: further fields of a request (docs/http.md), such as method="pipefusion", num_pipeline_patch=4, pp=2,
@@ -265,6 +281,14 @@ class TroupePipeline:
     def disable_vae_tiling(self) -> None:
         self.defaults.pop("vae_tiling", None)
 
+    def enable_sequential_cpu_offload(self, *args: Any, **kwargs: Any) -> None:
+        """The jobs that follow have `offload="blocks"`: an actor keeps two of its blocks and reads each when its turn comes."""
+        self.defaults["offload"] = "blocks"
+
+    def enable_model_cpu_offload(self, *args: Any, **kwargs: Any) -> None:
+        """Does nothing: text encoders pass through an actor's memory block by block anyway, and none is kept there while the
+        picture is computed. `enable_sequential_cpu_offload()` is what needs less memory."""
+
     def set_progress_bar_config(self, **config: Any) -> None:
         """`disable=True` shows none; `desc` is a text before it. tqdm's other settings have no effect."""
         self._bar = {"disable": bool(config.get("disable", False)), "description": config.get("desc") or ""}
@@ -282,9 +306,19 @@ _NAMES = {"num_inference_steps": "steps", "num_images_per_prompt": "images_per_p
 def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[str, Any]:
     """The body of POST /api/v1/jobs for a call's arguments, those that are None left out."""
     given = {_NAMES.get(name, name): value for name, value in arguments.items() if value is not None}
-    if prompt is None and "prompt_embeds" not in given:
+    for name in ("callback", "callback_steps"):
+        if name in given:
+            raise ValueError(f"{name}: callback_on_step_end=… takes its place, as in diffusers; it is called as "
+                             "callback(pipe, step, timestep, kwargs) after each step")
+    if not isinstance(given.get("dtype", ""), str):
+        given["dtype"] = str(given["dtype"]).replace("torch.", "")  # of a torch.dtype
+    embeds = take_embeds(given)
+    if prompt is None and not embeds:
         raise ValueError("prompt: there is none")
     prompts = [prompt] if isinstance(prompt, str) else list(prompt or ())
+    if embeds:
+        prompts = _embedded_prompts(prompts, embeds)
+        given["prompt_embeds"] = images.base64_text(to_safetensors(embeds))
     negative = given.get("negative_prompt")
     if negative is not None and not isinstance(negative, str):
         given["negative_prompts"] = list(given.pop("negative_prompt"))
@@ -302,14 +336,23 @@ def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[st
     for name in ("timesteps", "sigmas"):
         if hasattr(given.get(name), "tolist"):
             given[name] = given[name].tolist()
-    if "prompt_embeds" in given:
-        raise ValueError("prompt_embeds: not over HTTP yet; `troupe submit --prompt-embeds FILE` takes them")
     if "latents" in given:
         given["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))
     for name, field in (("image", "init_image"), ("mask_image", "mask_image")):
         if name in given:
             given[field] = images.base64_text(images.to_png(given.pop(name), name))
     return {"prompts": prompts, **given}
+
+
+def _embedded_prompts(prompts: List[str], embeds: Dict[str, Any]) -> List[str]:
+    """An empty text for each prompt that `embeds` stand for."""
+    first = next(iter(embeds))
+    if prompts:
+        raise ValueError(f"prompt and {first}: embeds stand for the prompts, so there is no text beside them")
+    if "prompt_embeds" not in embeds:
+        raise ValueError(f"{first}: needs prompt_embeds")
+    shape: Any = getattr(embeds["prompt_embeds"], "shape", ())
+    return [""] * int(shape[0] if len(shape) else 0)
 
 
 def seed_of(generator: Any) -> int:

@@ -71,8 +71,41 @@ TEST_CASE("what was meant: beginnings first, and what other tools call it") {
   CHECK(nearest("--step", {"--step-cache", "--steps"}) == "--steps");
   CHECK(name_here("--num_inference_steps") == "--steps");
   CHECK(name_here("--guidance-scale") == "--guidance");
-  CHECK(name_here("--ulysses_degree") == "--ulysses");
   CHECK(name_here("--steps") == "");
+}
+
+TEST_CASE("xDiT's options: their names here, or why there is none") {
+  const std::pair<const char*, const char*> kNames[] = {
+      {"--num_pipeline_patch", "--patches"},
+      {"--pipefusion_parallel_degree", "--pp"},
+      {"--attn_layer_num_for_pp", "--stages"},
+      {"--use_cfg_parallel", "--cfg"},
+      {"--data_parallel_degree", "--dp"},
+      {"--ulysses_degree", "--ulysses"},
+      {"--ring_degree", "--ring"},
+      {"--tensor_parallel_degree", "--tp"},
+      {"--use_parallel_vae", "--vae-parallel"},
+      {"--vae_parallel_size", "--vae-parallel"},
+      {"--enable_tiling", "--vae-tiling"},
+      {"--warmup_steps", "--warmup"},
+      {"--num_inference_steps", "--steps"},
+      {"--guidance_scale", "--guidance"},
+      {"--num_frames", "--frames"},
+      {"--use_cuda_graph", "--cuda-graphs on"},
+      {"--use_teacache", "--step-cache teacache"},
+      {"--use_fbcache", "--step-cache first-block"},
+      {"--enable_sequential_cpu_offload", "--offload blocks"}};
+  for (const auto& [theirs, ours] : kNames) {
+    CAPTURE(theirs);
+    CHECK(name_here(theirs) == ours);
+    CHECK(why_not_here(theirs) == "");
+  }
+  for (const char* theirs :
+       {"--split_scheme", "--use_torch_compile", "--enable_model_cpu_offload"}) {
+    CAPTURE(theirs);
+    CHECK(name_here(theirs) == "");
+    CHECK(why_not_here(theirs).find("leave it out") != std::string::npos);
+  }
 }
 
 TEST_CASE("an error is one line without the tags of the rooms it went through") {

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import io
+import json
 import os
 import sys
 import threading
@@ -57,6 +58,12 @@ class Arguments(WithServer):
         pipe.submit("a cat", seed=1)
         self.assertEqual(self.request(), {"prompts": ["a cat"], "seed": 1, "model": "/models/pixart", "dtype": "bfloat16",
                                           "parallel": "auto"})
+        class Float16:
+            def __str__(self):
+                return "torch.float16"
+
+        pipe.submit("a cat", seed=1, dtype=Float16())
+        self.assertEqual(self.request()["dtype"], "float16")
         pipe.defaults["num_inference_steps"] = 7
         pipe.submit("a cat", seed=1)
         self.assertEqual(self.request()["steps"], 7)
@@ -65,6 +72,19 @@ class Arguments(WithServer):
         pipe.submit("a cat", seed=1, parallel=None, dtype="float32")
         self.assertEqual(self.request()["dtype"], "float32")
         self.assertTrue(self.request()["vae_tiling"])
+
+    def test_what_diffusers_users_type(self):
+        pipe = TroupePipeline.from_pretrained("/m", self.server.url, torch_dtype="torch.float16", variant="fp16",
+                                              use_safetensors=True)
+        pipe.enable_model_cpu_offload()
+        pipe.submit("a cat", seed=1)
+        self.assertEqual(self.request(), {"prompts": ["a cat"], "seed": 1, "model": "/m", "dtype": "float16"})
+        pipe.enable_sequential_cpu_offload(gpu_id=0)
+        pipe.submit("a cat")
+        self.assertEqual(self.request()["offload"], "blocks")
+        for wrong in (dict(variant="ema"), dict(use_safetensors=False)):
+            with self.assertRaisesRegex(ValueError, f"{next(iter(wrong))}: .* read"):
+                TroupePipeline.from_pretrained("/m", self.server.url, **wrong)
 
     def test_latents_and_images_travel_as_files(self):
         latents = np.arange(6, dtype=np.float64).reshape(1, 1, 2, 3)
@@ -78,6 +98,38 @@ class Arguments(WithServer):
         floats = images.to_pil(images.to_png(np.full((1, 2, 4, 3), 0.5)))
         self.assertEqual((floats.size, floats.getpixel((3, 1))), ((4, 2), (128, 128, 128)))
         self.assertEqual(images.to_png(png(1)), png(1))
+
+    def test_prompt_embeds_travel_as_a_file(self):
+        class Tensor:  # as far as torch's is asked
+            shape = (2, 3)
+            detach = float = cpu = flatten = lambda self: self
+
+            def tolist(self):
+                return [1, 1, 0, 1, 0, 0]
+
+        embeds = np.arange(12, dtype=np.float64).reshape(2, 3, 2).transpose(0, 2, 1)
+        call = dict(prompt_embeds=embeds, prompt_attention_mask=Tensor(), negative_pooled_prompt_embeds=np.ones((2, 1), np.int64),
+                    num_images_per_prompt=2, seed=1)
+        output = self.pipe(**call)
+        request = self.request()
+        self.assertEqual((request["prompts"], len(output.images)), (["", ""], 4))
+        file = base64.b64decode(request["prompt_embeds"])
+        length = int.from_bytes(file[:8], "little")
+        seen = {name: (entry["dtype"], np.frombuffer(file[8 + length:], "<f4")[slice(*(at // 4 for at in entry["data_offsets"]))]
+                       .reshape(entry["shape"]).tolist()) for name, entry in json.loads(file[8:8 + length]).items()}
+        self.assertEqual(seen, {"prompt_embeds": ("F32", embeds.tolist()), "prompt_attention_mask": ("F32", [[1, 1, 0], [1, 0, 0]]),
+                                "negative_pooled_prompt_embeds": ("F32", [[1], [1]])})
+        self.assertEqual(length % 8, 0)
+
+        async def twin():
+            return await (await troupe.AsyncTroupePipeline.connect(self.server.url))(**call)
+
+        asyncio.run(twin())
+        self.assertEqual(self.request(), request)
+        for wrong, message in ((dict(call, prompt="a"), "prompt and prompt_embeds"), (dict(prompt="a", negative_prompt_embeds=embeds), "prompt and"),
+                               (dict(pooled_prompt_embeds=embeds), "needs prompt_embeds"), (dict(prompt_embeds=[1.0]), "neither a numpy")):
+            with self.assertRaisesRegex((ValueError, TypeError), message):
+                self.pipe(**wrong)
 
     def test_a_generator_is_its_seed(self):
         class State(list):
@@ -114,6 +166,8 @@ class Arguments(WithServer):
     def test_what_cannot_be_said_is_refused_here(self):
         for arguments, message in ((dict(prompt=None), "prompt"),
                                    (dict(prompt="a", output_type="tensor"), "output_type"),
+                                   (dict(prompt="a", callback=print), "callback: callback_on_step_end"),
+                                   (dict(prompt="a", callback_steps=2), "callback_steps: callback_on_step_end"),
                                    (dict(prompt="a", image=np.zeros(4)), "image: an array of shape"),
                                    (dict(prompt="a", image=np.zeros((4, 2)), mask_image=np.zeros((4, 2, 1))), "mask_image: an array"),
                                    (dict(prompt="a", callback_on_step_end_tensor_inputs=["latents"]), "latents")):
@@ -159,7 +213,34 @@ class Outputs(WithServer):
         self.assertEqual(self.pipe("a cat", output_type="png", return_dict=False), ([png(100)],))
         latents = self.pipe("a cat", output_type="latent").images
         self.assertEqual((latents.tolist(), latents.dtype), ([[[[0.5, -2.0]]]], np.float32))
-        self.assertTrue(self.request()["want_latents"])
+        self.assertEqual((self.request()["output_type"], self.request().get("want_latents")), ("latent", None))
+        self.pipe.defaults["vae"] = 2
+        self.pipe("a cat", output_type="latent")
+        self.assertNotIn("vae", self.request())
+        self.pipe("a cat", image=png(1), output_type="latent")
+        self.assertEqual(self.request()["vae"], 2)
+
+    def test_tensors(self):
+        class Tensor:
+            def __init__(self, array):
+                self.array, self.shape = array, array.shape
+
+            def reshape(self, *shape):
+                return Tensor(self.array.reshape(*shape))
+
+            def __len__(self):
+                return len(self.array)
+
+        with mock.patch.dict(sys.modules, {"torch": types.SimpleNamespace(from_numpy=Tensor)}):
+            array = self.pipe("a cat", output_type="pt").images.array
+            video = self.pipe("a cat", num_frames=3, output_type="pt")
+        self.assertEqual((array.shape, array.dtype, array.flags.c_contiguous), ((1, 3, 2, 4), np.float32, True))
+        self.assertAlmostEqual(float(array[0, 0, 1, 3]), 100 / 255)
+        self.assertEqual(video.frames.shape, (1, 3, 3, 2, 4))
+        jobs = len(self.server.jobs)
+        with mock.patch.dict(sys.modules, {"torch": None}), self.assertRaisesRegex(ImportError, '"pt" needs torch: pip install'):
+            self.pipe("a cat", output_type="pt")
+        self.assertEqual(len(self.server.jobs), jobs, "it is said before anything is computed")
 
     def test_videos_have_frames(self):
         output = self.pipe("a cat", num_frames=3, num_images_per_prompt=2)

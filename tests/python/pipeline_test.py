@@ -5,6 +5,7 @@ The expected latents and pictures of tests/fixtures were made by diffusers' pipe
 runs here, with the same call.
 """
 import asyncio
+import base64
 import io
 import json
 import os
@@ -19,6 +20,7 @@ import numpy as np
 import troupe
 from PIL import Image
 from troupe import TroupePipeline
+from troupe.embeds import to_safetensors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "demo" / "model"
@@ -37,7 +39,7 @@ def expected(part, name):
     case = next(case for case in json.loads((FIXTURES / "expected" / f"{part}.json").read_text())["cases"] if case["name"] == name)
     data = (FIXTURES / "expected" / f"{part}.safetensors").read_bytes()
     length = int.from_bytes(data[:8], "little")
-    kinds = {"F32": np.float32, "U8": np.uint8}
+    kinds = {"F32": np.float32, "U8": np.uint8, "I64": np.int64}
     tensors = {}
     for key, entry in json.loads(data[8:8 + length]).items():
         if key.startswith(f"{name}.") and entry["dtype"] in kinds:
@@ -51,6 +53,10 @@ def arguments(case):
     return dict(prompt=case["prompts"], negative_prompt=case["negative_prompt"], height=case["height"], width=case["width"],
                 num_inference_steps=case["steps"], guidance_scale=case["guidance"], num_images_per_prompt=case["n"],
                 max_sequence_length=case["max_sequence_length"])
+
+
+def pixels(png):
+    return Image.open(io.BytesIO(png)).convert("RGB").tobytes()
 
 
 class WithCluster(unittest.TestCase):
@@ -119,6 +125,51 @@ class AsDiffusers(WithCluster):
 
         self.assertGreater(difference(0.2), 0)
         self.assertGreater(difference(0.9), difference(0.2))
+
+    def test_latents_are_not_decoded(self):
+        report = self.pipe(PROMPT, num_inference_steps=2, output_type="latent").job.report()
+        self.assertEqual(report["request"]["output_type"], "latent")
+        self.assertEqual([actor["vae"] for actor in report["plan"]["memory"]], [0])
+        report = self.pipe(PROMPT, num_inference_steps=2).job.report()
+        self.assertGreater(report["plan"]["memory"][0]["vae"], 0)
+
+
+class PromptEmbeds(WithCluster):
+    def test_the_picture_is_the_commands(self):
+        case, tensors = expected("given", "embeds_pixart")
+        wanted = tensors.pop("latents")
+        call = dict(num_inference_steps=case["steps"], guidance_scale=case["guidance"], height=case["height"], width=case["width"],
+                    num_images_per_prompt=case["n"], seed=case["seed"])
+        model = str(FIXTURES / case["checkpoint"])
+        pipe = TroupePipeline(self.pipe.client, model)
+        pipe.set_progress_bar_config(disable=True)
+        self.assert_latents(pipe(**tensors, **call, output_type="latent").images, wanted)
+        pictures = pipe(**tensors, **call, output_type="png")
+        again = self.pipe.client.parameters(pictures.images[0], bring=["prompt_embeds"])
+        with self.assertRaisesRegex(troupe.BadRequestError, "prompt_embeds"):
+            self.pipe.client.parameters(pictures.images[0])
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "embeds.safetensors"
+            file.write_bytes(to_safetensors(tensors))
+            subprocess.run([os.environ["TROUPE"], "run", "--model", model, "--prompt-embeds", file, "--steps", str(case["steps"]),
+                            "--guidance", str(case["guidance"]), "--height", str(case["height"]), "--width", str(case["width"]),
+                            "--n", str(case["n"]), "--seed", str(case["seed"]), "--output", f"{folder}/{{}}.png"],
+                           check=True, capture_output=True)
+            again["prompt_embeds"] = base64.b64encode(file.read_bytes()).decode()
+            for number, png in enumerate(pictures.images):
+                self.assertEqual(pixels(png), pixels((pathlib.Path(folder) / f"{number}.png").read_bytes()))
+        again.update(model=model, images_per_prompt=case["n"])  # a PNG has the folder's last name, and all four as its prompt's
+        self.assertEqual([pixels(png) for png in self.pipe.client.submit(again).result("png")],
+                         [pixels(png) for png in pictures.images])
+
+    def test_what_a_model_does_not_take_is_refused_by_its_name(self):
+        pipe = TroupePipeline(self.pipe.client, str(FIXTURES / "tiny-pixart"))
+        for embeds, message in ((dict(prompt_embeds=np.zeros((1, 9, 7))), "prompt_embeds has the shape"),
+                                (dict(prompt_embeds=np.full((1, 9, 24), np.nan)), "not finite"),
+                                (dict(prompt_embeds=np.zeros((1, 9, 24)), prompt_embeds_2=np.zeros(1)), "prompt_embeds_2")):
+            with self.assertRaisesRegex(troupe.BadRequestError, message) as caught:
+                pipe(**embeds)
+            self.assertEqual(caught.exception.param, "prompt_embeds")
 
 
 class Videos(WithCluster):

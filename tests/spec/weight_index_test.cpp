@@ -54,6 +54,19 @@ TEST_CASE("a weight index holds names, types, shapes and absolute byte ranges") 
   CHECK(contains(error_of([&] { index.at("c"); }), "tensor \"c\" is missing"));
 }
 
+TEST_CASE("bytes are read as the file that has them, up to a header's length") {
+  const std::string bytes = with_prefix(kTwo) + std::string(32, '\0');
+  const WeightFile file(bytes);
+  CHECK(WeightIndex::of_bytes(bytes, file.path, kTwo.size()) == WeightIndex::read_file(file.path));
+  CHECK(contains(error_of([&] { WeightIndex::of_bytes(bytes, "here", kTwo.size() - 1); }),
+                 "here: has a header of " + std::to_string(kTwo.size()) + " bytes, at most"));
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    CAPTURE(size);
+    CHECK(contains(error_of([&] { WeightIndex::of_bytes(bytes.substr(0, size), "here", 1000); }),
+                   "here: "));
+  }
+}
+
 TEST_CASE("scalars and empty tensors are tensors") {
   const WeightFile file(with_prefix(R"({"s":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
                                     R"("e":{"dtype":"F16","shape":[0,9],"data_offsets":[8,8]}})") +

@@ -20,6 +20,9 @@ TEST_CASE("a refusal's field is named, without the room that refused") {
       {"[submit] priority is 101, it must be from -100 to 100", "priority"},
       {"model is missing: the cluster was started without one", "model"},
       {"[plan] resolution_binning is on, but X has no bins", "resolution_binning"},
+      {"[plan] prompt embeds have a tensor \"x\"", "prompt_embeds"},
+      {"[plan] negative_pooled_prompt_embeds is missing from the prompt embeds", "prompt_embeds"},
+      {"[plan] prompt_attention_mask_2 has the shape [1]", "prompt_embeds"},
       {"[plan] heightened", ""},
       {"the cluster has 2 actors", ""}};
   for (const auto& [text, field] : kSaid) {

@@ -67,6 +67,7 @@ TEST_CASE("every field of the table is taken under its own name") {
   CHECK(request.negative_prompts == std::vector<std::string>{"b", "c"});
   CHECK(call.submission.parallelism.world() == 64);
   CHECK(call.submission.parallelism.vae == 2);
+  CHECK(call.submission.parallelism.stages == std::vector<int>{2, 3});
   CHECK(call.submission.detached);
   CHECK(options.at("fields").size() > 20);
 }
@@ -97,7 +98,14 @@ TEST_CASE("what is wrong with a job is said of its field") {
       {R"({"prompt": "a", "steps": 2.5})", "steps"},
       {R"({"prompt": "a", "steps": 1e30})", "steps"},
       {R"({"prompt": "a", "seed": -1})", "seed"},
-      {R"({"prompt": "a", "seed": 18446744073709551615})", "seed"},
+      {R"({"prompt": "a", "seed": 18446744073709551616})", "seed"},
+      {R"({"prompt": "a", "seed": 1.5})", "seed"},
+      {R"({"prompt": "a", "seed": 1e19})", "seed"},
+      {R"({"prompt": "a", "seed": "1"})", "seed"},
+      {R"({"prompt": "a", "picture_seeds": [18446744073709551616]})", "picture_seeds"},
+      {R"({"prompt": "a", "stages": [2, 0]})", "stages"},
+      {R"({"prompt": "a", "stages": 2})", "stages"},
+      {R"({"prompt": "a", "parallel": "auto", "stages": [2]})", "stages"},
       {R"({"prompt": "a", "guidance_scale": -1})", "guidance_scale"},
       {R"({"prompt": "a", "vae_tiling": 1})", "vae_tiling"},
       {R"({"prompt": "a", "dtype": "int4"})", "dtype"},
@@ -119,6 +127,27 @@ TEST_CASE("what is wrong with a job is said of its field") {
     CAPTURE(body);
     CHECK(wrong_field([&] { parse_job(body); }) == field);
   }
+}
+
+TEST_CASE("a seed has 64 bits, also in the body that a picture's parameters are") {
+  const auto seed = [](const json& value) {
+    return parse_job(json{{"prompt", "a"}, {"seed", value}}.dump()).submission.request.seed;
+  };
+  CHECK(seed(0) == 0);
+  CHECK(seed(std::uint64_t{1} << 63) == std::uint64_t{1} << 63);
+  CHECK(seed(UINT64_MAX) == UINT64_MAX);
+  Fields form(json{{"seed", "18446744073709551615"}}, {}, true);
+  CHECK(form.natural("seed") == UINT64_MAX);
+  for (const char* wrong : {"18446744073709551616", "-1", "1.5", "1e3", " 1"}) {
+    CAPTURE(wrong);
+    Fields fields(json{{"seed", wrong}}, {}, true);
+    CHECK(wrong_field([&] { fields.natural("seed"); }) == "seed");
+  }
+  const auto plain = to_png(picture_file(testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png"),
+                                         {PictureFormat::webp, 100}));
+  const auto png =
+      models::add_png_text(plain, {{"troupe", json{{"prompt", "a"}, {"seed", UINT64_MAX}}.dump()}});
+  CHECK(parse_job(parameters_of(png).dump()).submission.request.seed == UINT64_MAX);
 }
 
 TEST_CASE("OpenAI's images, with other servers' extra fields") {
@@ -244,6 +273,87 @@ TEST_CASE("noise to begin with is a .npy file; what is none is refused by name")
     CHECK(wrong_field([&] { job(bad); }) == "init_latents");
 }
 
+TEST_CASE("prompt embeds are a safetensors file in the prompts' place") {
+  const auto file = [](const std::string& header, std::size_t data, char value = '\0') {
+    std::string bytes(8, '\0');
+    for (std::size_t i = 0; i < 3; ++i)
+      bytes[i] = static_cast<char>(header.size() >> 8 * i);
+    return bytes + header + std::string(data, value);
+  };
+  const auto with = [](const std::string& bytes, json body = json::object()) {
+    body["prompt_embeds"] = base64(bytes);
+    return body;
+  };
+  const auto job = [&](const std::string& bytes, const json& body = json::object()) {
+    return parse_job(with(bytes, body).dump());
+  };
+  const std::string embeds =
+      R"("prompt_embeds":{"dtype":"F32","shape":[2,1,3],"data_offsets":[0,24]})";
+  const std::string mask =
+      R"("prompt_attention_mask":{"dtype":"I64","shape":[2,1],"data_offsets":[24,40]})";
+  const std::string good = file("{" + embeds + "," + mask + "}", 40);
+  const auto request = job(good, {{"negative_prompt", ""}}).submission.request;
+  CHECK(request.prompts == std::vector<std::string>{"", ""});
+  REQUIRE(request.prompt_embeds.size() == 2);
+  CHECK(request.prompt_embeds.at("prompt_embeds").shape == std::vector<std::int64_t>{2, 1, 3});
+  CHECK(request.prompt_embeds.at("prompt_attention_mask").data == std::vector<float>{0, 0});
+  // A text that is there, but says nothing: clients of OpenAI's send one always.
+  CHECK(job(good, {{"prompt", ""}}).submission.request.prompts.size() == 2);
+  CHECK(wrong_field([&] { job(good, {{"prompt", "a"}}); }) == "prompt_embeds");
+  CHECK(wrong_field([&] { job(good, {{"prompts", {"", "b"}}}); }) == "prompt_embeds");
+
+  const auto image = [&](const std::string& bytes) {
+    return parse_images(Fields(with(bytes, {{"prompt", ""}}), other_names()), false, 1);
+  };
+  const std::string one =
+      file(R"({"prompt_embeds":{"dtype":"BF16","shape":[1,1,3],"data_offsets":[0,6]}})", 6, '\x3f');
+  CHECK(image(one).submission.request.prompts == std::vector<std::string>{""});
+  CHECK(image(one).submission.request.prompt_embeds.at("prompt_embeds").data[0] == 0.74609375F);
+  CHECK(wrong_field([&] { image(good); }) == "prompt_embeds");
+  CHECK(parse_video(Fields(with(one)), 1).request.prompt_embeds.size() == 1);
+
+  const auto of_shape = [](const std::string& shape, const std::string& end) {
+    return R"({"prompt_embeds":{"dtype":"F32","shape":[)" + shape + R"(],"data_offsets":[0,)" +
+           end + "]}}";
+  };
+  std::string many = "{" + embeds;
+  for (int i = 0; i < 30'000; ++i)
+    many += ",\"" + std::to_string(i) + R"(":{"dtype":"F32","shape":[0],"data_offsets":[24,24]})";
+  const std::string bad[] = {
+      "",
+      "PNG",
+      std::string(8, '\xff'),
+      good.substr(0, good.size() - 1),
+      good + "x",
+      file("{" + embeds + "," + mask + "}", 40, '\xff'),
+      file("{}", 0),
+      file("{" + embeds, 24),
+      file(std::string(5000, '['), 0),
+      file(R"({"latents":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4),
+      file(of_shape("", "4"), 4),
+      file(of_shape("0,4", "0"), 0),
+      file(of_shape("9223372036854775807,0", "0"), 0),
+      file(of_shape("4097,1", "16388"), 16388),
+      file(of_shape("4294967296,4294967296,4", "64"), 64),
+      file(many + "}", 24)};
+  for (const std::string& bytes : bad) {
+    CAPTURE(bytes.substr(0, 100));
+    CHECK(wrong_field([&] { job(bytes); }) == "prompt_embeds");
+  }
+  // A quarter of the bytes that it would become.
+  const std::size_t most = std::size_t{1} << 25;
+  const auto bytes_of = [&](std::size_t size) {
+    const std::string count = std::to_string(size);
+    return file(R"({"prompt_embeds":{"dtype":"U8","shape":[1,)" + count +
+                    R"(],"data_offsets":[0,)" + count + "]}}",
+                size);
+  };
+  CHECK(wrong_field([&] { job(bytes_of(most)); }) == "nothing");
+  CHECK(wrong_field([&] { job(bytes_of(most + 1)); }) == "prompt_embeds");
+  CHECK(wrong_field([] { parse_job(R"({"prompt_embeds": "?"})"); }) == "prompt_embeds");
+  CHECK(wrong_field([] { parse_job(R"({"prompt_embeds": [1]})"); }) == "prompt_embeds");
+}
+
 TEST_CASE("a form: fields and files, by its boundary") {
   const std::string type = "multipart/form-data; charset=x; boundary=\"b d\"";
   const std::string body =
@@ -280,6 +390,15 @@ TEST_CASE("what a picture was made with, but does not hold, is to be brought alo
     CHECK(wrong_field([&] { parameters_of(made_with(name)); }) == name);
     CHECK(parameters_of(made_with(name), {name}).at("steps") == 3);
   }
+  // What is answered is a job's body, and so is what is brought along.
+  const auto with_embeds = models::add_png_text(
+      plain, {{"troupe", json{{"prompt", ""}, {"steps", 3}, {"prompt_embeds", true}}.dump()}});
+  json body = parameters_of(with_embeds, {"prompt_embeds"});
+  const std::string header =
+      R"({"prompt_embeds":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]}})";
+  body["prompt_embeds"] = base64(std::string(1, static_cast<char>(header.size())) +
+                                 std::string(7, '\0') + header + std::string(4, '\0'));
+  CHECK(parse_job(body.dump()).submission.request.prompt_embeds.size() == 1);
 }
 
 TEST_CASE("a video: seconds become frames") {

@@ -1,10 +1,10 @@
 // What the command reads from files: pictures' text, latents, keys; and endpoints as typed.
 #include "client/cli/latents_file.h"
-#include "client/cli/prompt_embeds_file.h"
 #include "models/image/clip_file.h"
 #include "models/image/clip_text.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
+#include "models/spec/prompt_embeds_file.h"
 #include "tests/fuzz/targets/all.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -92,7 +92,9 @@ void run_latents(std::string_view bytes) {
     require(elements == latents.data.size(), "as many numbers as the shape says");
   });
   refusable([&] {
-    for (const auto& [name, tensor] : cli::read_prompt_embeds(file.string())) {
+    const auto embeds = spec::parse_prompt_embeds(bytes, "e.safetensors", 1 << 20, 16);
+    require(embeds.prompts >= 1 && embeds.prompts <= 16, "as many prompts as are taken");
+    for (const auto& [name, tensor] : embeds.tensors) {
       std::size_t elements = 1;
       for (const auto extent : tensor.shape)
         elements *= static_cast<std::size_t>(extent);
@@ -102,8 +104,11 @@ void run_latents(std::string_view bytes) {
 }
 
 std::vector<std::string> seeds_latents() {
+  const std::string header =
+      R"({"prompt_embeds":{"dtype":"F16","shape":[1,2,1],"data_offsets":[0,4]}})";
+  const std::string size{static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0};
   return {cli::latents_file_bytes({{1, 4, 2, 2}, std::vector<float>(16, 0.5f)}),
-          cli::latents_file_bytes({{1, 1, 1, 1}, {1}})};
+          cli::latents_file_bytes({{1, 1, 1, 1}, {1}}), size + header + "<\x3c<\x3c"};
 }
 
 void run_keys(std::string_view bytes) {
