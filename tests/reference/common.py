@@ -106,6 +106,6 @@ def write_json(path, document):
     cases = document.pop("cases", None)
     text = json.dumps(document, indent=1, ensure_ascii=False)
     if cases is not None:
-        lines = ",\n".join("  " + json.dumps(case, ensure_ascii=False) for case in cases)
+        lines = ",\n".join("  " + json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases)
         text = text[:-2] + ',\n "cases": [\n' + lines + "\n ]\n}"
     pathlib.Path(path).write_text(text + "\n", encoding="utf-8")
