@@ -52,6 +52,8 @@ void ActorProcess::make_process() {
     process.hello.attributes["model_plugin." + file.filename().string()] =
         contents_text({file, spec::network_half_of(file)});
   tell_memory(available_memory_bytes(device_), process.hello.attributes);
+  if (auto gpu = device_name(device_); !gpu.empty())
+    process.hello.attributes["gpu"] = std::move(gpu);
   process.hello.attributes["threads"] = std::to_string(options_.threads);
   if (options_.measures) tell_speed(device_, process.hello.attributes);
   for (const auto& [backend, device] : tensor_devices_)

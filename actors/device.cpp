@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
+#include <array>
 #include <stdexcept>
 #include <typeinfo>
 
@@ -64,6 +65,20 @@ at::Device open_device(const std::string& name) {
                              (count == 0 ? "no GPU that LibTorch takes" : counted(count, "GPU")));
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+std::string device_name(at::Device device) {
+  if (!device.is_cuda()) return "";
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return "";
+  const auto find = reinterpret_cast<int (*)(int*, int)>(dlsym(driver, "cuDeviceGet"));
+  const auto tell = reinterpret_cast<int (*)(char*, int, int)>(dlsym(driver, "cuDeviceGetName"));
+  std::array<char, 256> name{};
+  int handle = 0;
+  const int index = device.has_index() ? device.index() : 0;
+  if (find == nullptr || tell == nullptr || find(&handle, index) != 0) return "";
+  if (tell(name.data(), static_cast<int>(name.size()) - 1, handle) != 0) return "";
+  return name.data();
 }
 
 void make_current(at::Device device) {

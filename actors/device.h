@@ -16,6 +16,10 @@ void open_cuda_half(const std::string& device);
 /// std::runtime_error as `open_cuda_half` does, or saying that there is no such GPU.
 at::Device open_device(const std::string& name);
 
+/// What the driver calls a GPU, such as "NVIDIA H100 80GB HBM3"; "" of a CPU, and where it does not
+/// say.
+std::string device_name(at::Device device);
+
 /// Makes `device` the calling thread's current one; on a CPU nothing. Every thread of an actor that
 /// may touch CUDA does this first: a thread's current device is GPU 0 otherwise, and anything that
 /// makes that one current costs a context there for each actor of the machine.

@@ -9,6 +9,7 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
+#include "base/xxh64.h"
 #include "controller/deployments/device_fit.h"
 #include "controller/mesh/placement.h"
 #include "transport/wire/actor_messages.h"
@@ -23,6 +24,18 @@ constexpr control::Milliseconds kEndDeadline{20'000};
 constexpr control::Milliseconds kBusyEndDeadline{900'000};
 
 }  // namespace
+
+std::uint64_t Deployment::kind() const {
+  auto text = fmt::format("{}\n{}\n{} {} {}", model.folder, model.fingerprint, to_string(dtype),
+                          to_string(weight_dtype), to_string(offload));
+  for (const auto& [axis, degree] : mesh::kSplitAxes)
+    text += fmt::format(" {}", degrees.*degree);
+  for (const auto& stage : stages)
+    text += fmt::format(" {}", stage.last_block);
+  Xxh64 hash;
+  hash.update(text.data(), text.size());
+  return hash.digest();
+}
 
 std::uint64_t Deployment::weight_bytes() const {
   std::uint64_t sum = 0;

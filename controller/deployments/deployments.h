@@ -58,6 +58,9 @@ struct Deployment {
   bool connecting = false;
   std::string gap;  // why one of its places stays empty
 
+  /// The same for all that compute the same in as many parts, also when it is loaded anew: files,
+  /// types, mesh and stages. LoRAs change values only.
+  std::uint64_t kind() const;
   std::uint64_t weight_bytes() const;
   /// Bytes that plans foresee at the actor of a rank.
   std::uint64_t bytes_at(std::size_t rank) const;

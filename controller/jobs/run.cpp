@@ -89,9 +89,10 @@ void Run::begin(std::optional<int> last_step) {
     tools_.environment.send(tools_.members.at(actors[rank]).peer,
                             begin_message(entry_, name(), *deployment_, static_cast<int>(rank)));
   }
-  tools_.dispatcher.add_job(
-      id_, schedule::make_task_graph(entry_.plan, entry_.step), actors,
-      {.priority = entry_.spec.priority, .share = share_of(entry_), .machine = deployment_->id});
+  tools_.dispatcher.add_job(id_, schedule::make_task_graph(entry_.plan, entry_.step), actors,
+                            {.priority = entry_.spec.priority,
+                             .share = share_of(entry_),
+                             .machine = deployment_->kind()});
   told_.assign(tools_.dispatcher.graph(id_).tasks.size() * actors.size(), false);
   if (last_step) tools_.dispatcher.pause(id_, *last_step);
   tools_.record([&](auto& recorder, auto now_ns) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <queue>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -13,18 +14,55 @@ namespace {
 
 constexpr int kNowhere = -1;
 
-/// For a run of `size` ranks, of `left` that have no place yet.
-int host_for(int size, int left, const std::vector<int>& rooms, int last) {
-  if (last != kNowhere && rooms[last] >= size) return last;
-  int whole = kNowhere;
-  int roomiest = kNowhere;
-  for (int host = 0; host < static_cast<int>(rooms.size()); ++host) {
-    if (rooms[host] < size) continue;
-    if (rooms[host] >= left && (whole == kNowhere || rooms[host] < rooms[whole])) whole = host;
-    if (roomiest == kNowhere || rooms[host] > rooms[roomiest]) roomiest = host;
+/// What room hosts have left, and which has most: the first of equal ones.
+class Rooms {
+ public:
+  explicit Rooms(std::vector<int> rooms) : rooms_(std::move(rooms)) {
+    std::vector<Entry> entries;
+    for (int host = 0; host < static_cast<int>(rooms_.size()); ++host)
+      entries.emplace_back(rooms_[host], -host);
+    by_room_ = std::priority_queue<Entry>({}, std::move(entries));
   }
-  return whole != kNowhere ? whole : roomiest;
-}
+
+  /// For a run of `size` ranks, of `left` that have no place yet.
+  int host_for(int size, int left) {
+    if (last_ != kNowhere && rooms_[last_] >= size) return last_;
+    const int most = roomiest();
+    if (rooms_[most] < size) return kNowhere;
+    if (rooms_[most] < left) return most;
+    int whole = most;
+    for (int host = 0; host < static_cast<int>(rooms_.size()); ++host) {
+      const bool takes_all = rooms_[host] >= left;
+      if (takes_all && std::pair(rooms_[host], host) < std::pair(rooms_[whole], whole))
+        whole = host;
+    }
+    return whole;
+  }
+
+  /// Of so many runs of `size` as many as fit; how many that is.
+  int take(int host, int size, int runs) {
+    const int fit = std::min(rooms_[host] / size, runs);
+    rooms_[host] -= fit * size;
+    last_ = host;
+    return fit;
+  }
+
+ private:
+  using Entry = std::pair<int, int>;  // room, and minus the host
+
+  int roomiest() {
+    for (;;) {
+      const auto [room, host] = by_room_.top();
+      if (rooms_[-host] == room) return -host;
+      by_room_.pop();
+      by_room_.emplace(rooms_[-host], host);
+    }
+  }
+
+  std::vector<int> rooms_;
+  std::priority_queue<Entry> by_room_;  // as they were when they were looked at last
+  int last_ = kNowhere;                 // taken from
+};
 
 }  // namespace
 
@@ -34,26 +72,27 @@ std::vector<int> place_on_hosts(const Degrees& degrees, std::vector<int> rooms) 
     throw std::invalid_argument(
         fmt::format("[mesh] {} ranks are too many for {} places", world, room));
   }
+  Rooms free(std::move(rooms));
   std::vector<int> host_of(world, kNowhere);
   std::vector<int> homeless = {0};  // the first ranks of runs that lie nowhere yet
   int before = world;               // how long these are
   int left = world;
-  int last = kNowhere;
   const int stage = degrees.sp() * degrees.tp;
   for (const int size : {world, world / degrees.dp, degrees.pp * stage, stage,
                          degrees.ulysses * degrees.tp, degrees.tp, 1}) {
     std::vector<int> still;
     for (const int run : homeless) {
-      for (int first = run; first < run + before; first += size) {
-        const int host = host_for(size, left, rooms, last);
+      for (int first = run; first < run + before;) {
+        const int host = free.host_for(size, left);
         if (host == kNowhere) {
           still.push_back(first);
+          first += size;
           continue;
         }
-        std::fill_n(host_of.begin() + first, size, host);
-        rooms[host] -= size;
-        left -= size;
-        last = host;
+        const int taken = size * free.take(host, size, (run + before - first) / size);
+        std::fill_n(host_of.begin() + first, taken, host);
+        first += taken;
+        left -= taken;
       }
     }
     homeless = std::move(still);

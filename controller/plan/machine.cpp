@@ -1,7 +1,11 @@
 #include "controller/plan/machine.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <stdexcept>
 
 #include "base/format.h"
@@ -196,6 +200,23 @@ Machine machine_of(const std::string& text) {
   return {};
 }
 
+std::string machine_of_gpu(const std::string& gpu) {
+  std::string text = gpu;
+  for (char& c : text)
+    c = std::isalnum(static_cast<unsigned char>(c)) ? std::tolower(static_cast<unsigned char>(c))
+                                                    : ' ';
+  std::istringstream split(text);
+  const std::set<std::string> words{std::istream_iterator<std::string>(split), {}};
+  if (words.contains("l40") || words.contains("l40s")) return "l40";
+  if (words.contains("l20")) return "l20";
+  if (words.contains("t4")) return "t4";
+  const bool pcie = words.contains("pcie") || words.contains("nvl");
+  for (const std::string name : {"a100", "h100", "h200"}) {
+    if (words.contains(name)) return pcie ? "a100-pcie" : name + "-nvlink";
+  }
+  return "";
+}
+
 Machine calibrated(Machine machine, double predicted, double measured) {
   if (!(predicted > 0 && measured > 0)) {
     throw std::invalid_argument("[machine] cannot calibrate by " + number_text(predicted) +
@@ -218,7 +239,7 @@ WorkRates rates_of(const Machine& machine, ComputeType dtype) {
 }
 
 Machine machine_here(DeviceKind device, int actors, int cores) {
-  if (device == DeviceKind::cuda) return machine_of(fmt::format("a100-nvlink-x{}", actors));
+  if (device == DeviceKind::cuda) return machine_of(fmt::format("{}-x{}", kAssumedGpu, actors));
   return this_cpu(actors, cores);
 }
 

@@ -82,13 +82,22 @@ std::vector<std::string> machine_names();
 /// another text and for a number outside 1 to 1024.
 Machine machine_of(const std::string& text);
 
+/// What GPUs count as of which nobody knows better.
+inline constexpr const char* kAssumedGpu = "a100-nvlink";
+
+/// The table's machine whose GPUs and links those of this name have ("NVIDIA A100-PCIE-40GB"), as
+/// their driver says it. Of an A100, H100 or H200 a PCIe card, with a bridge between pairs or not,
+/// counts as "a100-pcie", one on a board of its own as with NVLink; an L40S as an L40. "" where the
+/// table has none.
+std::string machine_of_gpu(const std::string& gpu);
+
 /// One host of CPU actors by what this project measured (README, Figures). Each has as many of the
 /// `cores` as go round, at least one; 0 = a core each.
 Machine this_cpu(int actors, int cores = 0);
 
 /// What degrees are picked for where nothing was measured: a host of so many cores (0 = not known:
-/// a core each), or for "cuda" GPUs like an A100 with NVLink. Only the ratios of its figures matter
-/// for the choice.
+/// a core each), or for "cuda" of kAssumedGpu. Only the ratios of its figures matter for the
+/// choice.
 Machine machine_here(DeviceKind device, int actors, int cores);
 
 /// The machine as a job finds it that keeps `actors` of its devices busy at once, on average:

@@ -35,7 +35,43 @@ std::string figures_text(const HostReport& host, bool gpus) {
       found.launch * 1e6);
   text += "an operation; between its actors ";
   if (found.inside.bandwidth > 0) return text + link_text(found.inside);
-  return text + (gpus ? "not measured, NVLink of an A100 is assumed" : "not measured, constants");
+  return text + (gpus ? "not measured" : "not measured, constants");
+}
+
+std::string row_of(const HostReport& host) {
+  const auto row = machine_of_gpu(host.gpu);
+  return row.empty() ? kAssumedGpu : row;
+}
+
+std::string row_text(const HostReport& host) {
+  const auto what = host.gpu.empty() ? "which GPUs " + host.name + " has was not told"
+                    : machine_of_gpu(host.gpu).empty()
+                        ? host.name + " has " + host.gpu + ", which is not in the table"
+                        : host.name + " has " + host.gpu;
+  return what + ": its GPUs' links, and what was not measured, are those of " + row_of(host);
+}
+
+/// Of GPUs of two kinds, each as slow as the slower.
+Machine slower_of(const Machine& a, const Machine& b) {
+  const bool first = a.device.half_flops <= b.device.half_flops;
+  Machine machine = first ? a : b;
+  const Machine& other = first ? b : a;
+  machine.device.memory = std::min(machine.device.memory, other.device.memory);
+  machine.fp8 = machine.fp8 && other.fp8;
+  slowest(machine.inside, other.inside);
+  if (machine.devices_per_socket == 0) {
+    machine.devices_per_socket = other.devices_per_socket;
+    machine.across_sockets = other.across_sockets;
+  }
+  return machine;
+}
+
+Machine gpus_of(const std::vector<HostReport>& hosts) {
+  if (hosts.empty()) return machine_of(kAssumedGpu);
+  auto machine = machine_of(row_of(hosts.front()));
+  for (const auto& host : hosts)
+    machine = slower_of(machine, machine_of(row_of(host)));
+  return machine;
 }
 
 /// How many actors a host keeps busy at once, as a share of those it has.
@@ -45,11 +81,9 @@ double busy_share(const HostReport& host) {
   return std::min(1.0, busy / host.actors);
 }
 
-Machine constants(DeviceKind device, int actors, int threads) {
-  if (device == DeviceKind::cuda) return machine_here(device, actors, 0);
+Machine cpus(int threads) {
   auto machine = this_cpu(1, std::max(threads, 1));
   machine.busy_devices_per_host = 0;
-  machine.devices = actors;
   return machine;
 }
 
@@ -84,7 +118,7 @@ Machine machine_of_hosts(DeviceKind device, std::vector<HostReport> hosts) {
   int threads = hosts.empty() ? 1 : hosts.front().threads;
   for (const auto& host : hosts)
     actors += host.actors, threads = std::min(threads, host.threads);
-  Machine machine = constants(device, std::max(actors, 1), threads);
+  Machine machine = device == DeviceKind::cuda ? gpus_of(hosts) : cpus(threads);
   machine.name = "this cluster";
   machine.devices = std::max(actors, 1);
   if (hosts.empty()) return machine;
@@ -108,6 +142,7 @@ Machine machine_of_hosts(DeviceKind device, std::vector<HostReport> hosts) {
           (host.why_not.empty() ? "no actor of it has told yet" : host.why_not) +
           "; constants stand for it");
     }
+    if (gpus) machine.notes.push_back(row_text(host));
     if (host.link) {
       slowest(between, *host.link);
       machine.notes.push_back("measured from the controller to " + host.name +

@@ -29,6 +29,7 @@ struct HostReport {
   int cores = 0;                     // 0 = not known
   int threads = 1;                   // of an actor
   std::optional<Measured> measured;  // of one actor
+  std::string gpu;                   // its GPUs' name, as an actor told it; "" = not told
   std::string why_not;               // without figures: why; "" = no actor has told yet
   bool remote = false;
   std::optional<Link> link;  // of a remote host, to the controller's
@@ -36,8 +37,8 @@ struct HostReport {
 };
 
 /// The machine that hosts make together: each device is as slow as the slowest that was measured,
-/// as are links inside hosts and between them. What was not measured is as in machine_here. Its
-/// notes say what is which. Pure.
+/// as are links inside hosts and between them. What was not measured is as in machine_here, of GPUs
+/// by their names as in machine_of_gpu. Its notes say what is which. Pure.
 Machine machine_of_hosts(DeviceKind device, std::vector<HostReport> hosts);
 
 }  // namespace troupe::plan

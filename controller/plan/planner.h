@@ -42,7 +42,7 @@ Candidate judge(const wire::Parallelism& parallelism, const Plan& plan,
 /// Mixes of degrees on at most `actors` actors that make_plan accepts for this request, the
 /// quickest first; equally quick ones by fewer actors, then by smaller dp, cfg, pp, ulysses, ring,
 /// tp. The first `limits.candidates` that fit in memory, with those between them that do not; where
-/// memory is so short that hundreds do not, not all are looked at. At most 64 actors are used.
+/// memory is so short that hundreds do not, not all are looked at. At most 1,024 actors are used.
 /// Degrees alone differ: method, patches, warm-up and everything else are the request's. Throws
 /// std::invalid_argument what make_plan refuses in the request, and when `actors` is below 1.
 std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,

@@ -1,7 +1,6 @@
 #include "controller/plan/ways.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -10,37 +9,114 @@
 namespace troupe::plan {
 namespace {
 
-/// What ranks send to their peers, the worst of it where hosts lie between them.
-class Sent {
- public:
-  Sent(const std::vector<int>& host_of, const Machine& machine)
-      : host_of_(host_of),
-        machine_(machine),
-        senders_(static_cast<std::size_t>(std::ranges::max(host_of)) + 1) {}
+/// How many steps lie between an axis' neighbours, and how many of them it has: its groups are
+/// `first`, `first + stride`, and so on.
+struct Line {
+  int stride, degree;
 
-  /// The rank sends to so many, of which `outside` are on other hosts.
-  void add(int rank, int peers, int outside) {
-    if (outside == 0) return;
-    const int senders = ++senders_[static_cast<std::size_t>(host_of_[rank])];
-    sharing_ = std::max(sharing_, senders);
-    most_outside_ = std::max(most_outside_, static_cast<double>(outside) / peers);
+  int span() const { return stride * degree; }
+};
+
+/// Ranks on their hosts, as those see them who send along an axis.
+class Placed {
+ public:
+  Placed(const mesh::Degrees& degrees, const Machine& machine)
+      : machine_(machine),
+        host_of_(hosts_of_ranks(degrees, machine)),
+        world_(static_cast<int>(host_of_.size())),
+        on_host_(static_cast<std::size_t>(std::ranges::max(host_of_)) + 1),
+        senders_(on_host_.size()),
+        run_end_(host_of_.size()) {
+    int end = world_;
+    for (int rank = world_ - 1; rank >= 0; --rank) {
+      run_end_[rank] = end;
+      if (rank > 0 && host_of_[rank - 1] != host_of_[rank]) end = rank;
+    }
   }
 
-  Way way() const {
-    Way way{machine_.inside.latency, 1 / machine_.inside.bandwidth};
-    if (sharing_ == 0) return way;
-    way.latency = std::max(machine_.inside.latency, machine_.between.latency);
-    way.seconds_per_byte = std::max((1 - most_outside_) / machine_.inside.bandwidth,
-                                    most_outside_ * sharing_ / machine_.between.bandwidth);
-    return way;
+  /// Each rank sends to all others of its group.
+  Way to_group(const Line& line) {
+    if (line.degree == 1 || run_end_[0] == world_) return way(0);
+    int most = 0;
+    std::ranges::fill(senders_, 0);
+    for (int block = 0; block < world_; block += line.span()) {
+      if (run_end_[block] >= block + line.span()) continue;
+      for (int first = block, alike = 0; first < block + line.stride; first += alike) {
+        const int end = first + line.span();
+        alike = block + line.stride - first;  // groups that lie on the same hosts as this one
+        for (int rank = first; rank < end; rank += line.stride) {
+          ++on_host_[host_of_[rank]];
+          alike = std::min(alike, run_end_[rank] - rank);
+        }
+        for (int rank = first; rank < end; rank += line.stride) {
+          const int outside = line.degree - on_host_[host_of_[rank]];
+          if (outside > 0) senders_[host_of_[rank]] += alike;
+          most = std::max(most, outside);
+        }
+        for (int rank = first; rank < end; rank += line.stride)
+          on_host_[host_of_[rank]] = 0;
+      }
+    }
+    return way(static_cast<double>(most) / (line.degree - 1));
+  }
+
+  /// Each to the next of its line; where `back` is set, the last to the first.
+  Way to_next(const Line& line, bool back) {
+    if (line.degree == 1 || run_end_[0] == world_) return way(0);
+    std::ranges::fill(senders_, 0);
+    const int before_last = line.span() - line.stride;
+    const int step = back ? -before_last : line.stride;
+    bool outside = false;
+    for (int block = 0; block < world_; block += line.span()) {
+      const int first = block + (back ? before_last : 0);
+      const int end = block + (back ? line.span() : before_last);
+      for (int rank = first; rank < end; ++rank) {
+        if (host_of_[rank] == host_of_[rank + step]) continue;
+        ++senders_[host_of_[rank]];
+        outside = true;
+      }
+    }
+    return way(outside ? 1 : 0);
+  }
+
+  /// Whether a group has ranks at both sockets of a host.
+  bool crosses_sockets(const Line& line) {
+    if (machine_.devices_per_socket == 0) return false;
+    std::vector<int> socket_of;
+    for (const int host : host_of_)
+      socket_of.push_back(on_host_[host]++ / machine_.devices_per_socket);
+    std::ranges::fill(on_host_, 0);
+    std::vector<int> group_on(on_host_.size(), -1), socket_on(on_host_.size());
+    for (int block = 0; block < world_; block += line.span()) {
+      for (int first = block; first < block + line.stride; ++first) {
+        for (int rank = first; rank < first + line.span(); rank += line.stride) {
+          const int host = host_of_[rank];
+          if (std::exchange(group_on[host], first) != first) socket_on[host] = socket_of[rank];
+          if (socket_on[host] != socket_of[rank]) return true;
+        }
+      }
+    }
+    return false;
   }
 
  private:
-  const std::vector<int>& host_of_;
+  /// Of ranks of whose peers at most this part are on other hosts, each host with its senders.
+  Way way(double most_outside) const {
+    Way way{machine_.inside.latency, 1 / machine_.inside.bandwidth};
+    if (most_outside == 0) return way;
+    way.latency = std::max(machine_.inside.latency, machine_.between.latency);
+    way.seconds_per_byte =
+        std::max((1 - most_outside) / machine_.inside.bandwidth,
+                 most_outside * std::ranges::max(senders_) / machine_.between.bandwidth);
+    return way;
+  }
+
   const Machine& machine_;
+  const std::vector<int> host_of_;
+  const int world_;
+  std::vector<int> on_host_;  // of a group's ranks; all 0 between two groups
   std::vector<int> senders_;  // by host: ranks that send to another one
-  int sharing_ = 0;           // the most of these
-  double most_outside_ = 0;   // part of a rank's peers
+  std::vector<int> run_end_;  // by rank: up to where ranks are on its host
 };
 
 }  // namespace
@@ -58,69 +134,27 @@ std::vector<int> hosts_of_ranks(const mesh::Degrees& degrees, const Machine& mac
 }
 
 Ways ways_of(const mesh::Degrees& degrees, const Machine& machine) {
-  const mesh::Mesh mesh(degrees);
-  const auto host_of = hosts_of_ranks(degrees, machine);
-  const int world = degrees.world();
-  const auto along = [&](mesh::Axis axis) {
-    Sent sent(host_of, machine);
-    std::vector<bool> seen(static_cast<std::size_t>(world));
-    for (int first = 0; first < world; ++first) {
-      if (seen[static_cast<std::size_t>(first)]) continue;
-      const auto group = mesh.group_of(axis, first);
-      std::map<int, int> on_host;
-      for (const int rank : group)
-        ++on_host[host_of[rank]];
-      const int size = static_cast<int>(group.size());
-      for (const int rank : group) {
-        seen[static_cast<std::size_t>(rank)] = true;
-        sent.add(rank, size - 1, size - on_host[host_of[rank]]);
-      }
-    }
-    return sent.way();
-  };
-  /// To the next stage; from the last one back to the first where `back` is set.
-  const auto along_stages = [&](bool back) {
-    Sent sent(host_of, machine);
-    for (int rank = 0; rank < world && degrees.pp > 1; ++rank) {
-      auto at = mesh.coordinates(rank);
-      const bool last = at.pp == degrees.pp - 1;
-      if (last != back) continue;
-      at.pp = last ? 0 : at.pp + 1;
-      sent.add(rank, 1, host_of[mesh.rank(at)] != host_of[rank] ? 1 : 0);
-    }
-    return sent.way();
-  };
-  /// Whether a group has ranks at both sockets of a host.
-  const auto crosses_sockets = [&](mesh::Axis axis) {
-    if (machine.devices_per_socket == 0) return false;
-    std::map<int, int> on_host;
-    std::vector<int> socket_of;
-    for (const int host : host_of)
-      socket_of.push_back(on_host[host]++ / machine.devices_per_socket);
-    for (int rank = 0; rank < degrees.world(); ++rank) {
-      for (const int peer : mesh.group_of(axis, rank)) {
-        if (host_of[peer] == host_of[rank] && socket_of[peer] != socket_of[rank]) return true;
-      }
-    }
-    return false;
-  };
+  Placed placed(degrees, machine);
+  const Line tp{1, degrees.tp}, ulysses{tp.span(), degrees.ulysses};
+  const Line ring{ulysses.span(), degrees.ring}, pp{ring.span(), degrees.pp};
+  const Line cfg{pp.span(), degrees.cfg};
   Ways ways;
-  ways.ulysses = along(mesh::Axis::ulysses);
+  ways.ulysses = placed.to_group(ulysses);
   // Where each sends to each, all pairs between the sockets share the one way between them.
-  if (degrees.ulysses > 2 && crosses_sockets(mesh::Axis::ulysses)) {
+  if (degrees.ulysses > 2 && placed.crosses_sockets(ulysses)) {
     ways.ulysses.seconds_per_byte = std::max(
         ways.ulysses.seconds_per_byte, 1 / (machine.inside.bandwidth * machine.across_sockets));
   }
-  ways.ring = along(mesh::Axis::ring);
-  ways.tp = along(mesh::Axis::tp);
-  ways.cfg = along(mesh::Axis::cfg);
+  ways.ring = placed.to_group(ring);
+  ways.tp = placed.to_group(tp);
+  ways.cfg = placed.to_group(cfg);
   const auto worse = [](const Way& a, const Way& b) {
     return Way{std::max(a.latency, b.latency), std::max(a.seconds_per_byte, b.seconds_per_byte)};
   };
   ways.heads = worse(ways.ulysses, ways.tp);
   ways.stage = worse(ways.heads, ways.ring);
-  ways.edge = along_stages(false);
-  ways.feedback = along_stages(true);
+  ways.edge = placed.to_next(pp, false);
+  ways.feedback = placed.to_next(pp, true);
   return ways;
 }
 

@@ -16,7 +16,7 @@ namespace troupe::schedule {
 struct JobTerms {
   int priority = 0;           // higher goes first
   std::string share = {};     // who it counts for
-  std::uint64_t machine = 0;  // jobs with the same one run at the same speeds, e.g. a deployment's
+  std::uint64_t machine = 0;  // jobs with the same one run at the same speeds
 };
 
 /// Merges the task graphs of all running jobs into one total order and says what to send next. A

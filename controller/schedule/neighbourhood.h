@@ -46,7 +46,7 @@ struct TaskProgress {
   std::uint32_t passed = 0;      // how often something less deserving was issued before it
   std::uint32_t members = 0;     // which of the job's sets of ranks runs it
   std::uint32_t unfinished = 0;  // members that have not finished, once issued
-  TaskSpeeds::Class speed = 0;
+  TaskSpeeds::Class speed;
   std::uint64_t place = 0;     // in the total order
   std::uint64_t forecast = 0;  // the state of the neighbourhood that start and finish are of
   double issued_at = 0;

@@ -23,29 +23,28 @@ void TaskSpeeds::Rate::take(double sample) {
 }
 
 TaskSpeeds::Class TaskSpeeds::class_of(std::uint64_t machine, const Task& task) {
-  const auto [found, fresh] =
-      classes_.try_emplace({machine, task.kind, task.stage, task.patch<0, task.work> 0},
-                           static_cast<Class>(entries_.size()));
-  if (fresh) {
-    const auto [index, unknown] = machine_index_.try_emplace(machine, machines_.size());
-    if (unknown) machines_.emplace_back();
-    entries_.push_back({.rate = {}, .machine = index->second});
+  const auto [found, unknown] = machines_.try_emplace(machine);
+  auto& known = found->second;
+  known.used = ++uses_;
+  if (unknown && machines_.size() > kMachines) {
+    machines_.erase(std::ranges::min_element(machines_, {},
+                                             [](const auto& entry) { return entry.second.used; }));
   }
-  return found->second;
+  auto& of = known.classes[{task.kind, task.stage, task.patch<0, task.work> 0}];
+  if (!of) of = std::make_shared<Entry>(Entry{.rate = {}, .mean = known.mean});
+  return of;
 }
 
-TaskSpeeds::Estimate TaskSpeeds::estimate(Class of, double work) const {
-  const auto& entry = entries_.at(of);
-  if (entry.rate.seconds_per_unit > 0) return {units(work) * entry.rate.seconds_per_unit, true};
-  const double mean = machines_[entry.machine].seconds_per_unit;
+TaskSpeeds::Estimate TaskSpeeds::estimate(const Class& of, double work) {
+  if (of->rate.seconds_per_unit > 0) return {units(work) * of->rate.seconds_per_unit, true};
+  const double mean = of->mean->seconds_per_unit;
   return {units(work) * (mean > 0 ? mean : kGuess), false};
 }
 
-void TaskSpeeds::learn(Class of, double work, double seconds) {
+void TaskSpeeds::learn(const Class& of, double work, double seconds) {
   if (!(seconds > 0) || !std::isfinite(seconds)) return;
-  auto& entry = entries_.at(of);
-  entry.rate.take(seconds / units(work));
-  if (work > 0) machines_[entry.machine].take(seconds / units(work));
+  of->rate.take(seconds / units(work));
+  if (work > 0) of->mean->take(seconds / units(work));
 }
 
 }  // namespace troupe::schedule

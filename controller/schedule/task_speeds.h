@@ -1,45 +1,52 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <tuple>
-#include <vector>
 
 #include "controller/schedule/task_graph.h"
 
 namespace troupe::schedule {
 
 /// Seconds that tasks are expected to take: their work times what a unit of it took before, on the
-/// same machine (say, deployment), for the same kind, stage and mode. Where that is not known yet,
-/// what a unit took on the machine in the mean, then a guess that only relates tasks to one
-/// another. Pure: measurements come in.
+/// same machine (say, the same model on as many actors), for the same kind, stage and mode. Where
+/// that is not known yet, what a unit took on the machine in the mean, then a guess that only
+/// relates tasks to one another. Pure: measurements come in.
 class TaskSpeeds {
- public:
-  using Class = std::uint32_t;
-  struct Estimate {
-    double seconds = 0;
-    bool measured = false;
-  };
-
-  /// Tasks of one class share a speed.
-  Class class_of(std::uint64_t machine, const Task& task);
-  Estimate estimate(Class of, double work) const;
-  /// What a task of this class and work took, in seconds without waits. Anything but a positive
-  /// number is passed over.
-  void learn(Class of, double work, double seconds);
-
- private:
   struct Rate {
     double seconds_per_unit = 0;  // 0 = not measured
     void take(double sample);
   };
   struct Entry {
     Rate rate;
-    std::size_t machine = 0;
+    std::shared_ptr<Rate> mean;  // of its machine
   };
-  std::map<std::tuple<std::uint64_t, wire::TaskKind, std::int32_t, bool, bool>, Class> classes_;
-  std::vector<Entry> entries_;
-  std::map<std::uint64_t, std::size_t> machine_index_;
-  std::vector<Rate> machines_;
+
+ public:
+  /// So many machines are remembered: those that were asked for last. Classes outlive that.
+  static constexpr std::size_t kMachines = 256;
+
+  /// Tasks of one class share a speed.
+  using Class = std::shared_ptr<Entry>;
+  struct Estimate {
+    double seconds = 0;
+    bool measured = false;
+  };
+
+  Class class_of(std::uint64_t machine, const Task& task);
+  static Estimate estimate(const Class& of, double work);
+  /// What a task of this class and work took, in seconds without waits. Anything but a positive
+  /// number is passed over.
+  static void learn(const Class& of, double work, double seconds);
+
+ private:
+  struct Machine {
+    std::shared_ptr<Rate> mean = std::make_shared<Rate>();
+    std::map<std::tuple<wire::TaskKind, std::int32_t, bool, bool>, Class> classes = {};
+    std::uint64_t used = 0;
+  };
+  std::map<std::uint64_t, Machine> machines_;
+  std::uint64_t uses_ = 0;
 };
 
 }  // namespace troupe::schedule

@@ -38,6 +38,8 @@ HostFigures::HostFigures(control::Server& server, const std::string& own, int co
 void HostFigures::actor_came(const std::string& host, const wire::Hello& hello) {
   auto& report = hosts_[host].report;
   if (const int threads = whole(hello, "threads"); threads > 0) report.threads = threads;
+  if (const auto gpu = hello.attributes.find("gpu"); gpu != hello.attributes.end())
+    report.gpu = shortened(gpu->second);
   if (const auto failed = hello.attributes.find("measured.failed");
       failed != hello.attributes.end())
     report.why_not = shortened(failed->second);

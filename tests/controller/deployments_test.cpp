@@ -95,3 +95,29 @@ TEST_CASE("a spare that comes in while groups are connected is told of them befo
     REQUIRE(connect(id));
   CHECK(deployment->state == cluster::Deployment::State::ready);
 }
+
+TEST_CASE("a deployment's kind is what it computes and in which parts, not when and where") {
+  cluster::Deployment one;
+  one.id = 1;
+  one.model = {"/models/demo", 7};
+  one.degrees = {.pp = 2};
+  one.stages = {{0, 14}, {14, 28}};
+  auto other = one;
+  other.id = 2;
+  other.epoch = 9;
+  other.actor_of_rank = {4, 5};
+  other.model.loras.push_back({});
+  CHECK(other.kind() == one.kind());
+  const auto differs = [&](const std::function<void(cluster::Deployment&)>& change) {
+    auto changed = one;
+    change(changed);
+    return changed.kind() != one.kind();
+  };
+  CHECK(differs([](auto& of) { of.model.folder += "2"; }));
+  CHECK(differs([](auto& of) { of.model.fingerprint = 8; }));
+  CHECK(differs([](auto& of) { of.dtype = ComputeType::bfloat16; }));
+  CHECK(differs([](auto& of) { of.weight_dtype = WeightChoice::int8; }));
+  CHECK(differs([](auto& of) { of.offload = OffloadChoice::blocks; }));
+  CHECK(differs([](auto& of) { of.degrees = {.cfg = 2}; }));
+  CHECK(differs([](auto& of) { of.stages = {{0, 13}, {13, 28}}; }));
+}

@@ -290,3 +290,22 @@ TEST_CASE("a decode that has nothing to decode teaches nothing of one that has")
   CHECK_FALSE(speeds.estimate(real, decode.work).measured);
   CHECK(speeds.estimate(real, decode.work).seconds == before);
 }
+
+TEST_CASE("speeds of the machines that were used last are remembered, and no more") {
+  schedule::TaskSpeeds speeds;
+  schedule::Task block;
+  block.work = 10;
+  const auto first = speeds.class_of(0, block);
+  speeds.learn(first, block.work, 5);
+  for (std::uint64_t machine = 1; machine < schedule::TaskSpeeds::kMachines; ++machine)
+    speeds.learn(speeds.class_of(machine, block), block.work, 2);
+  CHECK(speeds.estimate(speeds.class_of(0, block), block.work).seconds == doctest::Approx(5));
+  speeds.class_of(schedule::TaskSpeeds::kMachines, block);
+  CHECK(speeds.estimate(speeds.class_of(0, block), block.work).measured);
+  CHECK_FALSE(speeds.estimate(speeds.class_of(1, block), block.work).measured);
+  for (std::uint64_t machine = 1000; machine < 2000; ++machine)
+    speeds.class_of(machine, block);
+  CHECK_FALSE(speeds.estimate(speeds.class_of(0, block), block.work).measured);
+  // A job that has it goes on with it.
+  CHECK(speeds.estimate(first, block.work).seconds == doctest::Approx(5));
+}

@@ -149,6 +149,81 @@ TEST_CASE("where nothing was measured the constants stand, and the notes say why
       plan::machine_here(DeviceKind::cuda, 2, 0).inside.bandwidth);
 }
 
+TEST_CASE("a GPU's name says whose links it has") {
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"NVIDIA L40S", "l40"},
+      {"NVIDIA L40", "l40"},
+      {"NVIDIA L20", "l20"},
+      {"Tesla T4", "t4"},
+      {"NVIDIA A100-SXM4-80GB", "a100-nvlink"},
+      {"NVIDIA A100-SXM4-40GB MIG 3g.20gb", "a100-nvlink"},
+      {"NVIDIA A100-PCIE-40GB", "a100-pcie"},
+      {"NVIDIA A100 80GB PCIe", "a100-pcie"},
+      {"NVIDIA H100 80GB HBM3", "h100-nvlink"},
+      {"NVIDIA H100 PCIe", "a100-pcie"},
+      {"NVIDIA H100 NVL", "a100-pcie"},
+      {"NVIDIA H200", "h200-nvlink"},
+      {"NVIDIA L4", ""},
+      {"NVIDIA T400 4GB", ""},
+      {"NVIDIA GH200 480GB", ""},
+      {"NVIDIA B200", ""},
+      {"Pretend GPU", ""},
+      {"", ""}};
+  for (const auto& [name, row] : names) {
+    CAPTURE(name);
+    CHECK(plan::machine_of_gpu(name) == row);
+  }
+}
+
+TEST_CASE("GPUs have the links of their row, and the speeds that were measured") {
+  const auto of = [](const std::string& gpu, std::optional<plan::Measured> found = std::nullopt) {
+    auto report = host("host of " + gpu, 4, found);
+    report.gpu = gpu;
+    return report;
+  };
+  const auto l40 = plan::machine_of("l40"), a100 = plan::machine_of("a100-nvlink");
+  auto found = figures(50e12);
+  found.half_flops = 200e12;
+  found.inside = {};
+  const auto measured = plan::machine_of_hosts(DeviceKind::cuda, {of("NVIDIA L40S", found)});
+  CHECK(measured.inside.bandwidth == l40.inside.bandwidth);
+  CHECK(measured.devices_per_socket == 4);
+  CHECK(measured.device.half_flops == 200e12);
+  CHECK(measured.device.bandwidth == 5e12);
+  CHECK(measured.device.memory == l40.device.memory);
+  CHECK(measured.devices == 4);
+  CHECK(notes(measured,
+              "host of NVIDIA L40S has NVIDIA L40S: its GPUs' links, and what was not "
+              "measured, are those of l40"));
+  const auto unknown = plan::machine_of_hosts(DeviceKind::cuda, {of("NVIDIA B200")});
+  CHECK(unknown.inside.bandwidth == a100.inside.bandwidth);
+  CHECK(notes(unknown,
+              "has NVIDIA B200, which is not in the table: its GPUs' links, and what was "
+              "not measured, are those of a100-nvlink"));
+  const auto untold = plan::machine_of_hosts(DeviceKind::cuda, {of("")});
+  CHECK(untold.device.half_flops == a100.device.half_flops);
+  CHECK(notes(untold, "which GPUs host of  has was not told"));
+  // Two kinds: the slower of each.
+  const auto h100 = plan::machine_of("h100-nvlink");
+  for (const bool turned : {false, true}) {
+    auto hosts = std::vector{of("NVIDIA H100 80GB HBM3"), of("Tesla T4")};
+    if (turned) std::swap(hosts[0], hosts[1]);
+    const auto both = plan::machine_of_hosts(DeviceKind::cuda, hosts);
+    const auto t4 = plan::machine_of("t4");
+    CHECK(both.device.half_flops == t4.device.half_flops);
+    CHECK(both.device.memory == t4.device.memory);
+    CHECK(both.inside.bandwidth == t4.inside.bandwidth);
+    CHECK(both.inside.latency == t4.inside.latency);
+    CHECK_FALSE(both.fp8);
+    CHECK(both.devices == 8);
+  }
+  const auto mixed = plan::machine_of_hosts(
+      DeviceKind::cuda, {of("NVIDIA A100-SXM4-80GB"), of("NVIDIA L40"), of("NVIDIA L20")});
+  CHECK(mixed.devices_per_socket == 4);
+  CHECK(mixed.inside.bandwidth == l40.inside.bandwidth);
+  CHECK(h100.fp8);
+}
+
 TEST_CASE("actors share the cores that their host has") {
   auto crowded = host("here", 4, figures(1e11));
   crowded.cores = 4;

@@ -1,10 +1,14 @@
 #include <rapidcheck.h>
 #include <algorithm>
 #include <cmath>
+#include <map>
 
+#include "controller/mesh/mesh.h"
+#include "controller/plan/degrees.h"
 #include "controller/plan/machine.h"
 #include "controller/plan/pipeline_clock.h"
 #include "controller/plan/ways.h"
+#include "tests/controller/any_plan.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -70,6 +74,38 @@ TEST_CASE("the slowest stage sets the pace, and so does an edge slower than it")
   CHECK(near(carried.now(), 1 + 80 * 5 + 1));
 }
 
+TEST_CASE("patches of any sizes go as if each went its way alone, one after the other") {
+  CHECK(rc::check([] {
+    const int stages = *rc::gen::inRange(1, 9);
+    const auto any = [] { return *rc::gen::inRange(0, 30) / 10.0; };
+    std::vector<MicroTimes> patches(*rc::gen::inRange<std::size_t>(1, 9));
+    for (auto& patch : patches) {
+      patch = even(stages, 0, any(), any());
+      for (double& seconds : patch.compute)
+        seconds = any();
+    }
+    PipelineClock clock(stages, static_cast<int>(patches.size()));
+    std::vector<double> stage_free(stages), edge_free(stages), back(patches.size());
+    for (int step = 0; step < 4; ++step) {
+      clock.patch_step(patches);
+      double end = 0;
+      for (std::size_t patch = 0; patch < patches.size(); ++patch) {
+        double at = back[patch];
+        for (int stage = 0; stage < stages; ++stage) {
+          at = stage_free[stage] = std::max(at, stage_free[stage]) + patches[patch].compute[stage];
+          if (stage + 1 == stages) end = at;
+          if (stages == 1) break;
+          const auto& of = patches[patch];
+          at = edge_free[stage] =
+              std::max(at, edge_free[stage]) + (stage + 1 < stages ? of.edge : of.feedback);
+        }
+        back[patch] = at;
+      }
+      RC_ASSERT(near(clock.now(), end));
+    }
+  }));
+}
+
 TEST_CASE("steps of a settled pipeline may be counted instead of played") {
   CHECK(rc::check([] {
     const int stages = *rc::gen::inRange(1, 9);
@@ -115,6 +151,74 @@ TEST_CASE("calibrating scales computing and leaves links") {
   CHECK(slower.device.half_flops == machine.device.half_flops / 2);
   CHECK(slower.inside.bandwidth == machine.inside.bandwidth);
   CHECK_THROWS_AS(plan::calibrated(machine, 0, 1), std::invalid_argument);
+}
+
+TEST_CASE("on any hosts a way is that of the worst placed rank") {
+  CHECK(rc::check([] {
+    auto machine = plan::machine_of("l40");
+    machine.hosts =
+        *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(1, 10)));
+    const auto degrees = plan::degrees_of(test::any_degrees());
+    const auto host_of = plan::hosts_of_ranks(degrees, machine);
+    const mesh::Mesh mesh(degrees);
+    const auto expected = [&](const std::vector<std::vector<int>>& peers_of) {
+      std::map<int, int> senders;
+      double most_outside = 0;
+      for (int rank = 0; rank < mesh.world(); ++rank) {
+        const auto& peers = peers_of[rank];
+        const auto outside =
+            std::ranges::count_if(peers, [&](int peer) { return host_of[peer] != host_of[rank]; });
+        if (outside == 0) continue;
+        ++senders[host_of[rank]];
+        most_outside = std::max(most_outside, static_cast<double>(outside) / std::ssize(peers));
+      }
+      double seconds = (1 - most_outside) / machine.inside.bandwidth;
+      for (const auto& [host, sharing] : senders)
+        seconds = std::max(seconds, most_outside * sharing / machine.between.bandwidth);
+      return seconds;
+    };
+    const auto groups = [&](mesh::Axis axis) {
+      std::vector<std::vector<int>> peers_of;
+      for (int rank = 0; rank < mesh.world(); ++rank) {
+        peers_of.push_back(mesh.group_of(axis, rank));
+        std::erase(peers_of.back(), rank);
+      }
+      return expected(peers_of);
+    };
+    const auto stages = [&](bool back) {
+      std::vector<std::vector<int>> peers_of(mesh.world());
+      for (int rank = 0; rank < mesh.world(); ++rank) {
+        auto at = mesh.coordinates(rank);
+        if (degrees.pp == 1 || (at.pp + 1 == degrees.pp) != back) continue;
+        at.pp = back ? 0 : at.pp + 1;
+        peers_of[rank] = {mesh.rank(at)};
+      }
+      return expected(peers_of);
+    };
+    machine.devices_per_socket = 0;
+    const auto ways = plan::ways_of(degrees, machine);
+    RC_ASSERT(ways.tp.seconds_per_byte == groups(mesh::Axis::tp));
+    RC_ASSERT(ways.ulysses.seconds_per_byte == groups(mesh::Axis::ulysses));
+    RC_ASSERT(ways.ring.seconds_per_byte == groups(mesh::Axis::ring));
+    RC_ASSERT(ways.cfg.seconds_per_byte == groups(mesh::Axis::cfg));
+    RC_ASSERT(ways.edge.seconds_per_byte == stages(false));
+    RC_ASSERT(ways.feedback.seconds_per_byte == stages(true));
+    // And which ways lead through both sockets of a host, three devices each.
+    machine.devices_per_socket = 3;
+    std::map<int, int> on_host;
+    std::vector<int> socket_of;
+    for (const int host : host_of)
+      socket_of.push_back(on_host[host]++ / 3);
+    bool crosses = false;
+    for (int rank = 0; rank < mesh.world() && degrees.ulysses > 2; ++rank) {
+      for (const int peer : mesh.group_of(mesh::Axis::ulysses, rank))
+        crosses |= host_of[peer] == host_of[rank] && socket_of[peer] != socket_of[rank];
+    }
+    const double between_sockets =
+        crosses ? 1 / (machine.inside.bandwidth * machine.across_sockets) : 0;
+    RC_ASSERT(plan::ways_of(degrees, machine).ulysses.seconds_per_byte ==
+              std::max(groups(mesh::Axis::ulysses), between_sockets));
+  }));
 }
 
 TEST_CASE("what leaves a host shares its link") {

@@ -7,12 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "controller/plan/machine.h"
 #include "tests/process/support/compare.h"
+#include "tests/process/support/connect.h"
 #include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
+#include "troupe/inspect.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -32,6 +35,7 @@ if mv "$here/armed" "$here/struck" 2>/dev/null; then
   export TROUPE_PRETEND_STICKS_AT=$(cat "$here/struck")
 fi
 export TROUPE_PRETEND_SEED=$(cat "$here/seed") TROUPE_PRETEND_REPORT="$here/report"
+export TROUPE_PRETEND_NAME="NVIDIA L40S"
 export LD_LIBRARY_PATH="$here/pretend"
 export LD_PRELOAD="$here/pretend/libcudart.so.13:$here/pretend/libnccl.so.2"
 exec "$here/actor" "$@"
@@ -108,6 +112,16 @@ TEST_CASE("jobs on actors that share a pretend GPU have the latents that they ha
     CHECK(cluster.client().wait(other, std::chrono::seconds(300)));
     CHECK(gpu.report() == "");
   }
+}
+
+TEST_CASE("plans are made for the GPUs that actors say they have") {
+  PretendGpu gpu(4);
+  FaultCluster cluster(gpu.actors(2));
+  REQUIRE(cluster.whole());
+  auto inspector = take(Inspector::connect(cluster.cluster().endpoint(), kPatience), "connect");
+  const auto machine = json::parse(take(inspector.machine(), "machine"));
+  CHECK(machine["inside"]["bandwidth"] == plan::machine_of("l40").inside.bandwidth);
+  CHECK(has(machine["notes"].dump(), "has NVIDIA L40S"));
 }
 
 TEST_CASE("a job outlives an actor that is killed on a pretend GPU, and one whose device is lost") {
