@@ -128,7 +128,7 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
       return;
     case wire::Kind::unload: {
       const auto unload = wire::decode<wire::Unload>(payload);
-      progress_.unload(unload.deployment);
+      if (!unload.encoders_alone) progress_.unload(unload.deployment);
       mailbox_.put({header, unload});
       return;
     }

@@ -43,7 +43,8 @@ wire::MailboxRow row_of(const Message& message) {
           row = {.what = "begin", .job = content.job};
         if constexpr (std::is_same_v<Content, wire::EndJob>)
           row = {.what = "end", .job = content.job};
-        if constexpr (std::is_same_v<Content, wire::Unload>) row.what = "unload";
+        if constexpr (std::is_same_v<Content, wire::Unload>)
+          row.what = content.encoders_alone ? "unload encoders" : "unload";
         if constexpr (std::is_same_v<Content, wire::AbortEpoch>) row.what = "end of epoch";
       },
       message.content);

@@ -107,7 +107,12 @@ void Worker::end_epoch(const wire::Header& header, const wire::AbortEpoch& abort
 }
 
 void Worker::unload(const wire::Header& header, const wire::Unload& unload) {
-  stages_.erase(unload.deployment);
+  const auto stage = stages_.find(unload.deployment);
+  if (stage != stages_.end() && unload.encoders_alone) {
+    stage->second->keep_encoders(false);
+  } else if (stage != stages_.end()) {
+    stages_.erase(stage);
+  }
   return_free_memory();
   if (header.is_request()) tools_.reply(header, wire::Done{});
 }

@@ -320,6 +320,7 @@ void WorkerJobs::begin(const wire::BeginJob& begin) {
       throw std::logic_error("[actor] deployment " + std::to_string(begin.deployment) +
                              " is not loaded");
     }
+    stage->second->keep_encoders(begin.keep_encoders);
     reset_peak_memory();
     RunningJob running;
     running.counters_before = tools_.groups.counters(begin.epoch);
@@ -399,6 +400,7 @@ void WorkerJobs::end(const wire::Header& header, const wire::EndJob& end) {
       if (bytes > 0) stats.sent_by_group[id] = bytes;
     }
     stats.weight_bytes = stages_.at(begin.deployment)->weight_bytes();
+    stats.encoder_bytes = stages_.at(begin.deployment)->encoder_bytes();
     stats.kv_bytes = static_cast<std::uint64_t>(job.network().bytes());
     stats.sent_by_layer = job.network().sent_by_layer();
     if (tools_.cuda_graphs) {

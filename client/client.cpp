@@ -13,6 +13,7 @@
 #include "client/link.h"
 #include "client/own_cluster.h"
 #include "transport/wire/host_messages.h"
+#include "transport/wire/request_limits.h"
 #include "troupe/actor.h"
 
 namespace troupe {

@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -218,6 +220,15 @@ at::Tensor WeightStore::get(std::string_view name, at::IntArrayRef shape, at::Sc
 void WeightStore::release(std::string_view name) const {
   const auto& entry = index_.at(name);
   if (entry.bytes() > 0) mapping_of(entry)->release(entry.begin, entry.end);
+}
+
+bool WeightStore::maps(const at::Tensor& tensor) const {
+  const auto* at = static_cast<const std::byte*>(tensor.const_data_ptr());
+  return std::ranges::any_of(mappings_, [at](const auto& entry) {
+    const Mapping& mapping = *entry.second;
+    return std::less_equal<>()(mapping.data(), at) &&
+           std::less<>()(at, mapping.data() + mapping.size());
+  });
 }
 
 std::map<std::string, at::Tensor> load_safetensors(const std::filesystem::path& path) {

@@ -52,6 +52,8 @@ class WeightStore {
   /// Tells the system that the tensor's pages are not needed for now, so that they no longer count
   /// as resident. Views stay valid and read the file again.
   void release(std::string_view name) const;
+  /// The tensor lies in the mapped files.
+  bool maps(const at::Tensor& tensor) const;
 
  private:
   class Mapping;

@@ -7,14 +7,8 @@
 
 #include "models/safetensors.h"
 #include "models/spec/fingerprint.h"
-#include "models/text/bert_model.h"
-#include "models/text/bert_tokenizer.h"
 #include "models/text/clean_caption.h"
-#include "models/text/clip_text_model.h"
-#include "models/text/clip_tokenizer.h"
 #include "models/text/mend_prompt.h"
-#include "models/text/t5_encoder.h"
-#include "models/text/tokenizer.h"
 #include "models/text/unicode.h"
 
 namespace troupe::actors {
@@ -37,11 +31,6 @@ std::vector<std::string> prepared(const spec::ModelSpec& spec,
       captions.push_back(models::normal_caption(prompt));
   }
   return captions;
-}
-
-/// Padding is masked out in the encoder and of no use behind it.
-bool cuts_padding(spec::TextUse use) {
-  return use == spec::TextUse::masked_states || use == spec::TextUse::zeroed_states;
 }
 
 }  // namespace
@@ -93,58 +82,31 @@ void Stage::note_rehearsed(const std::string& key) {
   rehearsed_.insert(key);
 }
 
-std::vector<EncodedPrompt> Stage::encode(const spec::TextEncoderSpec& encoder,
+void Stage::keep_encoders(bool keep) {
+  keeps_encoders_ = keep;
+  if (!keep) encoders_.clear();
+}
+
+std::uint64_t Stage::encoder_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [index, encoder] : encoders_)
+    bytes += encoder->bytes();
+  return bytes;
+}
+
+std::vector<EncodedPrompt> Stage::encode(std::size_t encoder,
                                          const std::vector<std::string>& captions,
-                                         std::int64_t most, const Tick& tick) const {
-  using spec::TextUse;
-  const auto count = [&](int, int) { tick(); };
-  models::WeightStore weights(encoder.weights);
-  loras_.adapt(weights, encoder.component);
-  std::vector<EncodedPrompt> prompts(captions.size());
-  // Each text by itself, so that what becomes of it does not depend on the others.
-  models::Tokenized tokens;
-  std::vector<models::TextBatch> texts;
-  const auto tokenize = [&](const auto& tokenizer) {
-    tokens = tokenizer.tokenize(captions, most);
-    const auto all = models::text_batch(tokens);
-    for (std::size_t i = 0; i < captions.size(); ++i) {
-      const auto row = static_cast<std::int64_t>(i);
-      texts.push_back({all.ids.narrow(0, row, 1), all.mask.narrow(0, row, 1)});
-      prompts[i].length = tokens.lengths[i];
-      prompts[i].cut = tokens.cut[i];
-    }
-  };
-  const auto keep_states = [&](const std::vector<at::Tensor>& states) {
-    for (std::size_t i = 0; i < states.size(); ++i)
-      prompts[i].states = states[i][0];
-  };
-  if (const auto* clip = std::get_if<spec::ClipSpec>(&encoder.config)) {
-    tokenize(models::ClipTokenizer::load(encoder.tokenizer.folder));
-    std::vector<at::Tensor> ids;
-    for (const auto& text : texts)
-      ids.push_back(text.ids);
-    const models::ClipTextModel model(*clip, weights, dtype_, device_);
-    const auto made = model.encode_each(ids, 1, count);
-    const auto shape = spec::output_shape(encoder, most);
-    for (std::size_t i = 0; i < made.size(); ++i) {
-      if (shape.width > 0)
-        prompts[i].states = (encoder.use == TextUse::states ? made[i].last : made[i].hidden)[0];
-      if (shape.pooled > 0) prompts[i].pooled = made[i].pooled[0];
-    }
-  } else if (const auto* bert = std::get_if<spec::BertSpec>(&encoder.config)) {
-    tokenize(models::BertTokenizer::load(encoder.tokenizer.folder));
-    keep_states(models::BertModel(*bert, weights, dtype_, device_).encode_each(texts, count));
-  } else {
-    tokenize(models::Tokenizer::load(encoder.tokenizer));
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-      // Nobody sees what padding becomes there, so it is not computed at all.
-      if (cuts_padding(encoder.use)) texts[i].ids = texts[i].ids.narrow(1, 0, prompts[i].length);
-      if (encoder.use != TextUse::padded_states) texts[i].mask = at::Tensor();
-    }
-    keep_states(models::T5Encoder(std::get<spec::T5Spec>(encoder.config), weights, dtype_, device_)
-                    .encode_each(texts, count));
+                                         std::int64_t most, const Tick& tick) {
+  check_unchanged();
+  const auto& spec = spec_.text_encoders.at(encoder);
+  if (!keeps_encoders_)
+    return TextEncoder(spec, loras_, dtype_, device_).encode(captions, most, tick);
+  auto& kept = encoders_[encoder];
+  if (!kept) {
+    kept = std::make_unique<TextEncoder>(spec, loras_, dtype_, device_);
+    kept->let_stay();
   }
-  return prompts;
+  return kept->encode(captions, most, tick);
 }
 
 models::EncoderOutput Stage::encode_text(std::size_t encoder,
@@ -167,8 +129,7 @@ models::EncoderOutput Stage::encode_text(std::size_t encoder,
     }
   }
   if (!missing.empty()) {
-    check_unchanged();
-    const auto made = encode(spec, missing, most, tick);
+    const auto made = encode(encoder, missing, most, tick);
     for (std::size_t i = 0; i < made.size(); ++i) {
       found[places[i]] = made[i];
       prompt_cache_.keep({encoder, most, missing[i]}, made[i]);

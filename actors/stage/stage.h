@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "actors/stage/network.h"
 #include "actors/stage/prompt_cache.h"
+#include "actors/stage/text_encoder.h"
 #include "models/spec/model_spec.h"
 #include "models/vae/autoencoder_kl.h"
 #include "models/vae/autoencoder_kl_wan.h"
@@ -53,12 +55,16 @@ class Stage {
   /// What they left behind is gone.
   void forget_rehearsed() { rehearsed_.clear(); }
 
+  /// Whether text encoders that have been used stay in memory; else they go, at once.
+  void keep_encoders(bool keep);
+  /// Of weights of text encoders that are in memory, in bytes.
+  std::uint64_t encoder_bytes() const;
   /// Tokenizes and encodes with one of the folder's text encoders, whose weights are gone from
-  /// memory when it returns; what it has encoded before it may know still. Of each prompt the same
-  /// bits, whatever the others are. States are padded with zeros to the encoder's tokens; `cut`:
-  /// what of each prompt did not fit. With PixArt's customs prompts are stripped and in lower case
-  /// first, or with `clean_caption` cleaned as models::CaptionCleaner does; with Wan's they are
-  /// mended. An absent encoder gives nothing.
+  /// memory when it returns unless they are to stay; what it has encoded before it may know still.
+  /// Of each prompt the same bits, whatever the others are. States are padded with zeros to the
+  /// encoder's tokens; `cut`: what of each prompt did not fit. With PixArt's customs prompts are
+  /// stripped and in lower case first, or with `clean_caption` cleaned as models::CaptionCleaner
+  /// does; with Wan's they are mended. An absent encoder gives nothing.
   models::EncoderOutput encode_text(std::size_t encoder, const std::vector<std::string>& prompts,
                                     int max_length, bool clean_caption,
                                     std::vector<std::string>& cut, const Tick& tick);
@@ -87,9 +93,8 @@ class Stage {
   at::Tensor rough_picture(const at::Tensor& latents, int num_frames, const Tick& tick);
 
  private:
-  std::vector<EncodedPrompt> encode(const spec::TextEncoderSpec& encoder,
-                                    const std::vector<std::string>& captions, std::int64_t most,
-                                    const Tick& tick) const;
+  std::vector<EncodedPrompt> encode(std::size_t encoder, const std::vector<std::string>& captions,
+                                    std::int64_t most, const Tick& tick);
   /// Text encoders, decoder and LoRAs must be those of when the job was planned.
   void check_unchanged() const;
 
@@ -102,6 +107,8 @@ class Stage {
   std::unique_ptr<models::AutoencoderKL> vae_;
   std::unique_ptr<models::AutoencoderKLWan> video_vae_;
   std::uint64_t weight_bytes_ = 0;
+  bool keeps_encoders_ = false;
+  std::map<std::size_t, std::unique_ptr<TextEncoder>> encoders_;  // that stay
   PromptCache prompt_cache_;
   PromptUse prompt_use_;
   std::set<std::string> rehearsed_;

@@ -107,6 +107,7 @@ Deployments::Ptr Deployments::load(const Model& model, const plan::Plan& plan,
   deployment->actor_of_rank = std::move(actors);
   deployment->holdings.resize(deployment->actor_of_rank.size());
   deployment->needs = needs;
+  deployment->encoders.resize(needs.size());
   deployment->last_used = environment_.now();
   deployments_[deployment->id] = deployment;
   for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
@@ -161,6 +162,8 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
   auto loras = deployment->model.loras;
   for (auto& lora : loras)
     if (actor.remote) lora.fingerprint = 0;
+  // What the place may hold may be less by now.
+  if (const auto room = room_of(actor.id); room.held() > room.limit) deployment->encoders[rank] = 0;
   const wire::LoadStage message{.deployment = deployment->id,
                                 .model = deployment->model.folder,
                                 .fingerprint = fingerprint,
@@ -393,6 +396,7 @@ void Deployments::replace(Deployment& deployment, std::size_t rank, ActorId by) 
   for (const auto& [job, bytes] : deployment.jobs)
     members_.replace(job, old.id, by);
   deployment.actor_of_rank[rank] = by;
+  deployment.encoders[rank] = 0;
 }
 
 // The communicators of an epoch: all members are told to connect, and it is ready once all have.
@@ -539,6 +543,7 @@ Room Deployments::room_of(ActorId id) const {
     room.residents.push_back({.deployment = deployment->id,
                               .weights = weights,
                               .working = deployment->bytes_at(rank) - weights,
+                              .encoders = deployment->encoders.at(rank),
                               .last_used = deployment->last_used,
                               .in_use = !deployment->jobs.empty()});
   }
@@ -571,8 +576,28 @@ void Deployments::make_room(const std::vector<Room>& rooms, std::uint64_t keep) 
     take_down(get(id), "its actors are needed");
   const auto gone = evictions(left, keep);
   if (!gone) return;
-  for (const auto id : *gone)
+  for (const auto id : gone->deployments)
     take_down(get(id), "its memory is needed");
+  give_up(gone->encoders);
+}
+
+void Deployments::let_encoders_stay(Deployment& deployment, std::size_t rank, std::uint64_t bytes) {
+  auto room = room_of(deployment.actor_of_rank[rank]);
+  if (bytes == 0 || room.limit == kNoLimit) return;
+  room.wanted = bytes;
+  const auto gone = evictions({room}, deployment.id);
+  if (!gone || !gone->deployments.empty()) return;
+  give_up(gone->encoders);
+  deployment.encoders[rank] = bytes;
+}
+
+void Deployments::give_up(const std::vector<Evictions::Encoders>& encoders) {
+  for (const auto& [id, number] : encoders) {
+    const Actor& actor = members_.at(id);
+    get(number)->encoders.at(static_cast<std::size_t>(actor.parts.at(number))) = 0;
+    if (actor.state == ActorState::ready)
+      environment_.send(actor.peer, wire::Unload{number, /*encoders_alone=*/true});
+  }
 }
 
 std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan& plan,
@@ -584,14 +609,15 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan&
   auto idle = members_.idle();
   if (!beside) std::erase_if(idle, [&](ActorId id) { return !members_.at(id).parts.empty(); });
   // Those where nothing has to go, then those that were used longest ago.
-  std::map<ActorId, std::pair<bool, double>> order;
+  std::map<ActorId, std::pair<int, double>> order;
   for (const ActorId id : idle) {
     auto room = room_of(id);
     room.wanted = largest;
     room.newcomer = true;
     const auto all = at(id);
     const auto gone = evictions({room});
-    order[id] = {!gone || !gone->empty(), all.empty() ? -1.0 : all.back()->last_used};
+    const int loss = !gone || !gone->deployments.empty() ? 2 : gone->encoders.empty() ? 0 : 1;
+    order[id] = {loss, all.empty() ? -1.0 : all.back()->last_used};
   }
   std::stable_sort(idle.begin(), idle.end(),
                    [&](ActorId a, ActorId b) { return order.at(a) < order.at(b); });
@@ -652,6 +678,9 @@ void Deployments::enter(const Ptr& deployment, std::uint64_t job, const plan::Pl
   auto& own = deployment->jobs[job];
   for (const auto& need : needs)
     own.push_back(need.working);
+  for (std::size_t rank = 0; rank < needs.size(); ++rank) {
+    if (deployment->encoders[rank] == 0) let_encoders_stay(*deployment, rank, needs[rank].encoders);
+  }
   deployment->last_used = environment_.now();
   members_.give(job, deployment->actor_of_rank);
 }
@@ -676,8 +705,8 @@ std::string Deployments::waits_for(const Model& model, const plan::Plan& plan,
     for (const auto& room : rooms) {
       if (evictions({room}, id)) continue;
       return "waits for memory: " + bytes_text(room.wanted) + " at " +
-             members_.name_of(room.actor) + ", where " + bytes_text(room.held()) + " of " +
-             bytes_text(room.limit) + " are in use";
+             members_.name_of(room.actor) + ", where " + bytes_text(room.held() - room.encoders()) +
+             " of " + bytes_text(room.limit) + " are in use";
     }
   }
   const auto world = plan.degrees.world();

@@ -49,6 +49,8 @@ struct Deployment {
   std::vector<ActorId> actor_of_rank;
   std::vector<Holding> holdings;  // by rank
   std::vector<MemoryNeed> needs;  // by rank, of the job that it was loaded for
+  /// By rank: bytes of text encoders that stay there once they have been used; 0 = they do not.
+  std::vector<std::uint64_t> encoders;
   /// Jobs that have it now: bytes that each needs beside the weights, by rank.
   std::map<std::uint64_t, std::vector<std::uint64_t>> jobs;
   double load_seconds = 0;  // of the slowest actor
@@ -62,7 +64,7 @@ struct Deployment {
   /// types, mesh and stages. LoRAs change values only.
   std::uint64_t kind() const;
   std::uint64_t weight_bytes() const;
-  /// Bytes that plans foresee at the actor of a rank.
+  /// Bytes that plans foresee at the actor of a rank, but for what can be given up at any time.
   std::uint64_t bytes_at(std::size_t rank) const;
 };
 
@@ -108,7 +110,7 @@ class Deployments {
   /// Begins to load at the actors. Of what they keep so much is unloaded that the plan fits in.
   Ptr load(const Model& model, const plan::Plan& plan, std::vector<ActorId> actors);
   /// The job has it, and its actors, from now on; others make room for it. It fits: `find` or
-  /// `choose_actors` said so.
+  /// `choose_actors` said so. Where its text encoders fit in as well, they stay.
   void enter(const Ptr& deployment, std::uint64_t job, const plan::Plan& plan);
   /// The job has its actors no longer; `deployment` may be null.
   void leave(const Ptr& deployment, std::uint64_t job);
@@ -155,6 +157,10 @@ class Deployments {
   std::vector<Room> rooms_for(const Deployment& deployment,
                               const std::vector<MemoryNeed>& needs) const;
   void make_room(const std::vector<Room>& rooms, std::uint64_t keep);
+  /// The rank's text encoders stay, so many bytes, if there is room for them once those have gone
+  /// of deployments that nobody uses.
+  void let_encoders_stay(Deployment& deployment, std::size_t rank, std::uint64_t bytes);
+  void give_up(const std::vector<Evictions::Encoders>& encoders);
   void advance(const Ptr& deployment);
   /// Of actors, least used first, as many as there are ranks, by mesh/placement.h: the axes that
   /// exchange most stay inside a host. By rank.

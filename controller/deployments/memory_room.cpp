@@ -3,16 +3,71 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
-#include <set>
+#include <tuple>
+#include <utility>
 
 namespace troupe::cluster {
 namespace {
 
-bool lacks(const Room& room) {
-  if (room.newcomer && room.residents.size() >= kMostResidents) return true;
+bool lacks_memory(const Room& room) {
   if (room.limit == kNoLimit) return false;
   const auto held = room.held();
   return held > room.limit || room.wanted > room.limit - held;
+}
+
+bool lacks(const Room& room) {
+  return lacks_memory(room) || (room.newcomer && room.residents.size() >= kMostResidents);
+}
+
+/// What goes first of two.
+bool goes_before(const Resident& a, const Resident& b) {
+  const auto key = [](const Resident& one) {
+    return std::tuple(one.in_use, one.last_used, one.deployment);
+  };
+  return key(a) < key(b);
+}
+
+/// Takes text encoders out of these rooms where memory lacks, as far as it does.
+std::vector<Evictions::Encoders> give_up_encoders(std::vector<Room>& rooms) {
+  std::vector<Evictions::Encoders> given;
+  for (auto& room : rooms) {
+    while (lacks_memory(room)) {
+      Resident* first = nullptr;
+      for (auto& resident : room.residents)
+        if (resident.encoders > 0 && (!first || goes_before(resident, *first))) first = &resident;
+      if (!first) break;
+      first->encoders = 0;
+      given.push_back({room.actor, first->deployment});
+    }
+  }
+  return given;
+}
+
+void take_out(std::vector<Room>& rooms, std::uint64_t deployment) {
+  for (auto& room : rooms)
+    std::erase_if(room.residents,
+                  [&](const Resident& one) { return one.deployment == deployment; });
+}
+
+/// Of those that nobody uses, where no text encoder is left to give up.
+std::optional<std::vector<std::uint64_t>> unloaded(std::vector<Room> rooms, std::uint64_t keep) {
+  std::vector<std::uint64_t> gone;
+  for (;;) {
+    const Resident* oldest = nullptr;
+    bool enough = true;
+    for (const auto& room : rooms) {
+      if (!lacks(room)) continue;
+      enough = false;
+      for (const auto& resident : room.residents) {
+        if (resident.in_use || resident.deployment == keep) continue;
+        if (!oldest || goes_before(resident, *oldest)) oldest = &resident;
+      }
+    }
+    if (enough) return gone;
+    if (!oldest) return std::nullopt;
+    gone.push_back(oldest->deployment);
+    take_out(rooms, gone.back());
+  }
 }
 
 }  // namespace
@@ -21,7 +76,7 @@ std::vector<MemoryNeed> needs_of(const plan::Plan& plan) {
   std::vector<MemoryNeed> needs;
   for (const auto& own : plan.memory) {
     const auto kept = own.weights + own.decoder;
-    needs.push_back({kept, own.peak() - kept});
+    needs.push_back({kept, own.peak() - kept, own.encoders});
   }
   needs.resize(static_cast<std::size_t>(plan.degrees.world()));
   return needs;
@@ -30,36 +85,28 @@ std::vector<MemoryNeed> needs_of(const plan::Plan& plan) {
 std::uint64_t Room::held() const {
   std::uint64_t sum = 0;
   for (const auto& resident : residents)
-    sum += resident.weights + resident.working;
+    sum += resident.weights + resident.working + resident.encoders;
   return sum;
 }
 
-std::optional<std::vector<std::uint64_t>> evictions(const std::vector<Room>& rooms,
-                                                    std::uint64_t keep) {
+std::uint64_t Room::encoders() const {
+  std::uint64_t sum = 0;
+  for (const auto& resident : residents)
+    sum += resident.encoders;
+  return sum;
+}
+
+std::optional<Evictions> evictions(const std::vector<Room>& rooms, std::uint64_t keep) {
+  auto bare = rooms;
+  give_up_encoders(bare);
+  auto gone = unloaded(std::move(bare), keep);
+  if (!gone) return std::nullopt;
+  // What these make room for need not go.
   auto left = rooms;
-  std::vector<std::uint64_t> gone;
-  for (;;) {
-    const Resident* oldest = nullptr;
-    bool enough = true;
-    for (const auto& room : left) {
-      if (!lacks(room)) continue;
-      enough = false;
-      for (const auto& resident : room.residents) {
-        if (resident.in_use || resident.deployment == keep) continue;
-        const bool older =
-            !oldest || resident.last_used < oldest->last_used ||
-            (resident.last_used == oldest->last_used && resident.deployment < oldest->deployment);
-        if (older) oldest = &resident;
-      }
-    }
-    if (enough) return gone;
-    if (!oldest) return std::nullopt;
-    gone.push_back(oldest->deployment);
-    for (auto& room : left) {
-      std::erase_if(room.residents,
-                    [&](const Resident& one) { return one.deployment == gone.back(); });
-    }
-  }
+  for (const auto deployment : *gone)
+    take_out(left, deployment);
+  auto encoders = give_up_encoders(left);
+  return Evictions{std::move(encoders), std::move(*gone)};
 }
 
 std::optional<std::vector<ActorId>> by_memory(const std::vector<MemoryNeed>& needs,

@@ -12,10 +12,12 @@
 namespace troupe::cluster {
 
 /// What a rank of a plan needs at its actor, in bytes: `weights`, the decoder's among them, as
-/// long as the actor keeps its deployment, `working` beside them while a job runs.
+/// long as the actor keeps its deployment, `working` beside them while a job runs. `encoders`: what
+/// its text encoders' weights take where there is room for them, too; nothing depends on it.
 struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t working = 0;
+  std::uint64_t encoders = 0;
 
   std::uint64_t total() const { return weights + working; }
 };
@@ -27,7 +29,8 @@ std::vector<MemoryNeed> needs_of(const plan::Plan& plan);
 struct Resident {
   std::uint64_t deployment = 0;
   std::uint64_t weights = 0;
-  std::uint64_t working = 0;  // of all its jobs
+  std::uint64_t working = 0;   // of all its jobs
+  std::uint64_t encoders = 0;  // text encoders that stay until their room is needed
   double last_used = 0;
   bool in_use = false;  // it has jobs: it is never let go of
 };
@@ -41,17 +44,32 @@ struct Room {
   std::vector<Resident> residents;
 
   std::uint64_t held() const;
+  /// Of this the text encoders.
+  std::uint64_t encoders() const;
 };
 
 /// How many deployments an actor keeps at most, however little memory they take: each has groups,
 /// and those have file descriptors.
 inline constexpr std::size_t kMostResidents = 4;
 
-/// Which deployments are to go so that what is wanted fits in everywhere: of those nobody uses at
-/// the actors that lack room, the least recently used first, until there is enough. Nothing when
-/// all of them together would not do. `keep` stays.
-std::optional<std::vector<std::uint64_t>> evictions(const std::vector<Room>& rooms,
-                                                    std::uint64_t keep = 0);
+/// What is let go of.
+struct Evictions {
+  struct Encoders {
+    ActorId actor = 0;
+    std::uint64_t deployment = 0;
+    bool operator==(const Encoders&) const = default;
+  };
+  std::vector<Encoders> encoders;          // text encoders alone, of deployments that stay
+  std::vector<std::uint64_t> deployments;  // whole ones
+
+  bool empty() const { return encoders.empty() && deployments.empty(); }
+};
+
+/// What is to go so that what is wanted fits in everywhere. At the actors that lack room first text
+/// encoders, of deployments in use last, then deployments that nobody uses; of both the least
+/// recently used first, until there is enough. Nothing when all of them together would not do.
+/// Deployment `keep` stays.
+std::optional<Evictions> evictions(const std::vector<Room>& rooms, std::uint64_t keep = 0);
 
 /// A rank that no actor can take, even if it had nothing else.
 struct Shortage {

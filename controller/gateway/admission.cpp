@@ -17,6 +17,7 @@
 #include "models/image/limits.h"
 #include "models/image/png_bytes.h"
 #include "transport/wire/request_fields.h"
+#include "transport/wire/request_limits.h"
 
 namespace troupe::gateway {
 namespace {

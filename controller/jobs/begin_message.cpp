@@ -31,6 +31,7 @@ wire::BeginJob begin_message(const JobEntry& job, const std::string& name,
   begin.decode_parts = plan.decode_parts[at.dp];
   begin.sampler_steps = plan.sampler_steps;
   begin.skipped_steps = plan.skipped_steps;
+  begin.keep_encoders = deployment.encoders.at(static_cast<std::size_t>(rank)) > 0;
   begin.vae = {0, 0};
   const auto position = [](const std::vector<int>& ranks, int of) {
     const auto found = std::find(ranks.begin(), ranks.end(), of);

@@ -109,6 +109,7 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
          {"tensor_bytes_sent_by_layer", stats.sent_by_layer},
          {"tensor_bytes_received", stats.tensor_bytes_received},
          {"weight_bytes", stats.weight_bytes},
+         {"encoder_bytes", stats.encoder_bytes},
          {"kv_bytes", stats.kv_bytes},
          {"peak_memory_bytes", stats.peak_memory_bytes}});
     if (const auto& graphs = stats.graphs; graphs.asked) {

@@ -140,8 +140,9 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     const auto encoders = plan.encoder_ranks(dp);
     for (std::size_t i = 0; plan.encodes_text() && i < encoders.size(); ++i) {
       if (encoders[i] != rank) continue;
-      memory[rank].text =
-          std::max(memory[rank].text, spec::encoder_peak_bytes(model.text_encoders[i], size));
+      const auto& encoder = model.text_encoders[i];
+      memory[rank].text = std::max(memory[rank].text, spec::encoder_peak_bytes(encoder, size));
+      memory[rank].encoders += spec::encoder_bytes(encoder, size);
     }
     const auto decoders = plan.decoders(dp);
     if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;

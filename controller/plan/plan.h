@@ -20,6 +20,8 @@ struct ActorMemory {
   std::uint64_t kv = 0;           // of its blocks and heads: kept from step to step, and caption
   std::uint64_t activations = 0;  // hidden states, transfers, latents: an upper estimate
   std::uint64_t text = 0;         // text encoders while they run: the largest block
+  std::uint64_t encoders = 0;     // all of their weights, beside the peak: where there is room for
+                                  // them they stay
   std::uint64_t picture = 0;      // one to begin with, while it is decoded, resized and encoded
   std::uint64_t vae = 0;          // decoder weights and its largest activations
   std::uint64_t decoder = 0;      // of these the weights, which stay when they have been read

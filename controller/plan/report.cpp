@@ -107,6 +107,16 @@ std::string to_text(const Plan& plan) {
   if (picture > 0)
     text += "picture to begin with: " + megabytes(picture) +
             " while it is decoded, resized and encoded\n";
+  std::string encoders;
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    if (const auto bytes = plan.memory[rank].encoders; bytes > 0)
+      encoders +=
+          fmt::format("{}{} at rank {}", encoders.empty() ? "" : ", ", megabytes(bytes), rank);
+  }
+  if (!encoders.empty())
+    text +=
+        "text encoders stay in memory where there is room for them beside the peak: " + encoders +
+        "\n";
   for (const auto& warning : plan.warnings)
     text += "warning: " + warning + "\n";
   return text;
@@ -162,6 +172,7 @@ nlohmann::json to_json(const Plan& plan) {
                              {"kv", own.kv},
                              {"activations", own.activations},
                              {"text", own.text},
+                             {"encoders", own.encoders},
                              {"picture", own.picture},
                              {"vae", own.vae},
                              {"peak", own.peak()}});

@@ -153,6 +153,9 @@ WeightBytes weight_bytes(const ModelSpec& spec);
 /// The largest part of a text encoder that is in use at one time, as it is computed, in a type of
 /// `element` bytes: a block, or an embedding, whose rows are looked up in their stored dtype.
 std::uint64_t encoder_peak_bytes(const TextEncoderSpec& encoder, std::size_t element);
+/// All that a text encoder computes with but its token embedding, of which rows are looked up in
+/// the files: in a type of `element` bytes.
+std::uint64_t encoder_bytes(const TextEncoderSpec& encoder, std::size_t element);
 /// Weights of the VAE that decoding needs, in a type of `element` bytes.
 std::uint64_t decoder_bytes(const ModelSpec& spec, std::size_t element);
 /// Of text encoders and decoder alone.

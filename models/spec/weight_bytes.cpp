@@ -65,6 +65,19 @@ std::uint64_t encoder_peak_bytes(const TextEncoderSpec& encoder, std::size_t ele
   return peak;
 }
 
+std::uint64_t encoder_bytes(const TextEncoderSpec& encoder, std::size_t element) {
+  std::uint64_t bytes = 0;
+  if (encoder.absent) return bytes;
+  const auto expected =
+      std::visit([](const auto& config) { return expected_tensors(config); }, encoder.config);
+  // The first one of every family is the token embedding.
+  for (std::size_t i = 1; i < expected.size(); ++i) {
+    const TensorEntry& entry = entry_of(encoder.weights, expected[i]);
+    bytes += entry.bytes() / dtype_bytes(entry.dtype) * element;
+  }
+  return bytes;
+}
+
 EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max_sequence_length) {
   if (encoder.absent) return {};
   const bool states = encoder.use != TextUse::pooled;

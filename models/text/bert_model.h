@@ -3,22 +3,26 @@
 #include <ATen/ATen.h>
 
 #include <functional>
-#include <map>
 #include <vector>
 
 #include "models/safetensors.h"
 #include "models/spec/bert_spec.h"
+#include "models/text/encoder_weights.h"
 #include "models/text/t5_encoder.h"
 
 namespace troupe::models {
 
-/// BERT's encoder, without its pooler. Holds no weights between calls: a call reads the embedding
-/// rows it needs, then one block at a time, as T5Encoder does. Source: BertModel of transformers.
+/// BERT's encoder, without its pooler. A call reads the embedding rows it needs, then one block at
+/// a time, as T5Encoder does. Source: BertModel of transformers.
 class BertModel {
  public:
   /// Throws std::runtime_error if a tensor is missing or misshapen.
   BertModel(const spec::BertSpec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
             at::Device device = at::kCPU);
+
+  /// As T5Encoder's.
+  void let_stay() { weights_.stay(); }
+  std::uint64_t bytes() const { return weights_.bytes(); }
 
   /// Called after every block with the number done.
   using Progress = std::function<void(int done, int total)>;
@@ -34,7 +38,7 @@ class BertModel {
 
  private:
   std::string stored(const std::string& name) const;
-  at::Tensor weight(const std::string& name) const;
+  const at::Tensor& weight(const std::string& name) const { return weights_.get(stored(name)); }
   at::Tensor embed(const at::Tensor& ids) const;
   at::Tensor linear(const at::Tensor& states, const std::string& name) const;
   at::Tensor norm(const at::Tensor& states, const std::string& name) const;
@@ -42,10 +46,8 @@ class BertModel {
                     const at::Tensor& seen) const;
 
   spec::BertSpec spec_;
-  WeightStore weights_;
-  at::ScalarType dtype_;
+  mutable EncoderWeights weights_;
   at::Device device_;
-  mutable std::map<std::string, at::Tensor> held_;  // of the block at hand, as computed with
 };
 
 }  // namespace troupe::models

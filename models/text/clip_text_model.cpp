@@ -14,7 +14,7 @@ constexpr std::int64_t kLegacyEos = 2;
 
 ClipTextModel::ClipTextModel(const spec::ClipSpec& spec, WeightStore weights, at::ScalarType dtype,
                              at::Device device)
-    : spec_(spec), weights_(std::move(weights)), dtype_(dtype), device_(device) {
+    : spec_(spec), weights_(std::move(weights), dtype, device) {
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
     throw std::invalid_argument(std::string("[clip_text_model] dtype ") + c10::toString(dtype) +
                                 " is not supported (float32, bfloat16, float16)");
@@ -22,39 +22,19 @@ ClipTextModel::ClipTextModel(const spec::ClipSpec& spec, WeightStore weights, at
   spec::check_tensors(weights_.index(), expected_tensors(spec_), spec::is_ignorable_clip_tensor);
 }
 
-at::Tensor ClipTextModel::weight(const std::string& name) const {
-  std::string found = name;
-  if (!weights_.contains(found) && found.starts_with(kRoot)) found.erase(0, kRoot.size());
-  auto& held = held_[found];
-  if (!held.defined())
-    held = weights_.get(found, weights_.index().at(found).shape, dtype_, device_);
-  return held;
-}
-
-void ClipTextModel::release(const std::string& prefix) const {
-  held_.clear();
-  for (const auto& entry : weights_.index().tensors()) {
-    const bool own = entry.name.starts_with(prefix) ||
-                     entry.name.starts_with(std::string_view(prefix).substr(kRoot.size()));
-    if (own) weights_.release(entry.name);
-  }
+const at::Tensor& ClipTextModel::weight(const std::string& name) const {
+  if (!weights_.contains(name) && name.starts_with(kRoot))
+    return weights_.get(name.substr(kRoot.size()));
+  return weights_.get(name);
 }
 
 at::Tensor ClipTextModel::embed(const at::Tensor& ids) const {
-  const std::int64_t least = ids.min().item<std::int64_t>();
-  const std::int64_t most = ids.max().item<std::int64_t>();
-  if (least < 0 || most >= spec_.vocab_size) {
-    throw std::invalid_argument("[clip_text_model] token id " +
-                                std::to_string(least < 0 ? least : most) +
-                                " is not below vocab_size = " + std::to_string(spec_.vocab_size));
-  }
   const std::string table = "text_model.embeddings.token_embedding.weight";
-  const std::string name = weights_.contains(table) ? table : table.substr(kRoot.size());
-  at::Tensor rows = weights_.get(name).index_select(0, ids.flatten());
-  require_finite(rows, weights_.index().label().string() + ": rows of tensor \"" + name + "\" ");
-  weights_.release(name);
-  rows = rows.view({ids.size(0), ids.size(1), spec_.hidden_size}).to(dtype_).to(device_);
-  return rows + weight("text_model.embeddings.position_embedding.weight").narrow(0, 0, ids.size(1));
+  const at::Tensor rows =
+      weights_.rows(weights_.contains(table) ? table : table.substr(kRoot.size()), ids.flatten(),
+                    "clip_text_model");
+  return rows.view({ids.size(0), ids.size(1), spec_.hidden_size}) +
+         weight("text_model.embeddings.position_embedding.weight").narrow(0, 0, ids.size(1));
 }
 
 at::Tensor ClipTextModel::norm(const at::Tensor& states, const std::string& name) const {
@@ -118,7 +98,7 @@ std::vector<ClipStates> ClipTextModel::encode_each(const std::vector<at::Tensor>
     throw std::invalid_argument("[clip_text_model] states " + std::to_string(before_end) +
                                 " blocks before the end of " + std::to_string(total));
   }
-  held_.clear();
+  weights_.end_block();
   std::vector<ClipStates> results(texts.size());
   std::vector<at::Tensor> all;
   for (const auto& ids : texts)
@@ -129,14 +109,14 @@ std::vector<ClipStates> ClipTextModel::encode_each(const std::vector<at::Tensor>
       if (block == total - before_end) results[i].hidden = all[i];
       all[i] = feed_forward(attend(all[i], prefix), prefix);
     }
-    release(prefix);
+    weights_.end_block();
     if (progress) progress(block + 1, total);
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
     results[i].last = norm(all[i], "text_model.final_layer_norm");
     results[i].pooled = pooled(results[i].last, texts[i].cpu());
   }
-  held_.clear();
+  weights_.end_block();
   return results;
 }
 

@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <functional>
-#include <map>
 #include <vector>
 
 #include "models/safetensors.h"
 #include "models/spec/clip_spec.h"
+#include "models/text/encoder_weights.h"
 
 namespace troupe::models {
 
@@ -21,15 +21,18 @@ struct ClipStates {
   at::Tensor pooled;
 };
 
-/// CLIP's text half. Holds no weights between calls: a call reads the embedding rows it needs, then
-/// one block at a time, as T5Encoder does. Source: CLIPTextModel and CLIPTextModelWithProjection of
-/// transformers.
+/// CLIP's text half. A call reads the embedding rows it needs, then one block at a time, as
+/// T5Encoder does. Source: CLIPTextModel and CLIPTextModelWithProjection of transformers.
 class ClipTextModel {
  public:
   /// Throws std::runtime_error if a tensor is missing or misshapen. `dtype` is float32, bfloat16 or
   /// float16.
   ClipTextModel(const spec::ClipSpec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
                 at::Device device = at::kCPU);
+
+  /// As T5Encoder's.
+  void let_stay() { weights_.stay(); }
+  std::uint64_t bytes() const { return weights_.bytes(); }
 
   /// Called after every block with the number done.
   using Progress = std::function<void(int done, int total)>;
@@ -45,8 +48,7 @@ class ClipTextModel {
                                       const Progress& progress = {}) const;
 
  private:
-  at::Tensor weight(const std::string& name) const;
-  void release(const std::string& prefix) const;
+  const at::Tensor& weight(const std::string& name) const;
   at::Tensor embed(const at::Tensor& ids) const;
   at::Tensor norm(const at::Tensor& states, const std::string& name) const;
   at::Tensor linear(const at::Tensor& states, const std::string& name) const;
@@ -55,10 +57,7 @@ class ClipTextModel {
   at::Tensor pooled(const at::Tensor& last, const at::Tensor& ids) const;
 
   spec::ClipSpec spec_;
-  WeightStore weights_;
-  at::ScalarType dtype_;
-  at::Device device_;
-  mutable std::map<std::string, at::Tensor> held_;  // of the block at hand, as computed with
+  mutable EncoderWeights weights_;
 };
 
 }  // namespace troupe::models

@@ -33,7 +33,7 @@ at::Tensor relative_position_bucket(const at::Tensor& distances, std::int64_t bu
 
 T5Encoder::T5Encoder(const spec::T5Spec& spec, WeightStore weights, at::ScalarType dtype,
                      at::Device device)
-    : spec_(spec), weights_(std::move(weights)), dtype_(dtype), device_(device) {
+    : spec_(spec), weights_(std::move(weights), dtype, device), dtype_(dtype), device_(device) {
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
     throw std::invalid_argument(std::string("[t5_encoder] dtype ") + c10::toString(dtype) +
                                 " is not supported (float32, bfloat16, float16)");
@@ -43,34 +43,9 @@ T5Encoder::T5Encoder(const spec::T5Spec& spec, WeightStore weights, at::ScalarTy
   embedding_ = spec::entry_of(weights_.index(), expected.front()).name;
 }
 
-at::Tensor T5Encoder::weight(const std::string& name) const {
-  auto& held = held_[name];
-  if (!held.defined()) held = weights_.get(name, weights_.index().at(name).shape, dtype_, device_);
-  return held;
-}
-
-void T5Encoder::release(const std::string& prefix) const {
-  held_.clear();
-  for (const auto& entry : weights_.index().tensors()) {
-    if (entry.name.starts_with(prefix)) weights_.release(entry.name);
-  }
-}
-
 at::Tensor T5Encoder::embed(const at::Tensor& ids) const {
-  if (ids.numel() > 0) {
-    const std::int64_t least = ids.min().item<std::int64_t>();
-    const std::int64_t most = ids.max().item<std::int64_t>();
-    if (least < 0 || most >= spec_.vocab_size) {
-      throw std::invalid_argument("[t5_encoder] token id " +
-                                  std::to_string(least < 0 ? least : most) +
-                                  " is not below vocab_size = " + std::to_string(spec_.vocab_size));
-    }
-  }
-  at::Tensor rows = weights_.get(embedding_).index_select(0, ids.flatten());
-  require_finite(rows,
-                 weights_.index().label().string() + ": rows of tensor \"" + embedding_ + "\" ");
-  weights_.release(embedding_);
-  return rows.view({ids.size(0), ids.size(1), spec_.d_model}).to(dtype_).to(device_);
+  return weights_.rows(embedding_, ids.flatten(), "t5_encoder")
+      .view({ids.size(0), ids.size(1), spec_.d_model});
 }
 
 at::Tensor T5Encoder::position_bias(int block, std::int64_t length,
@@ -136,7 +111,7 @@ std::vector<at::Tensor> T5Encoder::encode_each(const std::vector<TextBatch>& tex
     at::Tensor hidden, bias, states;
   };
   std::vector<Text> all;
-  held_.clear();
+  weights_.end_block();
   for (const auto& [ids, mask] : texts) {
     if (ids.dim() != 2 || ids.scalar_type() != at::kLong ||
         (mask.defined() && mask.sizes() != ids.sizes())) {
@@ -156,13 +131,13 @@ std::vector<at::Tensor> T5Encoder::encode_each(const std::vector<TextBatch>& tex
     }
     for (auto& text : all)
       text.states = feed_forward(text.states, prefix + "layer.1.");
-    release(prefix);
+    weights_.end_block();
     if (progress) progress(block + 1, total);
   }
   std::vector<at::Tensor> states;
   for (const auto& text : all)
     states.push_back(norm(text.states, weight("encoder.final_layer_norm.weight")));
-  held_.clear();
+  weights_.end_block();
   return states;
 }
 

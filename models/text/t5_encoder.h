@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <functional>
-#include <map>
 #include <vector>
 
 #include "models/safetensors.h"
 #include "models/spec/t5_spec.h"
+#include "models/text/encoder_weights.h"
 #include "models/text/tokenizer.h"
 
 namespace troupe::models {
@@ -20,16 +20,20 @@ struct TextBatch {
 
 TextBatch text_batch(const Tokenized& tokenized);
 
-/// The encoder half of T5 v1.0 and v1.1, and of UMT5. Holds no weights between calls: a call reads
-/// the embedding rows it needs, then one block at a time, converted to the compute dtype if it
-/// differs and dropped before the next, so that at most two blocks are resident. Source:
-/// T5EncoderModel and UMT5EncoderModel of transformers.
+/// The encoder half of T5 v1.0 and v1.1, and of UMT5. A call reads the embedding rows it needs,
+/// then one block at a time, converted to the compute dtype if it differs and dropped before the
+/// next, so that at most two blocks are resident and none between calls; unless its weights stay.
+/// Source: T5EncoderModel and UMT5EncoderModel of transformers.
 class T5Encoder {
  public:
   /// Throws std::runtime_error if a tensor is missing or misshapen. `dtype` is float32, bfloat16 or
   /// float16; scores, softmax and norms are computed in float32 in any case.
   T5Encoder(const spec::T5Spec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
             at::Device device = at::kCPU);
+
+  /// As EncoderWeights has them: from now on what a call has read stays for the next one.
+  void let_stay() { weights_.stay(); }
+  std::uint64_t bytes() const { return weights_.bytes(); }
 
   /// Called after every block with the number done.
   using Progress = std::function<void(int done, int total)>;
@@ -46,7 +50,7 @@ class T5Encoder {
                                       const Progress& progress = {}) const;
 
  private:
-  at::Tensor weight(const std::string& name) const;
+  const at::Tensor& weight(const std::string& name) const { return weights_.get(name); }
   at::Tensor embed(const at::Tensor& ids) const;
   /// [1, H, L, L] float32 of a block's table, masked out where `hidden` [B, 1, 1, L] is set.
   at::Tensor position_bias(int block, std::int64_t length, const at::Tensor& hidden) const;
@@ -54,14 +58,12 @@ class T5Encoder {
   at::Tensor attend(const at::Tensor& states, const std::string& prefix,
                     const at::Tensor& bias) const;
   at::Tensor feed_forward(const at::Tensor& states, const std::string& prefix) const;
-  void release(const std::string& prefix) const;
 
   spec::T5Spec spec_;
-  WeightStore weights_;
+  mutable EncoderWeights weights_;
   at::ScalarType dtype_;
   at::Device device_;
   std::string embedding_;
-  mutable std::map<std::string, at::Tensor> held_;  // of the block at hand, as computed with
 };
 
 /// Bucket of each distance key - query, as T5's bidirectional attention counts them.

@@ -92,6 +92,9 @@ TEST_CASE("a text is encoded to the same bits whatever the others are, and once 
     auto plain = load;
     plain.prompt_cache_bytes = 0;
     Stage without(plain, at::kCPU);
+    Stage resident(plain, at::kCPU);
+    resident.keep_encoders(true);
+    std::uint64_t encoder_bytes = 0;
     REQUIRE(stage.spec().text_encoders.size() == encoders);
     for (std::size_t i = 0; i < encoders; ++i) {
       CAPTURE(i);
@@ -110,11 +113,46 @@ TEST_CASE("a text is encoded to the same bits whatever the others are, and once 
       }
       CHECK(same_row(both.output.states, 0, fresh.output.states, 2));
       CHECK(both.cut[1] == fresh.cut[0]);
+      // What an encoder that stays makes of it, the first time and again.
+      encoder_bytes += spec::encoder_bytes(stage.spec().text_encoders[i], 4);
+      for (int time = 0; time < 2; ++time) {
+        const auto again = encoded(resident, i, {"a tree", "a red circle above a blue square"});
+        CHECK(same_row(again.output.states, 1, fresh.output.states, 0));
+        CHECK(same_row(again.output.pooled, 1, fresh.output.pooled, 0));
+        CHECK(same_row(again.output.states, 0, fresh.output.states, 1));
+        CHECK(resident.encoder_bytes() == encoder_bytes);
+      }
       // Cut to another length it is another text.
       encoded(stage, i, {""}, 9);
       const bool fixed = stage.spec().text_encoders[i].tokens > 0;
       CHECK(stage.prompt_use().encoded - use.encoded == (fixed ? 0 : 1));
     }
     CHECK(without.prompt_use().from_cache == 0);
+    CHECK(without.encoder_bytes() == 0);
+    resident.keep_encoders(false);
+    CHECK(resident.encoder_bytes() == 0);
+    encoded(resident, 0, {"a tree"});
+    CHECK(resident.encoder_bytes() == 0);
+  }
+}
+
+TEST_CASE("text encoders that stay in another type take what plans foresee") {
+  auto load = whole("tiny-sd3", 4);
+  load.last_block = static_cast<int>(spec::read_model_spec(load.model).transformer.num_layers);
+  load.dtype = ComputeType::bfloat16;
+  load.prompt_cache_bytes = 0;
+  Stage once(load, at::kCPU);
+  Stage resident(load, at::kCPU);
+  resident.keep_encoders(true);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < once.spec().text_encoders.size(); ++i) {
+    const auto fresh = encoded(once, i, {"a cat"});
+    for (int time = 0; time < 2; ++time) {
+      const auto again = encoded(resident, i, {"a cat"});
+      CHECK(same_row(again.output.states, 0, fresh.output.states, 0));
+      CHECK(same_row(again.output.pooled, 0, fresh.output.pooled, 0));
+    }
+    bytes += spec::encoder_bytes(once.spec().text_encoders[i], 2);
+    CHECK(resident.encoder_bytes() == bytes);
   }
 }

@@ -21,7 +21,10 @@ class PatientEnvironment final : public testing::NoStages {
   double now() const override { return 0; }
   std::uint64_t random() override { return 1; }
   void after(double, std::function<void()> action) override { later.push_back(std::move(action)); }
-  bool send_frame(control::PeerId, std::string) override { return true; }
+  bool send_frame(control::PeerId peer, std::string frame) override {
+    sent.emplace_back(peer, std::move(frame));
+    return true;
+  }
   void request_frame(control::PeerId peer, std::string frame, control::Milliseconds,
                      control::ReplyHandler handler) override {
     asked.push_back({peer, wire::kind_of(frame), std::move(handler)});
@@ -49,7 +52,12 @@ class PatientEnvironment final : public testing::NoStages {
 
   std::deque<std::function<void()>> later;
   std::vector<Asked> asked;
+  std::vector<std::pair<control::PeerId, std::string>> sent;
 };
+
+control::PeerId peer_of(cluster::ActorId id) {
+  return control::PeerId{1000 + id};
+}
 
 }  // namespace
 
@@ -65,7 +73,6 @@ TEST_CASE("a spare that comes in while groups are connected is told of them befo
   const auto deployment = deployments.load({"model", 0}, plan, {0, 1});
   deployments.enter(deployment, 1, plan);
   environment.run();
-  const auto peer_of = [](cluster::ActorId id) { return control::PeerId{1000 + id}; };
   const auto load = [&](cluster::ActorId id) {
     return environment.answer(peer_of(id), wire::Kind::load_stage, wire::StageLoaded{});
   };
@@ -120,4 +127,71 @@ TEST_CASE("a deployment's kind is what it computes and in which parts, not when 
   CHECK(differs([](auto& of) { of.offload = OffloadChoice::blocks; }));
   CHECK(differs([](auto& of) { of.degrees = {.cfg = 2}; }));
   CHECK(differs([](auto& of) { of.stages = {{0, 13}, {13, 28}}; }));
+}
+
+TEST_CASE("text encoders stay where there is room, and go before any deployment does") {
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  const auto plan = plan::make_plan(test::sample_model(), request, {});
+  const auto need = cluster::needs_of(plan).front();
+  REQUIRE(need.encoders > 0);
+  struct Case {
+    std::uint64_t limit;
+    bool first, second;  // whose encoders stay when both are loaded
+    std::size_t deployments;
+  };
+  const auto both = 2 * need.weights + need.working;
+  for (const auto& [limit, first, second, count] :
+       {Case{cluster::kNoLimit, false, false, 2}, Case{need.total(), false, false, 1},
+        Case{need.total() + need.encoders, false, true, 1}, Case{both, false, false, 2},
+        Case{both + need.encoders, false, true, 2},
+        Case{both + 2 * need.encoders, true, true, 2}}) {
+    CAPTURE(limit);
+    PatientEnvironment environment;
+    cluster::Members members{"secret"};
+    cluster::Deployments deployments{environment, members};
+    const auto actor = test::add_idle(members, "here");
+    if (limit != cluster::kNoLimit) members.limit_memory(actor, limit);
+    const auto begun = [&](const std::string& model, std::uint64_t job) {
+      const auto deployment = deployments.load({model, 0}, plan, {actor});
+      deployments.enter(deployment, job, plan);
+      environment.run();
+      environment.answer(peer_of(actor), wire::Kind::abort_epoch, wire::Done{});
+      REQUIRE(environment.answer(peer_of(actor), wire::Kind::load_stage, wire::StageLoaded{}));
+      environment.answer(peer_of(actor), wire::Kind::connect_groups, wire::GroupsConnected{});
+      REQUIRE(deployment->state == cluster::Deployment::State::ready);
+      CHECK(deployments.held(actor) <= limit);
+      deployments.leave(deployment, job);
+      return deployment;
+    };
+    const auto one = begun("one", 1);
+    const auto alone = limit != cluster::kNoLimit && limit >= need.total() + need.encoders;
+    CHECK(one->encoders.front() == (alone ? need.encoders : 0));
+    environment.sent.clear();
+    const auto two = begun("two", 2);
+    CHECK(deployments.at(actor).size() == count);
+    CHECK(two->encoders.front() == (second ? need.encoders : 0));
+    if (count == 2) CHECK(one->encoders.front() == (first ? need.encoders : 0));
+    // The actor is told what goes.
+    std::vector<wire::Unload> told;
+    for (const auto& [peer, frame] : environment.sent) {
+      if (wire::kind_of(frame) == wire::Kind::unload)
+        told.push_back(wire::decode<wire::Unload>(wire::payload_of(wire::as_bytes(frame))));
+    }
+    if (count == 1 || (alone && !first)) {
+      REQUIRE(told.size() == 1);
+      CHECK(told.front().deployment == one->id);
+      CHECK(told.front().encoders_alone == (count == 2));
+    } else {
+      CHECK(told.empty());
+    }
+    // Another job in the place of the first: they come back where the second's can go.
+    const auto found = deployments.find({"one", 0}, plan, 4);
+    if (count == 2) {
+      REQUIRE(found == one);
+      deployments.enter(one, 3, plan);
+      CHECK(one->encoders.front() == (second ? need.encoders : 0));
+      CHECK(deployments.held(actor) <= limit);
+    }
+  }
 }

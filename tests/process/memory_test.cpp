@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "controller/deployments/memory_room.h"
 #include "tests/process/support/fault_cluster.h"
@@ -163,4 +164,68 @@ TEST_CASE("a job beyond every actor is refused with the numbers and what would d
   CHECK(cluster.client().jobs().value().empty());
   job.parallelism = {.pp = 2};
   CHECK(cluster.run(job).pictures.size() == 1);
+}
+
+TEST_CASE("text encoders stay where there is room, go before a model does, and change nothing") {
+  const OtherModel other;
+  const auto job = [](const std::string& model, const std::string& prompt) {
+    auto job = demo_job(2);
+    job.parallelism = {};
+    job.model = model;
+    job.request.prompts = {prompt};
+    return job;
+  };
+  const auto here = demo_job().model;
+  const auto need = cluster::needs_of(plan_of(job(here, ""))).front();
+  REQUIRE(need.encoders > 0);
+  const auto encoders = [](const Outcome& outcome) {
+    const auto report = nlohmann::json::parse(outcome.result.report);
+    return report.at("actors").at(0).at("encoder_bytes").get<std::uint64_t>();
+  };
+  const std::vector<std::string> prompts = {"a red circle", "a blue square", "a green star"};
+  std::vector<std::vector<float>> right;
+  {
+    FaultCluster narrow(holding(need.total() + need.encoders - 1, 1));
+    for (const auto& prompt : prompts) {
+      const auto outcome = watched(narrow, job(here, prompt));
+      CHECK(encoders(outcome) == 0);
+      right.push_back(outcome.result.latents->data);
+    }
+  }
+  // Room for both models, and for the encoders of one.
+  FaultCluster cluster(holding(2 * need.weights + need.working + need.encoders, 1));
+  for (int i = 0; i < 2; ++i) {
+    const auto outcome = watched(cluster, job(here, prompts[i]));
+    CHECK(encoders(outcome) == need.encoders);
+    CHECK(outcome.result.latents->data == right[i]);
+  }
+  CHECK(encoders(watched(cluster, job(other.folder(), prompts[0]))) == need.encoders);
+  const auto again = watched(cluster, job(here, prompts[2]));
+  CHECK_FALSE(again.loaded);
+  CHECK(encoders(again) == need.encoders);
+  CHECK(again.result.latents->data == right[2]);
+  // Nothing is encoded, so nothing is read.
+  const auto known = watched(cluster, job(other.folder(), prompts[0]));
+  CHECK_FALSE(known.loaded);
+  CHECK(encoders(known) == 0);
+  CHECK(cluster.restarts() == 0);
+}
+
+TEST_CASE("every actor keeps the text encoders that it runs, as many bytes as its plan says") {
+  Submission job;
+  job.model = checkpoint("tiny-sd3");
+  job.parallelism = {.cfg = 2, .pp = 2};
+  job.request.prompts = {"a cat"};
+  job.request.steps = 2;
+  job.request.height = job.request.width = 64;
+  job.request.max_sequence_length = 12;
+  const auto plan = plan_of(job);
+  FaultCluster cluster(holding(4 * memory_of(job), 4));
+  const auto report = nlohmann::json::parse(cluster.run(job).report);
+  std::size_t keep = 0;
+  for (std::size_t rank = 0; rank < plan.memory.size(); ++rank) {
+    CHECK(report.at("actors")[rank].at("encoder_bytes") == plan.memory[rank].encoders);
+    keep += plan.memory[rank].encoders > 0;
+  }
+  CHECK(keep > 1);
 }

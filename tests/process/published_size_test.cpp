@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "models/spec/model_spec.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/shared_cluster.h"
@@ -78,13 +79,6 @@ TEST_CASE("PixArt-XL's size with T5-XXL's shapes: two steps at 512 px on two act
   const char* folder = std::getenv("TROUPE_PUBLISHED_SIZE_MODEL");
   REQUIRE_MESSAGE(folder != nullptr, "TROUPE_PUBLISHED_SIZE_MODEL names no folder");
   const auto weights = spec::weight_bytes(spec::read_model_spec(folder));
-  SharedCluster two(2);
-  std::vector<std::uint32_t> pids;
-  const auto status = two.client().status();
-  REQUIRE(status.ok());
-  for (const auto& actor : status.value().actors)
-    pids.push_back(actor.pid);
-
   Submission submission;
   submission.model = folder;
   submission.parallelism = {.dp = 1, .cfg = 1, .pp = 2};
@@ -97,6 +91,13 @@ TEST_CASE("PixArt-XL's size with T5-XXL's shapes: two steps at 512 px on two act
   request.num_pipeline_patch = 4;
   request.warmup_steps = 1;
   request.want_latents = true;
+  // No room for a text encoder that stays.
+  SharedCluster two(2, memory_of(submission));
+  std::vector<std::uint32_t> pids;
+  const auto status = two.client().status();
+  REQUIRE(status.ok());
+  for (const auto& actor : status.value().actors)
+    pids.push_back(actor.pid);
   MemoryWatch watch(pids);
   const auto result = two.run(
       submission, [&](const Progress& progress) { watch.enter(progress.phase); },

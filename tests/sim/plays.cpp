@@ -235,6 +235,7 @@ void play_seed(const Play& play, std::uint64_t seed, Totals& totals) {
   totals.batched += world.batched();
   totals.retried += world.retried();
   totals.most_residents = std::max(totals.most_residents, world.most_residents());
+  totals.given_up += world.given_up();
   const auto& links = world.link_counts();
   totals.duplicates += links.duplicates;
   totals.gaps += links.gaps;

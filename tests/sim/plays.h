@@ -23,7 +23,7 @@ const Play& play_of(const std::string& name);
 /// What came of some seeds.
 struct Totals {
   std::uint64_t seeds = 0, jobs = 0, succeeded = 0, deaths = 0, recoveries = 0, meshes = 0;
-  std::uint64_t most_residents = 0, loads = 0, short_of_memory = 0;
+  std::uint64_t most_residents = 0, loads = 0, short_of_memory = 0, given_up = 0;
   std::uint64_t owed = 0, broken_off = 0, restarts = 0;
   std::uint64_t batched = 0, retried = 0;
   std::uint64_t duplicates = 0, gaps = 0, strangers = 0, echoes = 0, ghosts = 0;

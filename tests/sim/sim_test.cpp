@@ -124,6 +124,7 @@ TEST_CASE("what actors hold follows their memory: nobody holds more, and nobody 
   const auto totals = play("memory-all", 900);
   CHECK(totals.succeeded > totals.jobs / 2);
   CHECK(totals.most_residents > 1);
+  CHECK(totals.given_up > 10);
 }
 
 TEST_CASE("no job is given up for the memory of an actor whose next process is to come") {

@@ -144,10 +144,12 @@ void StageActor::receive(const std::string& frame) {
       mailbox_.insert(more ? mailbox_.end() : mailbox_.begin(), {header.correlation, end});
       break;
     }
-    case wire::Kind::unload:
-      unloaded_.insert(wire::decode<wire::Unload>(payload).deployment);
-      put(wire::decode<wire::Unload>(payload));
+    case wire::Kind::unload: {
+      const auto unload = wire::decode<wire::Unload>(payload);
+      if (!unload.encoders_alone) unloaded_.insert(unload.deployment);
+      put(unload);
       break;
+    }
     case wire::Kind::abort_epoch: {
       const auto abort = wire::decode<wire::AbortEpoch>(payload);
       ended_.insert(abort.epoch);
@@ -194,14 +196,20 @@ void StageActor::on(std::uint64_t correlation, const wire::LoadStage& load) {
       answer(correlation, wire::Failure{wire::FailureCode::bad_request, "a tensor is missing"});
     } else {
       stages_[id] = bytes;
-      std::uint64_t sum = 0;
-      for (const auto& [deployment, own] : stages_)
-        sum += own;
-      world_.loaded(id_, sum);
+      world_.loaded();
+      tell_held();
       answer(correlation, wire::StageLoaded{100, 0.3});
     }
     done();
   });
+}
+
+void StageActor::tell_held() const {
+  std::uint64_t sum = 0;
+  for (const auto* kept : {&stages_, &encoders_})
+    for (const auto& [deployment, bytes] : *kept)
+      sum += bytes;
+  world_.holds(id_, sum);
 }
 
 void StageActor::on(std::uint64_t correlation, const wire::ConnectGroups& connect) {
@@ -236,6 +244,16 @@ void StageActor::on(std::uint64_t, const wire::BeginJob& begin) {
     if (!epochs_.contains(begin.epoch)) throw Violation("a job began in an unknown epoch");
     if (std::ssize(begin.steps) != begin.request.steps)
       throw Violation("a job began without saying how each step is computed");
+    if (begin.keep_encoders) {
+      auto& bytes = encoders_[begin.deployment] = 0;
+      const auto& encoders = test::sample_model().text_encoders;
+      for (std::size_t i = 0; i < encoders.size(); ++i)
+        if (begin.encoder_ranks.at(i) == begin.caption_rank)
+          bytes += spec::encoder_bytes(encoders[i], 4);
+      tell_held();
+    } else {
+      encoders_.erase(begin.deployment);
+    }
     if (begin.first_step > 0 && !check_boundary(world_, begin)) return fail_begin(begin);
     jobs_[begin.job] = {begin, begin.first_step};
   }
@@ -252,7 +270,8 @@ void StageActor::on(std::uint64_t correlation, const wire::EndJob& end) {
 }
 
 void StageActor::on(std::uint64_t, const wire::Unload& unload) {
-  stages_.erase(unload.deployment);
+  if (!unload.encoders_alone) stages_.erase(unload.deployment);
+  if (encoders_.erase(unload.deployment) > 0 && unload.encoders_alone) world_.encoders_given_up();
   done();
 }
 

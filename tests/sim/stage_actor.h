@@ -101,6 +101,7 @@ class StageActor {
   /// The actor keeps the newest few of a job.
   std::uint64_t keep_boundary(Job& job, std::string bytes);
   void forget(const Job& job);
+  void tell_held() const;
   bool over(std::uint64_t epoch) const { return ended_.contains(epoch) || broken_.contains(epoch); }
 
   World& world_;
@@ -110,8 +111,9 @@ class StageActor {
   bool busy_ = false;
   bool stalls_ = false;  // heartbeats only
   double rests_since_ = 0, rests_until_ = 0;
-  std::map<std::uint64_t, std::uint64_t> stages_;  // deployments loaded, and their bytes
-  std::set<std::uint64_t> unloaded_;               // no longer wanted, also while they are loaded
+  std::map<std::uint64_t, std::uint64_t> stages_;    // deployments loaded, and their bytes
+  std::map<std::uint64_t, std::uint64_t> encoders_;  // the same of text encoders that stay
+  std::set<std::uint64_t> unloaded_;                 // no longer wanted, also while they are loaded
   std::set<std::uint64_t> epochs_;
   std::set<std::uint64_t> torn_;
   std::set<std::uint64_t> ended_;   // by the second lane

@@ -128,8 +128,7 @@ double World::some(double mean) {
   return mean * (0.2 + std::exponential_distribution<>(1.25)(rng_));
 }
 
-void World::loaded(cluster::ActorId id, std::uint64_t bytes) {
-  ++loads_;
+void World::holds(cluster::ActorId id, std::uint64_t bytes) const {
   if (!limits_.empty() && bytes > limits_.at(id))
     throw Violation("actor " + std::to_string(id) + " holds more weights than it may");
 }

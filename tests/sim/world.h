@@ -57,6 +57,8 @@ class World final : public cluster::Environment, public jobs::JobListener {
   /// Deployments that an actor kept at once, at most.
   std::uint64_t most_residents() const { return most_residents_; }
   std::uint64_t loads() const { return loads_; }
+  /// Times that an actor was told that its text encoders go, and had some.
+  std::uint64_t given_up() const { return encoders_given_up_; }
   /// Jobs that ended in a batch, and those that began anew since one had failed.
   std::uint64_t batched() const { return batched_; }
   std::uint64_t retried() const { return retried_; }
@@ -87,8 +89,10 @@ class World final : public cluster::Environment, public jobs::JobListener {
   double some(double mean);
   void note(const std::string& what);
   Crossing& crossing() { return crossing_; }
-  /// A stage is loaded beside what the actor holds, in bytes of weights.
-  void loaded(cluster::ActorId id, std::uint64_t bytes);
+  void loaded() { ++loads_; }
+  /// An actor holds so many bytes of weights from now on, text encoders that stay among them.
+  void holds(cluster::ActorId id, std::uint64_t bytes) const;
+  void encoders_given_up() { ++encoders_given_up_; }
   const Faults& faults() const { return faults_; }
   /// A message of an actor; correlation 0 unless it answers.
   void from_actor(std::uint64_t incarnation, std::uint64_t correlation, std::string frame);
@@ -193,7 +197,7 @@ class World final : public cluster::Environment, public jobs::JobListener {
   std::map<cluster::ActorId, std::uint64_t> limits_;  // bytes; empty = none
   std::optional<plan::Plan> mesh_;                    // of all jobs, where they share one
   std::uint64_t most_residents_ = 0;
-  std::uint64_t loads_ = 0;
+  std::uint64_t loads_ = 0, encoders_given_up_ = 0;
   std::uint64_t batched_ = 0;
   std::uint64_t retried_ = 0;
 

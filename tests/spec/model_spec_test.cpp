@@ -109,6 +109,8 @@ TEST_CASE("the first published PixArt-XL folder loads with its old config and ex
         std::max<std::uint64_t>(4 * encoded, 2ULL * 32128 * 4096));
   CHECK(spec::encoder_peak_bytes(model.text_encoders.front(), 2) ==
         std::max<std::uint64_t>(2 * encoded, 2ULL * 32128 * 4096));
+  CHECK(spec::encoder_bytes(model.text_encoders.front(), 2) ==
+        bytes.text_encoder - 2ULL * 32128 * 4096);
 }
 
 TEST_CASE("the published 1024 px config implies micro-conditions and a scale of 2") {

@@ -143,6 +143,7 @@ struct BeginJob {
   /// Pictures of the slice, from its first, that are decoded one part after another.
   std::vector<RowRange> decode_parts;
   JobGroups groups;
+  bool keep_encoders = false;  // text encoders of the deployment that were used here stay
   std::int32_t caption_rank = 0;
   std::int32_t caption_root = 0;            // who projects the text, rank in that group
   std::vector<std::int32_t> encoder_ranks;  // who runs each text encoder, likewise
@@ -160,9 +161,9 @@ struct BeginJob {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(job, name, deployment, epoch, request, first_image, last_image, stage, cfg, ring, ulysses,
-       tp, steps, micro_steps, batch_parts, decode_parts, groups, caption_rank, caption_root,
-       encoder_ranks, image_root, row_rank, row_decoders, row_holders, vae, first_step, boundary,
-       sampler_steps, skipped_steps);
+       tp, steps, micro_steps, batch_parts, decode_parts, groups, keep_encoders, caption_rank,
+       caption_root, encoder_ranks, image_root, row_rank, row_decoders, row_holders, vae,
+       first_step, boundary, sampler_steps, skipped_steps);
   }
 };
 
@@ -213,6 +214,7 @@ struct ActorJobStats {
   std::uint64_t control_bytes_sent = 0;
   std::uint64_t control_bytes_received = 0;
   std::uint64_t weight_bytes = 0;
+  std::uint64_t encoder_bytes = 0;  // weights of text encoders that are still there at its end
   std::uint64_t kv_bytes = 0;
   std::uint64_t peak_memory_bytes = 0;  // highest resident set of the process while the job ran
   GraphStats graphs;
@@ -222,7 +224,7 @@ struct ActorJobStats {
     ar(busy_seconds, peer_wait_seconds, controller_wait_seconds, text_seconds, denoise_seconds,
        decode_seconds, tensor_bytes_sent, tensor_bytes_received, sent_by_group, sent_by_layer,
        cache_calls, cache_skips, prompts_encoded, prompts_from_cache, control_bytes_sent,
-       control_bytes_received, weight_bytes, kv_bytes, peak_memory_bytes, graphs);
+       control_bytes_received, weight_bytes, encoder_bytes, kv_bytes, peak_memory_bytes, graphs);
   }
 };
 
@@ -239,13 +241,16 @@ struct AbortEpoch {
   }
 };
 
+/// controller → actor: what is kept of a deployment goes, with `encoders_alone` only its text
+/// encoders, which are read anew from then on.
 struct Unload {
   static constexpr Kind kKind = Kind::unload;
   std::uint64_t deployment = 0;
+  bool encoders_alone = false;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(deployment);
+    ar(deployment, encoders_alone);
   }
 };
 

@@ -10,8 +10,9 @@ using namespace std::chrono_literals;
 
 constexpr auto kSharedJobDeadline = 600s;
 
-cluster::ClusterOptions options_for(int actors) {
+cluster::ClusterOptions options_for(int actors, std::uint64_t memory_limit) {
   cluster::ClusterOptions options;
+  options.memory_limit = memory_limit;
   options.actors = actors;
   options.threads_per_actor = 1;
   options.actor_program = TROUPE_BINARY_DIR "/bin/troupe-actor";
@@ -20,8 +21,8 @@ cluster::ClusterOptions options_for(int actors) {
 
 }  // namespace
 
-SharedCluster::SharedCluster(int actors)
-    : cluster_(options_for(actors)), client_(connect_when_ready(cluster_)) {}
+SharedCluster::SharedCluster(int actors, std::uint64_t memory_limit)
+    : cluster_(options_for(actors, memory_limit)), client_(connect_when_ready(cluster_)) {}
 
 JobResult SharedCluster::run(const Submission& submission, Client::OnProgress on_progress,
                              std::chrono::seconds deadline) {

@@ -14,7 +14,8 @@ namespace troupe::testing {
 /// on a busy machine, so test cases share one: see `cluster`.
 class SharedCluster {
  public:
-  explicit SharedCluster(int actors);
+  /// `memory_limit`: of each actor, in bytes; 0 = what is free.
+  explicit SharedCluster(int actors, std::uint64_t memory_limit = 0);
 
   Client& client() { return client_; }
   const std::string& endpoint() const { return cluster_.endpoint(); }

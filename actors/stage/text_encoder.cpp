@@ -1,0 +1,103 @@
+#include "actors/stage/text_encoder.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+namespace troupe::actors {
+namespace {
+
+template <class... Calls>
+struct OneOf : Calls... {
+  using Calls::operator()...;
+};
+
+models::WeightStore adapted(const spec::TextEncoderSpec& spec, const models::LoraWeights& loras) {
+  models::WeightStore weights(spec.weights);
+  loras.adapt(weights, spec.component);
+  return weights;
+}
+
+}  // namespace
+
+bool cuts_padding(spec::TextUse use) {
+  return use == spec::TextUse::masked_states || use == spec::TextUse::zeroed_states;
+}
+
+TextEncoder::TextEncoder(const spec::TextEncoderSpec& spec, const models::LoraWeights& loras,
+                         at::ScalarType dtype, at::Device device)
+    : spec_(spec),
+      tokenizer_(std::visit(OneOf{[&](const spec::T5Spec&) -> Tokenizer {
+                                    return models::Tokenizer::load(spec.tokenizer);
+                                  },
+                                  [&](const spec::ClipSpec&) -> Tokenizer {
+                                    return models::ClipTokenizer::load(spec.tokenizer.folder);
+                                  },
+                                  [&](const spec::BertSpec&) -> Tokenizer {
+                                    return models::BertTokenizer::load(spec.tokenizer.folder);
+                                  }},
+                            spec.config)),
+      model_(std::visit(
+          OneOf{[&](const spec::T5Spec& config) -> Model {
+                  return models::T5Encoder(config, adapted(spec, loras), dtype, device);
+                },
+                [&](const spec::ClipSpec& config) -> Model {
+                  return models::ClipTextModel(config, adapted(spec, loras), dtype, device);
+                },
+                [&](const spec::BertSpec& config) -> Model {
+                  return models::BertModel(config, adapted(spec, loras), dtype, device);
+                }},
+          spec.config)) {}
+
+void TextEncoder::let_stay() {
+  std::visit([](auto& model) { model.let_stay(); }, model_);
+}
+
+std::uint64_t TextEncoder::bytes() const {
+  return std::visit([](const auto& model) { return model.bytes(); }, model_);
+}
+
+std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& captions,
+                                               std::int64_t most, const Tick& tick) const {
+  using spec::TextUse;
+  const auto count = [&](int, int) { tick(); };
+  std::vector<EncodedPrompt> prompts(captions.size());
+  const auto tokens = std::visit(
+      [&](const auto& tokenizer) { return tokenizer.tokenize(captions, most); }, tokenizer_);
+  const auto all = models::text_batch(tokens);
+  std::vector<models::TextBatch> texts;
+  for (std::size_t i = 0; i < captions.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i);
+    texts.push_back({all.ids.narrow(0, row, 1), all.mask.narrow(0, row, 1)});
+    prompts[i].length = tokens.lengths[i];
+    prompts[i].cut = tokens.cut[i];
+  }
+  const auto keep_states = [&](const std::vector<at::Tensor>& states) {
+    for (std::size_t i = 0; i < states.size(); ++i)
+      prompts[i].states = states[i][0];
+  };
+  if (const auto* clip = std::get_if<models::ClipTextModel>(&model_)) {
+    std::vector<at::Tensor> ids;
+    for (const auto& text : texts)
+      ids.push_back(text.ids);
+    const auto made = clip->encode_each(ids, 1, count);
+    const auto shape = spec::output_shape(spec_, most);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (shape.width > 0)
+        prompts[i].states = (spec_.use == TextUse::states ? made[i].last : made[i].hidden)[0];
+      if (shape.pooled > 0) prompts[i].pooled = made[i].pooled[0];
+    }
+  } else if (const auto* bert = std::get_if<models::BertModel>(&model_)) {
+    keep_states(bert->encode_each(texts, count));
+  } else {
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      // Nobody sees what padding becomes there, so it is not computed at all.
+      if (cuts_padding(spec_.use)) texts[i].ids = texts[i].ids.narrow(1, 0, prompts[i].length);
+      if (spec_.use != TextUse::padded_states) texts[i].mask = at::Tensor();
+    }
+    keep_states(std::get<models::T5Encoder>(model_).encode_each(texts, count));
+  }
+  return prompts;
+}
+
+}  // namespace troupe::actors

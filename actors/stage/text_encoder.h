@@ -1,0 +1,54 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/stage/prompt_cache.h"
+#include "models/lora/lora_weights.h"
+#include "models/spec/model_spec.h"
+#include "models/text/bert_model.h"
+#include "models/text/bert_tokenizer.h"
+#include "models/text/clip_text_model.h"
+#include "models/text/clip_tokenizer.h"
+#include "models/text/t5_encoder.h"
+#include "models/text/tokenizer.h"
+
+namespace troupe::actors {
+
+/// One of a folder's text encoders with its tokenizer. It reads its weights while it encodes, a
+/// block at a time, or keeps what it has read once.
+class TextEncoder {
+ public:
+  using Tick = std::function<void()>;
+
+  /// Throws std::runtime_error naming file and tensor, or file and cause.
+  TextEncoder(const spec::TextEncoderSpec& spec, const models::LoraWeights& loras,
+              at::ScalarType dtype, at::Device device);
+
+  /// From now on the weights stay that are read.
+  void let_stay();
+  /// Of weights that are here, in bytes.
+  std::uint64_t bytes() const;
+  /// Each text by itself, padded or cut to `most` tokens, so that what becomes of it does not
+  /// depend on the others.
+  std::vector<EncodedPrompt> encode(const std::vector<std::string>& captions, std::int64_t most,
+                                    const Tick& tick) const;
+
+ private:
+  using Tokenizer = std::variant<models::Tokenizer, models::ClipTokenizer, models::BertTokenizer>;
+  using Model = std::variant<models::T5Encoder, models::ClipTextModel, models::BertModel>;
+
+  spec::TextEncoderSpec spec_;
+  Tokenizer tokenizer_;
+  Model model_;
+};
+
+/// Padding is masked out in the encoder and of no use behind it.
+bool cuts_padding(spec::TextUse use);
+
+}  // namespace troupe::actors
