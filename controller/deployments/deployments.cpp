@@ -601,13 +601,14 @@ void Deployments::give_up(const std::vector<Evictions::Encoders>& encoders) {
 }
 
 std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan& plan,
-                                                               bool beside) const {
+                                                               Beside beside) const {
   const auto needs = needs_of(plan);
   std::uint64_t largest = 0;
   for (const auto& need : needs)
     largest = std::max(largest, need.total());
   auto idle = members_.idle();
-  if (!beside) std::erase_if(idle, [&](ActorId id) { return !members_.at(id).parts.empty(); });
+  if (beside == Beside::nothing)
+    std::erase_if(idle, [&](ActorId id) { return !members_.at(id).parts.empty(); });
   // Those where nothing has to go, then those that were used longest ago.
   std::map<ActorId, std::pair<int, double>> order;
   for (const ActorId id : idle) {
@@ -619,6 +620,8 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan&
     const int loss = !gone || !gone->deployments.empty() ? 2 : gone->encoders.empty() ? 0 : 1;
     order[id] = {loss, all.empty() ? -1.0 : all.back()->last_used};
   }
+  if (beside == Beside::what_stays)
+    std::erase_if(idle, [&](ActorId id) { return order.at(id).first > 0; });
   std::stable_sort(idle.begin(), idle.end(),
                    [&](ActorId a, ActorId b) { return order.at(a) < order.at(b); });
   std::map<DeviceKind, std::vector<ActorId>> by_kind;

@@ -102,8 +102,9 @@ class Deployments {
   Ptr find(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
   /// Enough idle actors for the plan's ranks, large enough for them, or nothing. Those that keep no
   /// deployment come first, then those with room for one more, then those whose deployments have
-  /// not been used for longest; only the first unless `beside`.
-  std::optional<std::vector<ActorId>> choose_actors(const plan::Plan& plan, bool beside) const;
+  /// not been used for longest; of these as many kinds as `beside` allows.
+  enum class Beside { nothing, what_stays, what_may_go };
+  std::optional<std::vector<ActorId>> choose_actors(const plan::Plan& plan, Beside beside) const;
   /// How many jobs of this plan could begin side by side on idle actors, each large enough for any
   /// of its ranks.
   int places_for(const plan::Plan& plan) const;

@@ -147,8 +147,11 @@ cluster::Deployments::Ptr JobRunner::find_deployment(const JobEntry& job) {
   // Idle actors compute sooner than shared ones; but what is loaded stays while it can be shared.
   auto deployment = deployments.find(model, job.plan, tools_.options.max_jobs_per_deployment);
   if (deployment && deployment->jobs.empty()) return deployment;
-  auto actors = deployments.choose_actors(job.plan, /*beside=*/false);
-  if (!actors && !deployment) actors = deployments.choose_actors(job.plan, /*beside=*/true);
+  using Beside = cluster::Deployments::Beside;
+  auto actors = deployments.choose_actors(job.plan, Beside::nothing);
+  if (!actors)
+    actors =
+        deployments.choose_actors(job.plan, deployment ? Beside::what_stays : Beside::what_may_go);
   return actors ? deployments.load(model, job.plan, std::move(*actors)) : deployment;
 }
 
@@ -156,7 +159,7 @@ bool JobRunner::has_place(const JobEntry& job) const {
   const auto& deployments = tools_.deployments;
   return deployments.find(model_of(job.spec.model, job.fingerprint, job.plan), job.plan,
                           tools_.options.max_jobs_per_deployment) ||
-         deployments.choose_actors(job.plan, /*beside=*/true);
+         deployments.choose_actors(job.plan, cluster::Deployments::Beside::what_may_go);
 }
 
 bool JobRunner::start(JobEntry& job) {

@@ -103,6 +103,38 @@ TEST_CASE("a spare that comes in while groups are connected is told of them befo
   CHECK(deployment->state == cluster::Deployment::State::ready);
 }
 
+TEST_CASE(
+    "an idle actor is taken beside what it keeps where that can stay, else only if it may go") {
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  const auto plan = plan::make_plan(test::sample_model(), request, {});
+  const auto need = cluster::needs_of(plan).front();
+  using Actors = std::vector<cluster::ActorId>;
+  using Beside = cluster::Deployments::Beside;
+  for (const bool roomy : {true, false}) {
+    CAPTURE(roomy);
+    PatientEnvironment environment;
+    cluster::Members members{"secret"};
+    cluster::Deployments deployments{environment, members};
+    const auto busy = test::add_idle(members, "here"), other = test::add_idle(members, "here");
+    for (const auto actor : {busy, other})
+      members.limit_memory(actor, roomy ? 2 * need.total() : need.total());
+    deployments.enter(deployments.load({"one", 0}, plan, {busy}), 1, plan);
+    CHECK(deployments.choose_actors(plan, Beside::nothing) == Actors{other});
+    const auto another = deployments.load({"two", 0}, plan, {other});
+    deployments.enter(another, 2, plan);
+    deployments.leave(another, 2);
+    environment.run();
+    environment.answer(peer_of(other), wire::Kind::abort_epoch, wire::Done{});
+    REQUIRE(members.is_idle(other));
+    CHECK_FALSE(deployments.choose_actors(plan, Beside::nothing));
+    const auto beside = deployments.choose_actors(plan, Beside::what_stays);
+    CHECK(beside.has_value() == roomy);
+    if (beside) CHECK(*beside == Actors{other});
+    CHECK(deployments.choose_actors(plan, Beside::what_may_go) == Actors{other});
+  }
+}
+
 TEST_CASE("a deployment's kind is what it computes and in which parts, not when and where") {
   cluster::Deployment one;
   one.id = 1;
