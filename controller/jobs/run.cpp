@@ -5,6 +5,7 @@
 #include "base/format.h"
 #include "controller/jobs/begin_message.h"
 #include "controller/jobs/refill.h"
+#include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
 
 namespace troupe::jobs {
@@ -205,7 +206,7 @@ void Run::blob_missing(const wire::BlobRef& ref, bool needed, const wire::Failur
 void Run::keep_piece(std::int32_t step, std::int32_t rank, const wire::BlobRef& own) {
   const auto& plan = entry_.plan;
   auto& boundary = entry_.course.boundary;
-  if (boundary && boundary->next_step > step) return tools_.environment.drop_blob(own.id);
+  if (met_ || (boundary && boundary->next_step > step)) return tools_.environment.drop_blob(own.id);
   auto& pieces = pieces_[step];
   if (const auto held = held_rows_.find(rank); held != held_rows_.end()) {
     const auto& [dp, rows] = held->second;
@@ -259,7 +260,7 @@ void Run::note(const std::string& warning) {
 // Its end.
 
 void Run::end_if_drained() {
-  if (state_ != State::computing || collateral_) return;
+  if (state_ != State::computing || collateral_ || (met_ && !entry_.cancel_asked)) return;
   // Of a cancelled job nothing is awaited but what its actors are doing: they let go of its blobs.
   if (blobs_to_come_ > 0 && !entry_.cancel_asked) return;
   if (tools_.dispatcher.has(id_) && tools_.dispatcher.drained(id_)) ask_for_figures();
@@ -346,6 +347,7 @@ bool Run::interrupt(const wire::Failure& why, bool counts) {
   texts_done_ = 0;
   replicas_past_.clear();
   collateral_.reset();
+  met_.reset();
   clock_ = {};
   // Of a stale method the first step from there on fills the K,V store anew.
   const auto& boundary = job.course.boundary;
@@ -358,6 +360,19 @@ bool Run::interrupt(const wire::Failure& why, bool counts) {
   warnings_.push_back("it went on after a loss: " + why.what);
   const auto how = next > 0 ? fmt::format("goes on from step {}", next) : "begins anew";
   results_->progress({"it " + how + " after a loss: " + why.what});
+  return true;
+}
+
+void Run::watch() {
+  for (const auto actor : deployment_->actor_of_rank)
+    tools_.environment.send(tools_.members.at(actor).peer,
+                            wire::ControlJob{id_, wire::JobAction::until_not_finite});
+}
+
+bool Run::meet(wire::Failure what) {
+  if (met_ || entry_.cancel_asked) return false;
+  met_ = std::move(what);
+  note(pause_text(met_->what));
   return true;
 }
 

@@ -56,6 +56,13 @@ class Run : public std::enable_shared_from_this<Run> {
   /// A failure that only says that a peer is gone waits for the one that says how it ended, until
   /// all actors of the run have answered that they live.
   void fail_later(wire::Failure failure);
+  /// Its actors tell of what is not finite instead of failing.
+  void watch();
+  /// They have: it does not end, and has no newer boundary, until it begins again. False where that
+  /// changes nothing: it was the second time, or nobody wants it any more.
+  bool meet(wire::Failure what);
+  /// What they told first.
+  const std::optional<wire::Failure>& met() const { return met_; }
   /// Ends it early: at once when it waits, else when what is issued has drained.
   void cancel(const std::string& why);
   /// Seconds per step are counted anew: it was paused.
@@ -130,6 +137,7 @@ class Run : public std::enable_shared_from_this<Run> {
   int losses_ = 0;       // since it last got a step further
   double lost_at_ = -1;  // the last of these
   std::optional<wire::Failure> collateral_;
+  std::optional<wire::Failure> met_;
 };
 
 /// Lets go of the latents that the job could go on from.

@@ -97,10 +97,11 @@ struct TaskFailed {
   Failure failure;
   bool collateral = false;  // it failed because a peer or the epoch went, not by itself
   bool begin = false;       // not a task, but the beginning of the job
+  bool goes_on = false;     // the actor does, as if nothing were (JobAction::until_not_finite)
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(epoch, job, task, failure, collateral, begin);
+    ar(epoch, job, task, failure, collateral, begin, goes_on);
   }
 };
 

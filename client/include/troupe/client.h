@@ -163,7 +163,7 @@ struct JobInfo {
   int step = 0;
   int steps = 0;
   double seconds = 0;
-  std::string cause;
+  std::string cause;  // of its failure, of its waiting, or of its pause where it met a NaN
   int priority = 0;
   std::string share;
   std::uint64_t batch = 0;               // number of the one that it computes or has computed in
