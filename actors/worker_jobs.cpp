@@ -207,7 +207,8 @@ void WorkerJobs::note_end(RunningJob& running, const TaskEntry& entry, TaskResul
                       .blobs = std::move(result.blobs),
                       .warnings = std::move(result.warnings),
                       .ran = called,
-                      .waits = running.job->waits().take_spans()};
+                      .waits = running.job->waits().take_spans(),
+                      .timestep = result.timestep};
   const auto kind = entry.command.kind;
   if (!ends_) {
     running.times->add(kind, seconds_of(called), waited);

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,10 +32,12 @@ struct JobTools {
   FiniteCheck::Tell not_finite = fail_with;      // told of what is not
 };
 
-/// What running a task left behind: blobs to fetch, and warnings for the user.
+/// What running a task left behind: blobs to fetch, warnings for the user, and of a step's end at
+/// the last stage its timestep.
 struct TaskResult {
   std::vector<wire::BlobRef> blobs;
   std::vector<wire::Warning> warnings;
+  std::optional<double> timestep = {};
 };
 
 models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRequest& request);

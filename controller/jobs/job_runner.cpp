@@ -385,7 +385,8 @@ void JobRunner::tell(JobEntry& job, StepBlobs interim, std::vector<std::string> 
                                     .seconds_per_step = run ? run->seconds_per_step() : 0,
                                     .blobs = std::move(interim.blobs),
                                     .blobs_step = interim.step,
-                                    .warnings = std::move(warnings)});
+                                    .warnings = std::move(warnings),
+                                    .timestep = job.timestep});
   } catch (const wire::WireError& error) {
     fail_soon(job.id, {wire::FailureCode::internal,
                        std::string("its progress cannot be sent: ") + error.what()});

@@ -67,7 +67,7 @@ void Run::begin(std::optional<int> last_step) {
   tools_.table.run(id_);
   const auto& boundary = entry_.course.boundary;
   entry_.phase = "text";
-  entry_.step = boundary ? boundary->next_step : 0;
+  come_to(boundary ? boundary->next_step : 0);
   for (JobEntry* told : results_->entries()) {
     auto& parts = told->course.parts;
     auto& recoveries = told->course.recoveries;
@@ -114,6 +114,8 @@ bool Run::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
   if (!done.warnings.empty()) results_->warn(done.warnings);
   fetch_blobs(actor, done);
   auto& dispatcher = tools_.dispatcher;
+  if (done.timestep && dispatcher.has(id_))
+    timesteps_[dispatcher.task(id_, done.task).step] = *done.timestep;
   if (dispatcher.finish(id_, done.task, actor, computing_seconds(done)))
     task_complete(dispatcher.task(id_, done.task));
   return true;
@@ -134,7 +136,7 @@ void Run::task_complete(const schedule::Task& task) {
       return;
     case wire::TaskKind::micro_step:
       if (!task.ends_step || ++replicas_past_[task.step] < replicas) return;
-      job.step = task.step + 1;
+      come_to(task.step + 1);
       // A warm-up says nothing of the steps by patches after it.
       if (job.step > job.plan.synchronous_steps ||
           job.plan.synchronous_steps == job.plan.request.steps)
@@ -150,6 +152,12 @@ void Run::task_complete(const schedule::Task& task) {
       decoded_ = now;
       return;
   }
+}
+
+void Run::come_to(std::int32_t step) {
+  entry_.step = step;
+  const auto last = timesteps_.find(step - 1);
+  entry_.timestep = last == timesteps_.end() ? std::nullopt : std::optional(last->second);
 }
 
 void Run::fetch_blobs(cluster::ActorId actor, const wire::TaskDone& done) {

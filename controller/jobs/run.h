@@ -84,6 +84,8 @@ class Run : public std::enable_shared_from_this<Run> {
     };
   }
   void task_complete(const schedule::Task& task);
+  /// So many steps are complete.
+  void come_to(std::int32_t step);
   void fetch_blobs(cluster::ActorId actor, const wire::TaskDone& done);
   void blob_arrived(const Origin& from, std::int32_t rank, const wire::BlobRef& ref,
                     const control::BlobResult& result);
@@ -125,6 +127,7 @@ class Run : public std::enable_shared_from_this<Run> {
   std::vector<std::string> warnings_;  // of how it went; those of its actors are its jobs'
   std::uint64_t blob_bytes_ = 0;
   std::map<std::int32_t, int> replicas_past_;  // step → dp replicas that completed it
+  std::map<std::int32_t, double> timesteps_;   // by step, as its actors said
   StepClock clock_;
   double began_ = 0;             // for the first time
   std::int32_t first_step_ = 0;  // that it began with

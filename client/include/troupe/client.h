@@ -142,6 +142,7 @@ struct Progress {
   std::string preview_png;         // when asked for: the first picture, rough and small, PNG bytes
   int interim_step = 0;  // completed steps of the latents or the preview; not after `step`
   std::vector<std::string> warnings;
+  std::optional<double> timestep = {};  // the sampler's, of the last completed step
 };
 
 struct Picture {
