@@ -141,6 +141,9 @@ void ActorProcess::on_message(const wire::Header& header, std::span<const std::b
       mailbox_.put({header, std::move(abort)});
       return;
     }
+    case wire::Kind::control_job:
+      progress_.watch(wire::decode<wire::ControlJob>(payload).job);
+      return;
     default:
       if (inspect_->on_message(header, payload)) return;
       if (header.is_request()) {

@@ -154,6 +154,7 @@ void WorkerJobs::post_receive(const TaskEntry& entry) {
 
 void WorkerJobs::run_task(RunningJob& running, const TaskEntry& entry) {
   const auto& command = entry.command;
+  task_ = command.task;
   const auto waited_before = running.job->waits().seconds();
   auto mark = tools_.clock ? tools_.clock->mark() : nullptr;
   const auto began = monotonic_ns();
@@ -206,7 +207,8 @@ void WorkerJobs::note_end(RunningJob& running, const TaskEntry& entry, TaskResul
                       .blobs = std::move(result.blobs),
                       .warnings = std::move(result.warnings),
                       .ran = called,
-                      .waits = running.job->waits().take_spans()};
+                      .waits = running.job->waits().take_spans(),
+                      .timestep = result.timestep};
   const auto kind = entry.command.kind;
   if (!ends_) {
     running.times->add(kind, seconds_of(called), waited);
@@ -232,6 +234,15 @@ void WorkerJobs::note_end(RunningJob& running, const TaskEntry& entry, TaskResul
              if (tools_.retire_after(error)) return;
              tools_.send(failed(entry.epoch, entry.command.job, entry.command.task, error));
            }});
+}
+
+void WorkerJobs::meet_not_finite(std::uint64_t epoch, std::uint64_t job,
+                                 const std::string& sentence) {
+  const std::runtime_error error(sentence);
+  if (!tools_.progress.watched(job)) throw error;
+  auto told = failed(epoch, job, task_, error);
+  told.goes_on = true;
+  tools_.send(std::move(told));
 }
 
 void WorkerJobs::report_failure(std::uint64_t epoch, std::uint64_t job,
@@ -328,9 +339,16 @@ void WorkerJobs::begin(const wire::BeginJob& begin) {
     tools_.post([before = running.control_before](control::Connection& connection) {
       *before = connection.counters();
     });
-    const JobTools tools{
-        *stage->second,           tools_.groups,      tools_.progress, tools_.blobs,
-        tools_.transfer_deadline, tools_.cuda_graphs, tools_.clock};
+    const JobTools tools{*stage->second,
+                         tools_.groups,
+                         tools_.progress,
+                         tools_.blobs,
+                         tools_.transfer_deadline,
+                         tools_.cuda_graphs,
+                         tools_.clock,
+                         [this, epoch = begin.epoch, job = begin.job](const std::string& sentence) {
+                           meet_not_finite(epoch, job, sentence);
+                         }};
     rehearse_once(begin, tools);
     running.job = std::make_unique<Job>(begin, tools, fetch_inputs(begin));
     running.whole_step = running.newest_step = begin.first_step - 1;

@@ -89,6 +89,8 @@ class WorkerJobs {
   /// Of a task, or of the job's beginning.
   void report_failure(std::uint64_t epoch, std::uint64_t job, std::optional<std::uint32_t> task,
                       const std::exception& error);
+  /// In the task at hand. Throws it, but of a job that is watched.
+  void meet_not_finite(std::uint64_t epoch, std::uint64_t job, const std::string& sentence);
   void note_event(WorkEvent event, std::uint64_t job) const {
     if (tools_.on_event) tools_.on_event(event, job);
   }
@@ -96,6 +98,7 @@ class WorkerJobs {
   const WorkerTools& tools_;
   Stages& stages_;
   std::map<std::uint64_t, RunningJob> jobs_;
+  std::uint32_t task_ = 0;  // the one at hand, of its job
   /// Jobs that began, by epoch: each does so once.
   std::map<std::uint64_t, std::set<std::uint64_t>> begun_;
   std::set<std::string> told_why_plain_;

@@ -19,7 +19,8 @@ wire::FaultKind to_wire(Fault fault) {
 }
 static_assert(static_cast<int>(Fault::device_error) ==
               static_cast<int>(wire::FaultKind::device_error));
-static_assert(static_cast<int>(JobAction::until) == static_cast<int>(wire::JobAction::until));
+static_assert(static_cast<int>(JobAction::until_not_finite) ==
+              static_cast<int>(wire::JobAction::until_not_finite));
 
 }  // namespace
 

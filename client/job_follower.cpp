@@ -59,11 +59,12 @@ void JobFollower::hand_on(wire::JobProgress& from) {
   Progress progress;
   progress.job = job_;
   // A word about the job's client, not about the job: that is where it was.
-  if (from.phase.empty()) std::tie(from.phase, from.step, from.steps) = last_;
-  last_ = {from.phase, from.step, from.steps};
+  if (from.phase.empty()) std::tie(from.phase, from.step, from.steps, from.timestep) = last_;
+  last_ = {from.phase, from.step, from.steps, from.timestep};
   progress.phase = std::move(from.phase);
   progress.step = from.step;
   progress.steps = from.steps;
+  progress.timestep = from.timestep;
   if (progress.phase == "queued") progress.queue_position = queue_position_;
   progress.seconds_per_step = from.seconds_per_step;
   progress.warnings = std::move(from.warnings);

@@ -50,7 +50,9 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
   OnEnd on_end_;
   Client::OnProgress on_progress_;
   std::shared_ptr<void> own_thread_;
-  std::tuple<std::string, std::int32_t, std::int32_t> last_{"queued", 0, 0};  // phase, step, steps
+  /// Phase, step, steps, timestep.
+  std::tuple<std::string, std::int32_t, std::int32_t, std::optional<double>> last_{
+      "queued", 0, 0, {}};
   int queue_position_ = 0;  // when it was accepted
   std::deque<Event> events_;
   bool fetching_ = false;

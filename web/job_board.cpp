@@ -64,6 +64,7 @@ nlohmann::json to_json(const Job& job) {
           {"model", job.model},
           {"step", job.step},
           {"steps", job.steps},
+          {"timestep", job.timestep ? nlohmann::json(*job.timestep) : nlohmann::json()},
           {"seconds", job.seconds},
           {"seconds_per_step", job.seconds_per_step},
           {"queue_position", job.queue_position},
@@ -107,6 +108,7 @@ void JobBoard::progress(const JobPtr& job, const Progress& progress, double now)
   job->phase = progress.phase;
   if (job->state != JobState::paused) job->state = state_of(progress.phase);
   job->step = progress.step;
+  job->timestep = progress.timestep;
   if (progress.steps > 0) job->steps = progress.steps;
   job->seconds_per_step = progress.seconds_per_step;
   job->queue_position = progress.phase == "queued" ? progress.queue_position : 0;

@@ -47,9 +47,10 @@ struct Job {
   std::string phase = "queued";
   std::string prompt, model, share, cause;
   int priority = 0, step = 0, steps = 0, queue_position = 0, pictures = 0;
-  double seconds = 0;           // since it was submitted, or of its whole life
-  double seconds_per_step = 0;  // 0 while unknown
-  double created_at = 0;        // seconds since 1970
+  double seconds = 0;              // since it was submitted, or of its whole life
+  double seconds_per_step = 0;     // 0 while unknown
+  std::optional<double> timestep;  // of the last completed step
+  double created_at = 0;           // seconds since 1970
   double unreachable_since =
       0;  // likewise: what is said above is as old as that; 0 = its cluster is there
   std::vector<std::string> warnings;

@@ -47,6 +47,10 @@ std::string LayerWatch::first_bad(const std::vector<std::string>& names, const f
   return layer == 0 ? " before " + names.front() : " after " + names[layer - 1];
 }
 
+void fail_with(const std::string& sentence) {
+  throw std::runtime_error(sentence);
+}
+
 FiniteCheck::Answer FiniteCheck::ask(const at::Tensor& values, const std::string& what,
                                      const std::string& type, const LayerWatch& layers) {
   // The largest magnitude: unlike a sum it cannot overflow, and a NaN stays one.
@@ -65,11 +69,11 @@ FiniteCheck::Answer FiniteCheck::ask(const at::Tensor& values, const std::string
   return answer;
 }
 
-void FiniteCheck::Answer::check() const {
-  const auto* number = numbers.const_data_ptr<float>();
+void FiniteCheck::check(const Answer& answer) const {
+  const auto* number = answer.numbers.const_data_ptr<float>();
   if (std::isfinite(number[0])) return;
-  throw std::runtime_error("[actor] " + what + " is not finite" +
-                           LayerWatch::first_bad(layers, number + 1) + ", in " + type);
+  tell_("[actor] " + answer.what + " is not finite" +
+        LayerWatch::first_bad(answer.layers, number + 1) + ", in " + answer.type);
 }
 
 void FiniteCheck::require(const at::Tensor& values, const std::string& what,
@@ -87,7 +91,7 @@ void FiniteCheck::require_now(const at::Tensor& values, const std::string& what,
                               const std::string& type) {
   const bool finite = all_finite(values);
   read();
-  if (!finite) throw std::runtime_error("[actor] " + what + " is not finite, in " + type);
+  if (!finite) tell_("[actor] " + what + " is not finite, in " + type);
 }
 
 void FiniteCheck::read() {

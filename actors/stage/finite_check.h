@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::actors {
@@ -41,30 +42,33 @@ class LayerWatch {
   std::vector<at::Tensor> sums_;
 };
 
+/// Throws it as a std::runtime_error.
+void fail_with(const std::string& sentence);
+
 /// Looks for NaN and infinity in what micro-steps make. On a CPU at once. On a device the host does
 /// not wait: an answer goes to pinned memory behind the computation, and is read by the first call
 /// that finds it there, a micro-step later as a rule.
 class FiniteCheck {
  public:
   enum class Read { at_once, later };
-  enum class Answers { heeded, dropped };  // dropped: it asks, and whatever comes is well
-  explicit FiniteCheck(at::Device device, Answers answers = Answers::heeded)
-      : FiniteCheck(device.is_cpu() ? Read::at_once : Read::later, answers) {
+  /// Told "[actor] <what> is not finite after block 3, in <type>"; may throw.
+  using Tell = std::function<void(const std::string&)>;
+  explicit FiniteCheck(at::Device device, Tell tell = fail_with)
+      : FiniteCheck(device.is_cpu() ? Read::at_once : Read::later, std::move(tell)) {
     pins_ = !device.is_cpu();
   }
-  explicit FiniteCheck(Read read, Answers answers = Answers::heeded)
-      : read_(read), drops_(answers == Answers::dropped) {}
+  explicit FiniteCheck(Read read, Tell tell = fail_with) : read_(read), tell_(std::move(tell)) {}
 
-  /// Throws std::runtime_error "[actor] <what> is not finite after block 3, in <type>" for these
-  /// values, or for earlier ones whose answer is here by now. `layers` are those that made them.
+  /// Tells of these values, and of earlier ones whose answer is here by now. `layers` are those
+  /// that made them.
   void require(const at::Tensor& values, const std::string& what, const std::string& type,
                const LayerWatch& layers);
   /// As `require`, of values that the host reads anyway: it waits for them. What earlier ones
   /// answered comes first.
   void require_now(const at::Tensor& values, const std::string& what, const std::string& type);
-  /// Throws for those whose answer is here; the host does not wait.
+  /// Tells of those whose answer is here; the host does not wait.
   void read();
-  /// As `read`, for all of them: calls `pause` while an answer is outstanding, until that throws.
+  /// As `read`, of all of them: calls `pause` while an answer is outstanding, until that throws.
   void settle(const std::function<void()>& pause);
   /// Takes pinned memory for as many answers as may be outstanding: to allocate it later may wait
   /// for the device. Without effect on a CPU.
@@ -80,11 +84,8 @@ class FiniteCheck {
     std::vector<std::string> layers;
 
     bool is_here() const { return !behind || behind->query(); }
-    void check() const;
   };
-  void check(const Answer& answer) const {
-    if (!drops_) answer.check();
-  }
+  void check(const Answer& answer) const;
   Answer ask(const at::Tensor& values, const std::string& what, const std::string& type,
              const LayerWatch& layers);
   /// Of at least so many numbers.
@@ -93,7 +94,7 @@ class FiniteCheck {
   Answer take_answer();
 
   Read read_;
-  bool drops_;
+  Tell tell_;
   bool pins_ = false;
   std::vector<at::Tensor> spare_;  // blocks that were reserved and hold no answer
   std::deque<Answer> answers_;

@@ -34,7 +34,7 @@ std::unique_ptr<JobNetwork> Job::begin_network() {
 
 TaskResult Job::micro_step(StepPlace place) {
   if (!step_.run(place) || !context_.ends_step(place)) return {};
-  TaskResult result{decoder_.previews(place.step), {}};
+  TaskResult result{decoder_.previews(place.step), {}, latents_.sampler().timestep(place.step)};
   if (auto boundary = latents_.publish_boundary()) result.blobs.push_back(std::move(*boundary));
   return result;
 }

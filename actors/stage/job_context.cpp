@@ -20,8 +20,7 @@ JobContext::JobContext(wire::BeginJob message, const JobTools& given)
       size(latent_size(tools.stage.spec(), begin.request)),
       waits(tools.progress, begin.epoch, tools.transfer_deadline, tools.clock),
       blobs(tools.blobs),
-      finite(tools.stage.device(),
-             tools.rehearses ? FiniteCheck::Answers::dropped : FiniteCheck::Answers::heeded) {}
+      finite(tools.stage.device(), tools.not_finite) {}
 
 bool JobContext::guided() const {
   return tools.stage.spec().has_branches(begin.request.guidance_scale);

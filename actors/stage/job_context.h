@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,13 +29,15 @@ struct JobTools {
   std::chrono::milliseconds transfer_deadline;
   bool cuda_graphs = false;
   std::shared_ptr<DeviceClock> clock = nullptr;  // null on a CPU
-  bool rehearses = false;  // over groups that exchange nothing: its numbers do not matter
+  FiniteCheck::Tell not_finite = fail_with;      // told of what is not
 };
 
-/// What running a task left behind: blobs to fetch, and warnings for the user.
+/// What running a task left behind: blobs to fetch, warnings for the user, and of a step's end at
+/// the last stage its timestep.
 struct TaskResult {
   std::vector<wire::BlobRef> blobs;
   std::vector<wire::Warning> warnings;
+  std::optional<double> timestep = {};
 };
 
 models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRequest& request);
@@ -91,7 +94,7 @@ struct JobContext {
   /// Of these rows' latents: [n, C, rows · patch_size, w].
   std::vector<std::int64_t> latent_shape(const RowRuns& rows) const;
 
-  /// Of what the host reads: it waits for it. Throws as FiniteCheck::require_now.
+  /// Of what the host reads: it waits for it. As FiniteCheck::require_now.
   void require_finite(const at::Tensor& values, const std::string& what);
   /// Null for id 0.
   std::shared_ptr<tensor::Group> group(std::uint32_t id) const;

@@ -20,8 +20,8 @@ class LoadCancelled : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What the work loop and the second lane share: a counter that shows life, and the epochs and
-/// deployments that are over. Thread-safe.
+/// What the work loop and the second lane share: a counter that shows life, the epochs and
+/// deployments that are over, and the jobs that are watched. Thread-safe.
 class WorkProgress {
  public:
   /// Counts a unit of work; long work calls it often (blocks of an encoder, layers of a decoder).
@@ -40,6 +40,15 @@ class WorkProgress {
   void unload(std::uint64_t deployment) {
     std::lock_guard lock(mutex_);
     remember(unloaded_, deployment);
+  }
+  /// What the job makes that is not finite is told from now on, and does not fail it.
+  void watch(std::uint64_t job) {
+    std::lock_guard lock(mutex_);
+    remember(watched_, job);
+  }
+  bool watched(std::uint64_t job) const {
+    std::lock_guard lock(mutex_);
+    return watched_.contains(job);
   }
   /// The process leaves: every epoch and every loading ends.
   void end_all() {
@@ -63,7 +72,7 @@ class WorkProgress {
   static constexpr std::size_t kRemembered = 1024;
 
  private:
-  /// Numbers of epochs and of deployments only grow.
+  /// Numbers of epochs, deployments and jobs only grow.
   static void remember(std::set<std::uint64_t>& numbers, std::uint64_t number) {
     numbers.insert(number);
     if (numbers.size() > kRemembered) numbers.erase(numbers.begin());
@@ -73,6 +82,7 @@ class WorkProgress {
   mutable std::mutex mutex_;
   std::set<std::uint64_t> ended_;
   std::set<std::uint64_t> unloaded_;
+  std::set<std::uint64_t> watched_;
   bool all_ended_ = false;
 };
 

@@ -21,6 +21,7 @@ enum class Argument {
   job,
   job_or_all,
   all,
+  not_finite,
   actor,
   speaker,
   fault,

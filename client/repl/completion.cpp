@@ -32,6 +32,8 @@ std::vector<std::string> argument_words(Argument argument, const Words& words,
       return file_words(word, ".json");
     case Argument::output_option:
       return {"-o"};
+    case Argument::not_finite:
+      return {"nan"};
     case Argument::all:
       return {"all"};
     case Argument::job_or_all: {

@@ -27,6 +27,11 @@ using cli::UsageError;
 
 constexpr std::uint32_t kMostSteps = 10'000;
 constexpr double kUntilSeconds = 600;
+const std::string kNotFinite = "nan";
+
+bool is_over(const JobInfo& job) {
+  return job.state == "succeeded" || job.state == "failed" || job.state == "cancelled";
+}
 
 std::string joined(const nlohmann::json& numbers) {
   std::string text;
@@ -92,6 +97,8 @@ void graph(Session& session, const Words& words) {
             << " waiting; epoch " << document["epoch"].get<std::uint64_t>();
   if (document["attempts"] > 1) std::cout << ", attempt " << document["attempts"].get<int>();
   if (document.value("paused", false)) std::cout << ", paused";
+  if (const auto met = document.find("not_finite"); met != document.end() && met->is_string())
+    std::cout << ": " << met->get<std::string>();
   std::cout << "\n";
   std::vector<Row> rows;
   for (const GraphLine& line : lines) {
@@ -154,29 +161,34 @@ void step(Session& session, const Words& words) {
     control(session, words, JobAction::step);
 }
 
-/// Waits until the job has computed the step.
+/// Waits until the job has computed the step, or where none is named has met what is not finite.
 void until(Session& session, const Words& words) {
   using Clock = std::chrono::steady_clock;
   const auto job = job_of(words[0]);
   const auto step = parse_number<std::int32_t>(words[1]);
-  if (!step) throw UsageError("until JOB \"" + words[1] + "\": the number of a step, from 0");
+  if (!step && words[1] != kNotFinite)
+    throw UsageError("until JOB \"" + words[1] + "\": the number of a step, from 0, or nan");
   const double seconds = words.size() > 2 ? seconds_of(words[2]) : kUntilSeconds;
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(seconds));
-  take(session.inspector().control(job, JobAction::until, *step));
-  const std::string goal = fmt::format("the end of step {}", *step);
+  const auto action = step ? JobAction::until : JobAction::until_not_finite;
+  take(session.inspector().control(job, action, step.value_or(0)));
+  const std::string goal =
+      step ? fmt::format("the end of step {}", *step) : std::string("what is not finite");
+  JobInfo now;
   for (;;) {
     const auto page = take(session.client().jobs(JobQuery{.job = job}));
-    const auto now = std::ranges::find(page.jobs, job, &JobInfo::id);
-    if (now == page.jobs.end())
+    const auto found = std::ranges::find(page.jobs, job, &JobInfo::id);
+    if (found == page.jobs.end())
       throw CommandError(Error{"not_found", name_of(job) + " is not remembered any more"});
-    if (now->state != "paused") {
+    now = *found;
+    const bool paused = now.state == "paused";
+    if (step ? !paused : is_over(now)) {
       throw CommandError(
-          Error{"bad_request",
-                fmt::format("{} is {}, not paused after step {}{}", name_of(job), now->state, *step,
-                            now->cause.empty() ? "" : ": " + now->cause)});
+          Error{"bad_request", fmt::format("{} is {}, not paused at {}{}", name_of(job), now.state,
+                                           goal, now.cause.empty() ? "" : ": " + now.cause)});
     }
-    if (now->step > *step) break;
+    if (step ? now.step > *step : paused && !now.cause.empty()) break;
     const bool interrupted = session.signals().caught() != 0;
     if (interrupted || Clock::now() >= deadline) {
       throw CommandError(
@@ -185,8 +197,13 @@ void until(Session& session, const Words& words) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  if (session.json()) return cli::print_json_line({{"job", job}, {"step", *step}});
-  std::cout << fmt::format("{} is paused at {}\n", name_of(job), goal);
+  if (session.json()) {
+    nlohmann::json document{{"job", job}, {"step", step.value_or(now.step)}};
+    if (!step) document["cause"] = now.cause;
+    return cli::print_json_line(document);
+  }
+  std::cout << fmt::format("{} is paused{}\n", name_of(job),
+                           step ? " at " + goal : ": " + now.cause);
 }
 
 void timeline(Session& session, const Words& words) {
@@ -238,13 +255,14 @@ std::vector<Command> inside_commands() {
        .most = 2,
        .run = step},
       {.name = "until",
-       .arguments = "JOB STEP [SECONDS]",
-       .summary = "let a job go on to the end of a step, and pause it there",
+       .arguments = "JOB STEP|nan [SECONDS]",
+       .summary = "let a job go on to the end of a step, or to a NaN, and pause it there",
        .details = "Steps count from 0. Whether it runs, waits or is paused: micro-steps up to STEP "
                   "are issued,\n"
-                  "and no more. Waits for that, 600 s where nothing is said; Ctrl-C ends only the "
-                  "waiting.",
-       .completes = job,
+                  "and no more; with nan all are, until one makes NaN or infinity. Waits for that, "
+                  "600 s where\n"
+                  "nothing is said; Ctrl-C ends only the waiting.",
+       .completes = {Argument::job, Argument::not_finite},
        .least = 2,
        .most = 3,
        .run = until},

@@ -79,6 +79,15 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
   tools_.server.reply(peer, header, wire::Done{wire::to_string(job->state)});
   if (wire::is_terminal(job->state) && !job->client.unsaid)
     tools_.server.send(peer, jobs::finished_message(*job));
+  if (const auto met = tools_.runner.met(id); !met.empty()) {
+    wire::JobProgress progress;
+    progress.job = id;
+    progress.phase = job->phase;
+    progress.step = job->step;
+    progress.steps = job->plan.request.steps;
+    progress.warnings = {jobs::pause_text(met)};
+    tools_.server.send(peer, progress);
+  }
 }
 
 void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::JobId id) {

@@ -160,11 +160,17 @@ void Introspection::control_job(const Asker& asker, const wire::ControlJob& orde
                                                  : " will be paused when it begins")});
   }
   if (order.action == wire::JobAction::until) return run_until(asker, *job, order.step);
+  const auto met = runner.met(order.job);
+  if (order.action == wire::JobAction::until_not_finite) {
+    if (!runner.stop_at_not_finite(order.job))
+      return refuse(asker, FailureCode::bad_request, name + " is paused already: " + met);
+    return reply(asker, wire::Done{name + " goes on until something is not finite"});
+  }
   if (!runner.paused(order.job))
     return refuse(asker, FailureCode::bad_request, name + " is not paused");
   if (order.action == wire::JobAction::resume) {
     runner.resume(order.job);
-    return reply(asker, wire::Done{name + " goes on"});
+    return reply(asker, wire::Done{name + (met.empty() ? " goes on" : " fails: " + met)});
   }
   const auto* notes = tools_.recorder.find(order.job);
   const auto issued = [&]() -> const recorder::TaskNote* {
@@ -315,7 +321,8 @@ void Introspection::get_document(const Asker& asker, const wire::GetDocument& qu
     case wire::DocumentKind::graph: {
       if (!notes) return refuse(asker, FailureCode::bad_request, "the graph of which job?");
       const bool paused = tools_.runner.paused(question.job);
-      return reply(asker, wire::Document{keep("graph", recorder::graph_text(*notes, paused))});
+      const auto met = tools_.runner.met(question.job);
+      return reply(asker, wire::Document{keep("graph", recorder::graph_text(*notes, paused, met))});
     }
     case wire::DocumentKind::timeline:
       return send_timeline(asker, question.job);

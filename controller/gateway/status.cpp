@@ -49,6 +49,7 @@ bool may_see_work(const control::ClientUser& user, const Tools& tools, cluster::
 wire::JobRow job_row(const Tools& tools, const jobs::JobEntry& job, std::int32_t position) {
   const auto& own_seeds = job.plan.request.picture_seeds;
   const bool over = wire::is_terminal(job.state);
+  const auto met = tools.runner.met(job.id);
   return {.id = job.id,
           .state = job.state,
           .prompt = beginning(job.plan.request.prompts.front(), 200),
@@ -56,7 +57,10 @@ wire::JobRow job_row(const Tools& tools, const jobs::JobEntry& job, std::int32_t
           .step = job.step,
           .steps = job.plan.request.steps,
           .seconds = (over ? job.ended : tools.now()) - job.submitted,
-          .cause = beginning(over ? job.failure.what : tools.runner.waits_for(job), 1000),
+          .cause = beginning(over          ? job.failure.what
+                             : met.empty() ? tools.runner.waits_for(job)
+                                           : met,
+                             1000),
           .priority = job.spec.priority,
           .share = job.spec.share,
           .paused = tools.runner.paused(job.id),

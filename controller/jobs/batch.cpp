@@ -60,6 +60,7 @@ void Batch::progress(const std::vector<std::string>& warnings) {
     JobEntry& member = job(id);
     member.phase = run.phase;
     member.step = run.step;
+    member.timestep = run.timestep;
     tools_.carrier.tell(member, {}, warnings);
   }
 }

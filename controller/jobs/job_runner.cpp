@@ -177,7 +177,7 @@ std::vector<const JobEntry*> JobRunner::waiting_with(const JobEntry& first) cons
   std::vector<const JobEntry*> waiting{&first};
   for (const JobId id : tools_.table.queue()) {
     const JobEntry* job = tools_.table.find(id);
-    if (id != first.id && !paused(id) && may_meet(first, *job)) waiting.push_back(job);
+    if (id != first.id && !stops_alone(id) && may_meet(first, *job)) waiting.push_back(job);
   }
   return waiting;
 }
@@ -188,7 +188,7 @@ std::string JobRunner::batching_obstacle(const wire::ImageRequest& request) cons
 
 std::string JobRunner::why_not_batched(const JobEntry& first) const {
   if (!first.spec.may_batch || !has_place(first)) return "";
-  if (paused(first.id)) return "it was paused when it began";
+  if (stops_alone(first.id)) return "it was paused, or had a breakpoint, when it began";
   auto others = waiting_with(first);
   others.erase(others.begin());
   return jobs::why_not_batched(first, others, tools_.options.max_batch,
@@ -196,7 +196,7 @@ std::string JobRunner::why_not_batched(const JobEntry& first) const {
 }
 
 bool JobRunner::start_batch(const JobEntry& first) {
-  if (!plan_batch_ || tools_.options.max_batch < 2 || !can_batch(first) || paused(first.id) ||
+  if (!plan_batch_ || tools_.options.max_batch < 2 || !can_batch(first) || stops_alone(first.id) ||
       !has_place(first))
     return false;
   // Where several could begin side by side, that is sooner for all of them.
@@ -256,6 +256,7 @@ void JobRunner::begin(Run& run) {
   try {
     const auto stop = paused_.find(run.id());
     run.begin(stop == paused_.end() ? std::nullopt : std::optional(stop->second));
+    if (watched_.contains(run.id())) run.watch();
   } catch (const std::exception& error) {
     return fail_soon(run.id(), {wire::FailureCode::internal,
                                 std::string("the job cannot begin: ") + error.what()});
@@ -302,6 +303,7 @@ void JobRunner::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
 void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& failed) {
   const auto run = find(failed.job);
   if (!run) {
+    if (failed.goes_on) return;
     // The actor does nothing more of that epoch; others may still count on it.
     for (const auto& deployment : tools_.deployments.at(actor)) {
       if (deployment->epoch == failed.epoch)
@@ -321,7 +323,9 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
   tools_.record([&](auto& recorder, auto now_ns) {
     recorder.failed(failed.job, actor, failure.what, now_ns);
   });
-  if (failed.collateral) {
+  if (failed.goes_on && watched_.contains(failed.job)) {
+    if (run->meet(std::move(failure))) pause(failed.job);
+  } else if (failed.collateral) {
     run->fail_later(std::move(failure));
   } else {
     fail(failed.job, failure);
@@ -348,10 +352,29 @@ bool JobRunner::step(JobId id) {
 
 bool JobRunner::resume(JobId id) {
   if (paused_.erase(id) == 0) return false;
-  if (const auto run = find(id)) run->restart_clock();
+  const auto run = find(id);
+  if (run && run->met()) {
+    fail(id, wire::Failure(*run->met()));
+    return true;
+  }
+  if (run) run->restart_clock();
   dispatcher_.resume(id);
   pump();
   return true;
+}
+
+bool JobRunner::stop_at_not_finite(JobId id) {
+  const JobEntry* job = tools_.table.find(id);
+  if (!job || wire::is_terminal(job->state) || batch_with(*job) || !met(id).empty()) return false;
+  const auto run = find(id);
+  if (watched_.insert(id).second && run && run->has_begun()) run->watch();
+  resume(id);
+  return true;
+}
+
+std::string JobRunner::met(JobId id) const {
+  const auto run = find(id);
+  return run && run->met() ? run->met()->what : "";
 }
 
 void JobRunner::tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) {
@@ -365,7 +388,8 @@ void JobRunner::tell(JobEntry& job, StepBlobs interim, std::vector<std::string> 
                                     .seconds_per_step = run ? run->seconds_per_step() : 0,
                                     .blobs = std::move(interim.blobs),
                                     .blobs_step = interim.step,
-                                    .warnings = std::move(warnings)});
+                                    .warnings = std::move(warnings),
+                                    .timestep = job.timestep});
   } catch (const wire::WireError& error) {
     fail_soon(job.id, {wire::FailureCode::internal,
                        std::string("its progress cannot be sent: ") + error.what()});
@@ -621,6 +645,7 @@ void JobRunner::drop_run(JobId id) {
   if (const auto run = find(id)) run->release();
   runs_.erase(id);
   paused_.erase(id);
+  watched_.erase(id);
 }
 
 void JobRunner::forget_interim(JobEntry& job) {

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,13 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// paused. False when there is nothing to do.
   bool pause(JobId job, int last_step = -1);
   bool step(JobId job);
+  /// One that was paused for what is not finite fails with that.
   bool resume(JobId job);
+  /// It goes on, and is paused as soon as something that it makes is not finite. False when there
+  /// is nothing to do.
+  bool stop_at_not_finite(JobId job);
+  /// What it is paused for; "" where it is not, or somebody has paused it.
+  std::string met(JobId job) const;
 
   void task_done(cluster::ActorId actor, const wire::TaskDone& done);
   void task_failed(cluster::ActorId actor, const wire::TaskFailed& failed);
@@ -112,7 +119,9 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   bool start(JobEntry& job);
   /// The job begins as one with others that wait. False where it has to begin alone.
   bool start_batch(const JobEntry& first);
-  /// The first, and those that wait beside it and are not paused, in their order.
+  /// Whoever stops a job by itself must not stop others with it.
+  bool stops_alone(JobId job) const { return paused(job) || watched_.contains(job); }
+  /// The first, and those that wait beside it and do not stop alone, in their order.
   std::vector<const JobEntry*> waiting_with(const JobEntry& first) const;
   /// Why it is about to begin by itself, for its client; "" where it does not ask for a batch.
   std::string why_not_batched(const JobEntry& first) const;
@@ -159,6 +168,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   const decltype(Tools::plan_batch) plan_batch_;
   std::map<JobId, RunPtr> runs_;
   std::map<JobId, int> paused_;  // and the last step that each may compute
+  std::set<JobId> watched_;      // that are to be paused where something is not finite
   bool start_posted_ = false;
   bool pump_posted_ = false;
   JobId waits_first_ = 0;  // for whom there was no place when last looked

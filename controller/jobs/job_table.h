@@ -98,7 +98,8 @@ struct JobEntry {
   wire::JobState state = wire::JobState::queued;
   std::string phase = "queued";
   std::int32_t step = 0;
-  bool held = false;  // it is not to begin yet, although it is queued
+  std::optional<double> timestep;  // the sampler's, of the last of these; nothing while not known
+  bool held = false;               // it is not to begin yet, although it is queued
   bool cancel_asked = false;
   /// Why it has not begun yet, as of the last look; of one behind the first in the queue nothing
   /// (JobRunner::waits_for).

@@ -5,6 +5,7 @@
 #include "base/format.h"
 #include "controller/jobs/begin_message.h"
 #include "controller/jobs/refill.h"
+#include "transport/wire/inspect_messages.h"
 #include "transport/wire/session.h"
 
 namespace troupe::jobs {
@@ -66,7 +67,7 @@ void Run::begin(std::optional<int> last_step) {
   tools_.table.run(id_);
   const auto& boundary = entry_.course.boundary;
   entry_.phase = "text";
-  entry_.step = boundary ? boundary->next_step : 0;
+  come_to(boundary ? boundary->next_step : 0);
   for (JobEntry* told : results_->entries()) {
     auto& parts = told->course.parts;
     auto& recoveries = told->course.recoveries;
@@ -114,6 +115,8 @@ bool Run::task_done(cluster::ActorId actor, const wire::TaskDone& done) {
   if (!done.warnings.empty()) results_->warn(done.warnings);
   fetch_blobs(actor, done);
   auto& dispatcher = tools_.dispatcher;
+  if (done.timestep && dispatcher.has(id_))
+    timesteps_[dispatcher.task(id_, done.task).step] = *done.timestep;
   if (dispatcher.finish(id_, done.task, actor, computing_seconds(done)))
     task_complete(dispatcher.task(id_, done.task));
   return true;
@@ -134,7 +137,7 @@ void Run::task_complete(const schedule::Task& task) {
       return;
     case wire::TaskKind::micro_step:
       if (!task.ends_step || ++replicas_past_[task.step] < replicas) return;
-      job.step = task.step + 1;
+      come_to(task.step + 1);
       // A warm-up says nothing of the steps by patches after it.
       if (job.step > job.plan.synchronous_steps ||
           job.plan.synchronous_steps == job.plan.request.steps)
@@ -150,6 +153,12 @@ void Run::task_complete(const schedule::Task& task) {
       decoded_ = now;
       return;
   }
+}
+
+void Run::come_to(std::int32_t step) {
+  entry_.step = step;
+  const auto last = timesteps_.find(step - 1);
+  entry_.timestep = last == timesteps_.end() ? std::nullopt : std::optional(last->second);
 }
 
 void Run::fetch_blobs(cluster::ActorId actor, const wire::TaskDone& done) {
@@ -206,7 +215,7 @@ void Run::blob_missing(const wire::BlobRef& ref, bool needed, const wire::Failur
 void Run::keep_piece(std::int32_t step, std::int32_t rank, const wire::BlobRef& own) {
   const auto& plan = entry_.plan;
   auto& boundary = entry_.course.boundary;
-  if (boundary && boundary->next_step > step) return tools_.environment.drop_blob(own.id);
+  if (met_ || (boundary && boundary->next_step > step)) return tools_.environment.drop_blob(own.id);
   auto& pieces = pieces_[step];
   if (const auto held = held_rows_.find(rank); held != held_rows_.end()) {
     const auto& [dp, rows] = held->second;
@@ -260,7 +269,7 @@ void Run::note(const std::string& warning) {
 // Its end.
 
 void Run::end_if_drained() {
-  if (state_ != State::computing || collateral_) return;
+  if (state_ != State::computing || collateral_ || (met_ && !entry_.cancel_asked)) return;
   // Of a cancelled job nothing is awaited but what its actors are doing: they let go of its blobs.
   if (blobs_to_come_ > 0 && !entry_.cancel_asked) return;
   if (tools_.dispatcher.has(id_) && tools_.dispatcher.drained(id_)) ask_for_figures();
@@ -347,6 +356,7 @@ bool Run::interrupt(const wire::Failure& why, bool counts) {
   texts_done_ = 0;
   replicas_past_.clear();
   collateral_.reset();
+  met_.reset();
   clock_ = {};
   // Of a stale method the first step from there on fills the K,V store anew.
   const auto& boundary = job.course.boundary;
@@ -359,6 +369,19 @@ bool Run::interrupt(const wire::Failure& why, bool counts) {
   warnings_.push_back("it went on after a loss: " + why.what);
   const auto how = next > 0 ? fmt::format("goes on from step {}", next) : "begins anew";
   results_->progress({"it " + how + " after a loss: " + why.what});
+  return true;
+}
+
+void Run::watch() {
+  for (const auto actor : deployment_->actor_of_rank)
+    tools_.environment.send(tools_.members.at(actor).peer,
+                            wire::ControlJob{id_, wire::JobAction::until_not_finite});
+}
+
+bool Run::meet(wire::Failure what) {
+  if (met_ || entry_.cancel_asked) return false;
+  met_ = std::move(what);
+  note(pause_text(met_->what));
   return true;
 }
 

@@ -56,6 +56,13 @@ class Run : public std::enable_shared_from_this<Run> {
   /// A failure that only says that a peer is gone waits for the one that says how it ended, until
   /// all actors of the run have answered that they live.
   void fail_later(wire::Failure failure);
+  /// Its actors tell of what is not finite instead of failing.
+  void watch();
+  /// They have: it does not end, and has no newer boundary, until it begins again. False where that
+  /// changes nothing: it was the second time, or nobody wants it any more.
+  bool meet(wire::Failure what);
+  /// What they told first.
+  const std::optional<wire::Failure>& met() const { return met_; }
   /// Ends it early: at once when it waits, else when what is issued has drained.
   void cancel(const std::string& why);
   /// Seconds per step are counted anew: it was paused.
@@ -77,6 +84,8 @@ class Run : public std::enable_shared_from_this<Run> {
     };
   }
   void task_complete(const schedule::Task& task);
+  /// So many steps are complete.
+  void come_to(std::int32_t step);
   void fetch_blobs(cluster::ActorId actor, const wire::TaskDone& done);
   void blob_arrived(const Origin& from, std::int32_t rank, const wire::BlobRef& ref,
                     const control::BlobResult& result);
@@ -118,6 +127,7 @@ class Run : public std::enable_shared_from_this<Run> {
   std::vector<std::string> warnings_;  // of how it went; those of its actors are its jobs'
   std::uint64_t blob_bytes_ = 0;
   std::map<std::int32_t, int> replicas_past_;  // step → dp replicas that completed it
+  std::map<std::int32_t, double> timesteps_;   // by step, as its actors said
   StepClock clock_;
   double began_ = 0;             // for the first time
   std::int32_t first_step_ = 0;  // that it began with
@@ -130,6 +140,7 @@ class Run : public std::enable_shared_from_this<Run> {
   int losses_ = 0;       // since it last got a step further
   double lost_at_ = -1;  // the last of these
   std::optional<wire::Failure> collateral_;
+  std::optional<wire::Failure> met_;
 };
 
 /// Lets go of the latents that the job could go on from.

@@ -40,6 +40,11 @@ class JobListener {
   virtual void forgotten(const JobEntry&) {}
 };
 
+/// For those who wait for a job that stands still at what is not finite.
+inline std::string pause_text(const std::string& met) {
+  return "it is paused: " + met;
+}
+
 /// Previews or latents after so many completed steps.
 struct StepBlobs {
   std::int32_t step = 0;

@@ -32,6 +32,7 @@ class JobInfo:
     model: str = ""
     step: int = 0
     steps: int = 0
+    timestep: Optional[float] = None  # the sampler's, of the last completed step
     seconds: float = 0.0
     seconds_per_step: float = 0.0
     queue_position: Optional[int] = None

@@ -114,8 +114,9 @@ class TroupePipeline:
         output_type: "pil", "np", "pt" (a tensor of torch's), "png" (files' bytes) or "latent" (numpy, float32), see `Job.result`.
         return_dict: False returns the tuple (images,) instead of a TroupePipelineOutput.
         callback_on_step_end: called as callback(pipe, step, timestep, kwargs) after each step, in order. `timestep` is
-            None, since the schedule is the cluster's. Latents stay there, too: kwargs is empty, or has "preview", the
-            newest rough picture (PIL, or None), if callback_on_step_end_tensor_inputs is ["preview"].
+            the sampler's, a float, or None of a step that was so quick that nothing came of it. Latents stay on the
+            cluster: kwargs is empty, or has "preview", the newest rough picture (PIL, or None), if
+            callback_on_step_end_tensor_inputs is ["preview"].
         timeout: seconds, after which the job is cancelled; default: none as long as the server is there.
 
         Whatever ends the call before the job ends cancels the job: Ctrl-C, an exception in a callback,
@@ -194,7 +195,8 @@ class TroupePipeline:
                 last = event.info.steps if event.kind == "succeeded" else event.info.step
                 while callback and done < last:
                     kwargs = {"preview": images.to_pil(preview, "a preview") if preview else None} if wanted else {}
-                    changed = callback(self, done, None, kwargs)
+                    timestep = event.info.timestep if done + 1 == event.info.step else None
+                    changed = callback(self, done, timestep, kwargs)
                     if changed and set(changed) - wanted:
                         raise ValueError(f"callback_on_step_end: {sorted(set(changed) - wanted)} cannot be changed from here")
                     done += 1

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "tests/support/doctest.h"
 
@@ -80,4 +81,23 @@ TEST_CASE("an answer that is read later names what it is about, once") {
           "[actor] step 3 is not finite after block 4, in float16");
     CHECK(words_of([&] { check.settle([] {}); }).empty());
   }
+}
+
+TEST_CASE("who is told instead hears of all of it, in order, and the check goes on") {
+  std::vector<std::string> told;
+  const auto tell = [&](const std::string& sentence) { told.push_back(sentence); };
+  const std::string words = " is not finite after block 4, in float32";
+  FiniteCheck now(FiniteCheck::Read::at_once, tell);
+  FiniteCheck later(FiniteCheck::Read::later, tell);
+  for (auto* check : {&now, &later}) {
+    for (const char* what : {"step 1", "step 2"})
+      check->require(spoilt(NAN), what, "float32", watched({1, NAN}));
+    check->require(at::rand({3}), "step 3", "float32", watched({1, 1}));
+    check->require_now(spoilt(INFINITY), "the picture", "float32");
+  }
+  const std::vector<std::string> each{"[actor] step 1" + words, "[actor] step 2" + words,
+                                      "[actor] the picture is not finite, in float32"};
+  auto both = each;
+  both.insert(both.end(), each.begin(), each.end());
+  CHECK(told == both);
 }

@@ -32,6 +32,7 @@ wire::JobProgress step(int number, int blobs) {
   progress.step = number;
   for (int i = 0; i < blobs; ++i)
     progress.blobs.push_back({"preview", static_cast<std::uint64_t>(number), 1, {}});
+  progress.timestep = 1000 - number;
   progress.blobs_step = number - 1;  // the blobs of an earlier step
   return progress;
 }
@@ -50,6 +51,7 @@ TEST_CASE("whatever order blobs come in, progress is handed on in order and the 
         [&](const Progress& progress) {
           CHECK_FALSE(end);
           steps.push_back(progress.step);
+          CHECK(progress.timestep == 1000 - progress.step);
           if (!progress.preview_png.empty())
             CHECK(progress.preview_png == std::to_string(progress.interim_step + 1));
         },

@@ -101,6 +101,37 @@ TEST_CASE("repl --json: an error is a document, too, and the rest is tried") {
   CHECK(got[3].contains("jobs"));
 }
 
+TEST_CASE("until nan says why the job stands still, once somebody has said so") {
+  FakeController controller;
+  std::vector<wire::ControlJob> orders;
+  controller.on(wire::Kind::control_job,
+                [&](FakeController& c, control::PeerId peer, const wire::Header& header,
+                    std::span<const std::byte> payload) {
+                  orders.push_back(wire::decode<wire::ControlJob>(payload));
+                  c.server().reply(peer, header, wire::Done{"job 3 goes on"});
+                });
+  int looks = 0;
+  controller.on(wire::Kind::list_jobs, [&](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    wire::JobList list;
+    list.jobs.push_back({3, wire::JobState::running, "a cat", 1, 5, 20, 1.5, ""});
+    list.jobs.back().paused = ++looks > 1;
+    if (looks > 2) list.jobs.back().cause = "step 5 is not finite";
+    c.server().reply(peer, header, list);
+  });
+  const std::string address = "TROUPE_ADDRESS=" + controller.endpoint();
+  const auto text = testing::troupe("repl -c 'until 3 nan'", address);
+  CHECK(text.out == "job 3 is paused: step 5 is not finite\n");
+  CHECK(looks == 3);
+  const auto got =
+      documents(testing::troupe("repl --json -c 'until 3 nan; until 3 x'", address).out);
+  REQUIRE(got.size() == 2);
+  CHECK(got[0] == json({{"job", 3}, {"step", 5}, {"cause", "step 5 is not finite"}}));
+  CHECK(got[1]["error"]["code"] == "usage");
+  REQUIRE(orders.size() == 2);
+  CHECK(orders[0].action == wire::JobAction::until_not_finite);
+}
+
 TEST_CASE("repl: a lost actor is not a lost controller") {
   FakeController controller;
   answer_lists(controller);

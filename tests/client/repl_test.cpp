@@ -129,6 +129,7 @@ TEST_CASE("completion of commands, ids and options") {
   CHECK(complete_line("tensors 1 ") == List{"1", "12", "3"});
   CHECK(complete_line("tensors ") == List{"0", "1"});
   CHECK(complete_line("graph 1 ") == List{"all"});
+  CHECK(complete_line("until 1 ") == List{"nan"});
   CHECK(complete_line("nonsense ").empty());
   CHECK(complete_line("submit --prompt \"gr").empty());
   CHECK(complete_line("submit --warm") == List{"--warmup"});
@@ -196,9 +197,8 @@ TEST_CASE("completion of files") {
 TEST_CASE("every argument that the help lists is completed") {
   for (const Command& command : all_commands()) {
     CAPTURE(command.name);
-    // Not SECONDS, LINES, SLICE, numbers of steps and what a method takes.
-    const std::set<std::string> free{"[N]",     "STEP",    "[SECONDS]",
-                                     "[LINES]", "[SLICE]", "[ARGUMENT…]"};
+    // Not SECONDS, LINES, SLICE, how many steps and what a method takes.
+    const std::set<std::string> free{"[N]", "[SECONDS]", "[LINES]", "[SLICE]", "[ARGUMENT…]"};
     std::istringstream words(command.arguments);
     std::size_t completed = 0;
     for (std::string word; words >> word;)

@@ -277,3 +277,94 @@ TEST_CASE("of two kinds of actors: who waits for more than a kind has left fails
   CHECK(stage.table.find(elastic)->plan.degrees.world() == 1);
   CHECK(stage.reaches(elastic, JobState::running));
 }
+
+TEST_CASE("what is not finite pauses a job that is to stop there, and fails it when it is let go") {
+  Stage stage;
+  std::vector<std::string> warnings;
+  stage.on_progress = [&](const wire::JobProgress& progress) {
+    warnings.insert(warnings.end(), progress.warnings.begin(), progress.warnings.end());
+  };
+  const auto job = stage.submit();
+  const auto watches = [&] { return stage.count(wire::Kind::control_job); };
+  // Told with its beginning, each time it begins.
+  CHECK(stage.runner.stop_at_not_finite(job));
+  REQUIRE(stage.reaches(job, JobState::running));
+  REQUIRE(stage.until([&] { return watches() == 1; }));
+  const auto tells = [&](const std::string& what) {
+    stage.runner.task_failed(0, {.epoch = stage.deployments.at(0).back()->epoch,
+                                 .job = job,
+                                 .task = 0,
+                                 .failure = {wire::FailureCode::internal, what},
+                                 .goes_on = true});
+  };
+  tells("this is not finite");
+  tells("nor is that");
+  CHECK(stage.runner.paused(job));
+  CHECK(stage.runner.met(job) == "actor 0, text: this is not finite");
+  CHECK(warnings == std::vector<std::string>{"it is paused: actor 0, text: this is not finite"});
+  CHECK_FALSE(stage.runner.stop_at_not_finite(job));
+  const auto finish_issued = [&] {
+    wire::TaskDone done;
+    done.epoch = stage.deployments.at(0).back()->epoch;
+    for (const auto& [id, task] : stage.runner.dispatcher().queue(0)) {
+      done.job = id;
+      done.task = task;
+      stage.runner.task_done(0, done);
+    }
+  };
+  SUBCASE("let go") {
+    CHECK(stage.runner.resume(job));
+    CHECK(stage.table.find(job)->state == JobState::failed);
+    CHECK(stage.table.find(job)->failure.what == "actor 0, text: this is not finite");
+    CHECK(stage.idle_again());
+  }
+  SUBCASE("all of it was issued already") {
+    while (stage.runner.step(job))
+      finish_issued();
+    REQUIRE(stage.until([&] {
+      finish_issued();
+      return stage.runner.dispatcher().complete(job);
+    }));
+    CHECK(stage.table.find(job)->state == JobState::running);
+    CHECK(stage.runner.resume(job));
+    CHECK(stage.table.find(job)->state == JobState::failed);
+  }
+  SUBCASE("cancelled") {
+    stage.runner.cancel(job, "enough");
+    REQUIRE(stage.until([&] {
+      finish_issued();
+      return wire::is_terminal(stage.table.find(job)->state);
+    }));
+    CHECK(stage.table.find(job)->state == JobState::cancelled);
+  }
+  SUBCASE("a loss takes away what was to be looked at, and it goes on to the next") {
+    stage.runner.interrupt_jobs(stage.deployments.at(0).back(), "a peer is gone");
+    CHECK(stage.runner.paused(job));
+    CHECK(stage.runner.met(job).empty());
+    REQUIRE(stage.until([&] { return watches() == 2; }));
+    CHECK(stage.runner.resume(job));
+    CHECK(stage.table.find(job)->state == JobState::running);
+    tells("this is not finite again");
+    CHECK(stage.runner.met(job) == "actor 0, text: this is not finite again");
+  }
+}
+
+TEST_CASE("who is to stop at what is not finite may be told while it runs, and joins no batch") {
+  Stage stage;
+  const auto job = stage.submit();
+  REQUIRE(stage.reaches(job, JobState::running));
+  CHECK(stage.runner.pause(job));
+  CHECK(stage.count(wire::Kind::control_job) == 0);
+  CHECK(stage.runner.stop_at_not_finite(job));
+  CHECK_FALSE(stage.runner.paused(job));
+  CHECK(stage.until([&] { return stage.count(wire::Kind::control_job) == 1; }));
+  stage.runner.cancel(job, "enough");
+  stage.runner.fail_all({wire::FailureCode::cancelled, "enough"});
+  const auto first = stage.join_queue(1);
+  const auto second = stage.join_queue(1);
+  CHECK(stage.runner.stop_at_not_finite(second));
+  stage.runner.start_queued();
+  REQUIRE(stage.reaches(first, JobState::running));
+  CHECK(stage.runner.run_of(first) == first);
+  CHECK(stage.runner.run_of(second) == second);
+}

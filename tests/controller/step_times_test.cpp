@@ -1,4 +1,5 @@
 #include <map>
+#include <optional>
 
 #include "controller/jobs/step_clock.h"
 #include "tests/controller/runner_stage.h"
@@ -29,8 +30,10 @@ TEST_CASE("seconds per step are told from the second step on that is like those 
     CAPTURE(warmup);
     Stage stage;
     std::map<int, bool> told;  // by steps done
+    std::map<int, std::optional<double>> timesteps;
     stage.on_progress = [&](const wire::JobProgress& progress) {
       if (progress.phase == "denoising") told[progress.step] = progress.seconds_per_step > 0;
+      timesteps[progress.step] = progress.timestep;
     };
     wire::JobSpec spec;
     spec.request.prompts = {"x"};
@@ -50,6 +53,8 @@ TEST_CASE("seconds per step are told from the second step on that is like those 
         done.epoch = stage.deployments.at(0).back()->epoch;
         done.job = id;
         done.task = task;
+        const auto& what = stage.runner.dispatcher().task(id, task);
+        if (what.ends_step) done.timestep = 900 - what.step;
         stage.runner.task_done(0, done);
       }
       return wire::is_terminal(stage.table.find(job)->state);
@@ -59,5 +64,8 @@ TEST_CASE("seconds per step are told from the second step on that is like those 
       CAPTURE(step);
       CHECK(known == (step >= warmup + 2));
     }
+    REQUIRE(timesteps.size() == 9);
+    for (const auto& [step, timestep] : timesteps)
+      CHECK(timestep == (step > 0 ? std::optional<double>(901 - step) : std::nullopt));
   }
 }

@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,6 +116,29 @@ TEST_CASE("what a caller gives makes diffusers' latents, at any degrees, and not
   MESSAGE(theirs.seen << " cases within " << theirs.value << " of diffusers (" << theirs.where
                       << "), " << mixes.seen << " mixes within " << mixes.value << " of one actor ("
                       << mixes.where << ")");
+}
+
+TEST_CASE(
+    "progress tells the timestep of each step: those that a caller gives, as diffusers does") {
+  Reference reference("given");
+  for (const auto* name : {"times_pixart", "times_lcm"}) {
+    CAPTURE(name);
+    const auto& of = reference.find(name);
+    const auto given = of.at("timesteps").get<std::vector<double>>();
+    for (const auto& degrees : {Parallelism{}, mixes_of(of).front()}) {
+      CAPTURE(name_of(degrees));
+      std::mutex mutex;
+      std::vector<std::optional<double>> told(given.size() + 1);
+      shared_cluster().run(latents_of(reference, of, degrees), [&](const Progress& progress) {
+        const std::lock_guard lock(mutex);
+        told.at(static_cast<std::size_t>(progress.step)) = progress.timestep;
+      });
+      const std::lock_guard lock(mutex);
+      CHECK_FALSE(told.front());
+      for (std::size_t step = 0; step < given.size(); ++step)
+        CHECK(told[step + 1] == given[step]);
+    }
+  }
 }
 
 TEST_CASE("neither text encoders nor decoder are read where both ends are cut off") {

@@ -46,7 +46,7 @@ class FakeJob:
     def __init__(self, number, request):
         self.request = request
         self.prompt = request["prompts"][0]
-        self.info = {"id": str(number), "state": "queued", "phase": "", "prompt": self.prompt, "model": "fake", "step": 0,
+        self.info = {"id": str(number), "state": "queued", "phase": "", "prompt": self.prompt, "model": "fake", "step": 0, "timestep": None,
                      "steps": 1000 if self.prompt == "slow" else request.get("steps", 4), "seconds": 0.0, "seconds_per_step": 0.1,
                      "queue_position": 0, "cause": None, "pictures": [], "warnings": [], "later": "a field of a newer server"}
         self.streams = 0
@@ -66,6 +66,7 @@ class FakeJob:
             if self.cancelled.wait(0.2 if self.prompt == "slow" else 0.002):
                 break
             self.info["step"] = min(self.info["step"] + (3 if self.prompt == "quick" else 1), self.info["steps"])
+            self.info["timestep"] = 1000.5 - self.info["step"]
             if self.prompt == "fails" and self.info["step"] == 2:
                 self.end("failed", "actor 3, step 2: killed by signal 9")
                 yield "failed", self.info

@@ -186,16 +186,20 @@ class Videos(WithCluster):
 
 class OnARealCluster(WithCluster):
     def test_callbacks_and_previews(self):
-        steps, previews = [], []
+        steps, timesteps, previews = [], [], []
 
         def callback(pipe, step, timestep, kwargs):
             steps.append(step)
+            timesteps.append(timestep)
             previews.append(kwargs["preview"])
             return kwargs
 
         output = self.pipe(PROMPT, num_inference_steps=6, height=128, width=128, callback_on_step_end=callback,
                            callback_on_step_end_tensor_inputs=["preview"])
         self.assertEqual(steps, list(range(6)))
+        told = [timestep for timestep in timesteps if timestep is not None]
+        self.assertTrue(told)
+        self.assertEqual(told, sorted(told, reverse=True))
         self.assertTrue([preview for preview in previews if preview])
         self.assertEqual(output.images[0].size, (128, 128))
 

@@ -24,10 +24,12 @@ struct Faults {
   double echoes_per_message = 0;  // a handler is called a second time, at once or later
   bool ghosts = false;            // what a dead process said, and that it died, comes once more
 
-  double failed_spawns = 0;  // fork fails
-  double failed_starts = 0;  // a process ends before its hello
-  double failed_loads = 0;   // a checkpoint that cannot be read
-  double failed_tasks = 0;   // an exception in a task
+  double failed_spawns = 0;     // fork fails
+  double failed_starts = 0;     // a process ends before its hello
+  double failed_loads = 0;      // a checkpoint that cannot be read
+  double failed_tasks = 0;      // an exception in a task
+  double not_finite_tasks = 0;  // a NaN in a task of a job that is to stop there
+  double watches_per_job = 0;   // it is: is looked at for a while then, and let go
   double cancels_per_job = 0;
   double retries_per_job = 0;     // its client asks again, not having heard the answer
   double restarts_per_job = 0;    // of the controller, which keeps a journal then

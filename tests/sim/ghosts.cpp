@@ -96,7 +96,8 @@ std::string World::state_text() const {
     text << "\n";
   }
   for (const auto& [id, job] : table_.all()) {
-    text << "job " << id << " " << wire::to_string(job.state) << " " << job.phase << " step "
+    text << "job " << id << " " << wire::to_string(job.state) << " "
+         << (runner_->paused(id) ? "paused " : "") << runner_->met(id) << job.phase << " step "
          << job.step << " parts " << job.course.parts.size() << " recoveries "
          << job.course.recoveries.size() << " blobs " << job.outcome.blobs.size() << "+"
          << job.outcome.interim.size() << " boundary "

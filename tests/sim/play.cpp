@@ -109,9 +109,25 @@ void World::submit_one() {
   const auto id = table_.add(std::move(spec), std::move(plan), 0, true, now_);
   if (!id) throw Violation("the queue is full");
   runner_->start_queued();
+  if (chance(faults_.watches_per_job)) {
+    after(some(0.3), [this, id = *id] {
+      runner_->stop_at_not_finite(id);
+      let_go(id);
+    });
+  }
   if (!chance(faults_.cancels_per_job)) return;
   for (int i = 0; i < 1 || chance(faults_.retries_per_job); ++i)
     after(some(1), [this, id = *id] { runner_->cancel(id, "not wanted"); });
+}
+
+void World::let_go(jobs::JobId id) {
+  after(some(2), [this, id] {
+    const auto* job = table_.find(id);
+    if (!job || wire::is_terminal(job->state)) return;
+    if (!runner_->met(id).empty()) ++met_;
+    if (runner_->paused(id)) runner_->resume(id);
+    let_go(id);
+  });
 }
 
 void World::drain_one() {

@@ -179,6 +179,18 @@ std::vector<Play> make_plays() {
        5,
        8},
       {"batches-restarts", {.kills_per_job = 0.1, .restarts_per_job = 0.3, .batches = true}, 2, 9},
+      {"stops-at-nan",
+       {.kills_per_job = 0.2,
+        .late_exits = 0.2,
+        .drops_per_message = 0.0005,
+        .echoes_per_message = 0.05,
+        .ghosts = true,
+        .not_finite_tasks = 0.02,
+        .watches_per_job = 0.6,
+        .cancels_per_job = 0.2,
+        .one_mesh = true},
+       4,
+       8},
       {"all",
        {.kills_per_job = 0.3,
         .late_exits = 0.1,
@@ -234,6 +246,7 @@ void play_seed(const Play& play, std::uint64_t seed, Totals& totals) {
   totals.loads += world.loads();
   totals.batched += world.batched();
   totals.retried += world.retried();
+  totals.met += world.met();
   totals.most_residents = std::max(totals.most_residents, world.most_residents());
   totals.given_up += world.given_up();
   const auto& links = world.link_counts();

@@ -26,6 +26,7 @@ struct Totals {
   std::uint64_t most_residents = 0, loads = 0, short_of_memory = 0, given_up = 0;
   std::uint64_t owed = 0, broken_off = 0, restarts = 0;
   std::uint64_t batched = 0, retried = 0;
+  std::uint64_t met = 0;
   std::uint64_t duplicates = 0, gaps = 0, strangers = 0, echoes = 0, ghosts = 0;
 };
 

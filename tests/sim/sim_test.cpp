@@ -157,6 +157,13 @@ TEST_CASE("jobs that share a pipeline and are cancelled take nothing of the othe
   CHECK(dying.recoveries > 0);
 }
 
+TEST_CASE(
+    "jobs that stop where something is not finite end when they are let go, and harm no other") {
+  const auto totals = play("stops-at-nan", 600);
+  CHECK(totals.met > totals.seeds / 4);
+  CHECK(totals.succeeded > totals.jobs / 3);
+}
+
 TEST_CASE("jobs that may compute as one: each gets what is its own, and ends for itself") {
   const auto calm = play("batches", 250);
   CHECK(calm.succeeded == calm.jobs);

@@ -6,6 +6,7 @@
 #include "tests/sim/world.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
+#include "transport/wire/inspect_messages.h"
 
 namespace troupe::sim {
 namespace {
@@ -156,6 +157,9 @@ void StageActor::receive(const std::string& frame) {
       put(abort);
       break;
     }
+    case wire::Kind::control_job:
+      watched_.insert(wire::decode<wire::ControlJob>(payload).job);
+      return;
     case wire::Kind::ping:  // the link's own thread answers
       if (!hangs) answer(header.correlation, wire::Pong{wire::decode<wire::Ping>(payload).data});
       return;

@@ -116,8 +116,9 @@ class StageActor {
   std::set<std::uint64_t> unloaded_;                 // no longer wanted, also while they are loaded
   std::set<std::uint64_t> epochs_;
   std::set<std::uint64_t> torn_;
-  std::set<std::uint64_t> ended_;   // by the second lane
-  std::set<std::uint64_t> broken_;  // something failed here
+  std::set<std::uint64_t> ended_;    // by the second lane
+  std::set<std::uint64_t> broken_;   // something failed here
+  std::set<std::uint64_t> watched_;  // jobs that do not fail by a NaN
   std::map<std::uint64_t, Job> jobs_;
   std::map<std::uint64_t, std::string> blobs_;
 };

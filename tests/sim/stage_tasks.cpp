@@ -172,6 +172,13 @@ void StageActor::finish_task(const Task& task) {
   const auto& begin = job.begin;
   if (world_.chance(world_.faults().failed_tasks))
     return fail_task(task, "an exception", /*collateral=*/false);
+  if (watched_.contains(command.job) && world_.chance(world_.faults().not_finite_tasks)) {
+    tell(wire::TaskFailed{.epoch = task.epoch,
+                          .job = command.job,
+                          .task = command.task,
+                          .failure = {wire::FailureCode::internal, "a NaN"},
+                          .goes_on = true});
+  }
   wire::TaskDone done_message;
   done_message.epoch = task.epoch;
   done_message.job = command.job;

@@ -62,6 +62,7 @@ class World final : public cluster::Environment, public jobs::JobListener {
   /// Jobs that ended in a batch, and those that began anew since one had failed.
   std::uint64_t batched() const { return batched_; }
   std::uint64_t retried() const { return retried_; }
+  std::uint64_t met() const { return met_; }
   const LinkCounts& link_counts() const { return link_counts_; }
   double now() const override { return now_; }
 
@@ -127,6 +128,8 @@ class World final : public cluster::Environment, public jobs::JobListener {
   void drain_one();
   void lose_host();
   void submit_one();
+  /// Every now and then it goes on where it was paused, or fails.
+  void let_go(jobs::JobId id);
   void blow();
   void check_quiet();
   /// What the controller wants an actor to hold is never more than it may.
@@ -200,6 +203,7 @@ class World final : public cluster::Environment, public jobs::JobListener {
   std::uint64_t loads_ = 0, encoders_given_up_ = 0;
   std::uint64_t batched_ = 0;
   std::uint64_t retried_ = 0;
+  std::uint64_t met_ = 0;  // jobs that stood still for a NaN
 
   // Of the controller:
   int places_;

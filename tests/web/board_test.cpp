@@ -13,6 +13,7 @@ Progress progress_of(const char* phase, int step, const std::string& preview = {
   progress.steps = 8;
   progress.preview_png = preview;
   progress.interim_step = preview.empty() ? 0 : step;
+  if (step > 0) progress.timestep = 1000 - step;
   return progress;
 }
 
@@ -54,7 +55,9 @@ TEST_CASE("a job goes its way, and who listens hears of it") {
     heard.push_back(to_string(seen.state) + (what == JobBoard::What::preview ? " preview" : ""));
   });
   board.progress(job, progress_of("loading", 0), 101);
+  CHECK(to_json(*job)["timestep"].is_null());
   board.progress(job, progress_of("denoising", 3, "png"), 102);
+  CHECK(to_json(*job)["timestep"] == 997);
   CHECK(job->seconds == 2);
   CHECK(job->preview_step == 3);
   board.end(job, result_of(1), 103);

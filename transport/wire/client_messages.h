@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,14 +56,15 @@ struct JobProgress {
   std::string phase;  // queued | loading | text | denoising | decoding
   std::int32_t step = 0;
   std::int32_t steps = 0;
-  double seconds_per_step = 0;        // mean of the last steps; 0 while unknown
-  std::vector<BlobRef> blobs;         // latents or previews asked for, of one step:
-  std::int32_t blobs_step = 0;        // they are of so many completed steps, `step` may be later
-  std::vector<std::string> warnings;  // e.g. the part of a prompt that was cut
+  double seconds_per_step = 0;          // mean of the last steps; 0 while unknown
+  std::vector<BlobRef> blobs;           // latents or previews asked for, of one step:
+  std::int32_t blobs_step = 0;          // they are of so many completed steps, `step` may be later
+  std::vector<std::string> warnings;    // e.g. the part of a prompt that was cut
+  std::optional<double> timestep = {};  // of the last completed step, the sampler's
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, phase, step, steps, seconds_per_step, blobs, blobs_step, warnings);
+    ar(job, phase, step, steps, seconds_per_step, blobs, blobs_step, warnings, timestep);
   }
 };
 

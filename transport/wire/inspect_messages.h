@@ -49,13 +49,15 @@ struct MailboxReport {
   }
 };
 
-enum class JobAction : std::uint8_t { pause, step, resume, until };
+enum class JobAction : std::uint8_t { pause, step, resume, until, until_not_finite };
 constexpr bool is_valid(JobAction action) {
-  return action <= JobAction::until;
+  return action <= JobAction::until_not_finite;
 }
 
-/// client → controller: stop issuing the job's micro-steps, issue one, go on, or issue those up to
-/// the end of `step` and no more. Answered by Done.
+/// client → controller: stop issuing the job's micro-steps, issue one, go on, issue those up to
+/// the end of `step` and no more, or go on until something that it makes is not finite. Answered by
+/// Done. The last one goes to the job's actors as well, second lane and unanswered: they tell of it
+/// from then on instead of failing.
 struct ControlJob {
   static constexpr Kind kKind = Kind::control_job;
   std::uint64_t job = 0;

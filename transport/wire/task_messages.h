@@ -80,12 +80,13 @@ struct TaskDone {
   std::uint32_t task = 0;
   std::vector<BlobRef> blobs;  // pictures, latents, previews that this task left at the actor
   std::vector<Warning> warnings;
-  ClockSpan ran;                 // the task's own time, waits included
-  std::vector<ClockSpan> waits;  // for tensors of peers, in order, within `ran`
+  ClockSpan ran;                        // the task's own time, waits included
+  std::vector<ClockSpan> waits;         // for tensors of peers, in order, within `ran`
+  std::optional<double> timestep = {};  // of a step that it ended at the last stage, the sampler's
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(epoch, job, task, blobs, warnings, ran, waits);
+    ar(epoch, job, task, blobs, warnings, ran, waits, timestep);
   }
 };
 
@@ -97,10 +98,11 @@ struct TaskFailed {
   Failure failure;
   bool collateral = false;  // it failed because a peer or the epoch went, not by itself
   bool begin = false;       // not a task, but the beginning of the job
+  bool goes_on = false;     // the actor does, as if nothing were (JobAction::until_not_finite)
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(epoch, job, task, failure, collateral, begin);
+    ar(epoch, job, task, failure, collateral, begin, goes_on);
   }
 };
 

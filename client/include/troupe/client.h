@@ -142,6 +142,7 @@ struct Progress {
   std::string preview_png;         // when asked for: the first picture, rough and small, PNG bytes
   int interim_step = 0;  // completed steps of the latents or the preview; not after `step`
   std::vector<std::string> warnings;
+  std::optional<double> timestep = {};  // the sampler's, of the last completed step
 };
 
 struct Picture {
@@ -163,7 +164,7 @@ struct JobInfo {
   int step = 0;
   int steps = 0;
   double seconds = 0;
-  std::string cause;
+  std::string cause;  // of its failure, of its waiting, or of its pause where it met a NaN
   int priority = 0;
   std::string share;
   std::uint64_t batch = 0;               // number of the one that it computes or has computed in

@@ -82,6 +82,9 @@ enum class JobAction {
   step,    // one more is
   resume,  // all are again
   until,   // those up to the end of a step are, and then no more
+  /// All are again, until something that the job makes is not finite: then it is paused instead of
+  /// failing, and JobInfo::cause says what it is. After `resume` it fails with that.
+  until_not_finite
 };
 enum class Fault {
   kill,          // SIGKILL

@@ -21,7 +21,7 @@ export function whatItDoes(job) {
     case 'succeeded': return `Painted in ${duration(job.seconds)}`;
     case 'failed': return `Failed: ${job.cause || 'no cause was told'}`;
     case 'cancelled': return `Cancelled${job.cause ? `: ${job.cause}` : ''}`;
-    case 'paused': return `Paused at step ${job.step} of ${job.steps}`;
+    case 'paused': return `Paused at step ${job.step} of ${job.steps}${job.cause ? `: ${job.cause}` : ''}`;
     case 'queued':
       return `In the queue${place(job.queue_position)}${job.cause ? `: ${job.cause}` : ''}`;
     case 'loading': return 'Loading the model';
