@@ -173,12 +173,12 @@ void take_prompts(RequestOptions& options, const std::string& verb) {
     return;
   }
   if (!request.prompts.empty()) throw UsageError("--prompt does not go with --prompt-embeds");
-  if (!options.negative_prompts.empty())
-    throw UsageError(
-        "--negative-prompt does not go with --prompt-embeds: negative_prompt_embeds stand in the "
-        "file");
   request.prompt_embeds =
       naming("--prompt-embeds", [&] { return read_prompt_embeds(options.prompt_embeds_path); });
+  if (!options.negative_prompts.empty() && request.prompt_embeds.contains("negative_prompt_embeds"))
+    throw UsageError(
+        "--negative-prompt does not go with this --prompt-embeds: negative_prompt_embeds stand in "
+        "the file");
   const auto prompts = request.prompt_embeds.find("prompt_embeds");
   if (prompts == request.prompt_embeds.end() || prompts->second.shape.empty())
     throw CommandError(Error{"bad_request", "--prompt-embeds " + options.prompt_embeds_path +
