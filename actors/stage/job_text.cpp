@@ -87,12 +87,13 @@ TaskResult JobText::encode() {
   const bool projects = begin.caption_rank == begin.caption_root;
   TaskResult result;
   auto text = empty_text();
-  if (begin.request.prompt_embeds.empty()) {
+  const bool given = !begin.request.prompt_embeds.empty();
+  std::optional<EncodedText> encoded;
+  if (!given || encodes_negative_alone()) {
     const auto outputs = encode_prompts(result);
-    if (projects) text = project(outputs);
-  } else if (projects) {
-    text = project_given();
+    if (projects) encoded = project(outputs);
   }
+  if (projects) text = given ? project_given(std::move(encoded)) : std::move(*encoded);
   share(text);
   keep(text);
   init_image_.begin_latents(picture);
@@ -124,6 +125,7 @@ std::vector<models::EncoderOutput> JobText::encode_prompts(TaskResult& result) {
     std::vector<std::string> of_rows;
     for (const auto row : rows_.of_row)
       of_rows.push_back(cut[row]);
+    of_rows.resize(static_cast<std::size_t>(job_.images()) * (job_.guided() ? 2 : 1));
     result.warnings = cut_warnings(begin, of_rows, job_.guided());
   }
   gather(outputs);
@@ -174,8 +176,8 @@ EncodedText JobText::project(std::vector<models::EncoderOutput> outputs) const {
   }
   text.lengths = text.lengths.index_select(0, rows);
   // Where negative prompts are given one by one, an empty one is encoded as such, as in diffusers.
-  if (job_.guided() && stage.spec().zero_negative && request.negative_prompt.empty() &&
-      request.negative_prompts.empty()) {
+  if (request.prompt_embeds.empty() && job_.guided() && stage.spec().zero_negative &&
+      request.negative_prompt.empty() && request.negative_prompts.empty()) {
     for (auto* states : {&text.caption.states, &text.caption.pooled})
       if (states->defined()) states->slice(0, 0, job_.images()).zero_();
   }
@@ -183,11 +185,23 @@ EncodedText JobText::project(std::vector<models::EncoderOutput> outputs) const {
   return text;
 }
 
-EncodedText JobText::project_given() const {
+bool JobText::encodes_negative_alone() const {
+  return wire::encodes_negative_alone(job_.begin.request, job_.guided(),
+                                      job_.tools.stage.spec().zero_negative);
+}
+
+EncodedText JobText::project_given(std::optional<EncodedText> negative) const {
   if (!given_) throw std::logic_error("[actor] the prompt embeds are not here");
   const auto& stage = job_.tools.stage;
-  auto text = stage.project_text(given_text(stage.spec(), job_.begin, job_.guided(), *given_),
-                                 job_.begin.request.max_sequence_length);
+  auto text =
+      stage.project_text(given_text(stage.spec(), job_.begin, job_.guided() && !negative, *given_),
+                         job_.begin.request.max_sequence_length);
+  if (negative) {
+    auto& [states, pooled] = text.caption;
+    states = at::cat({negative->caption.states, states});
+    if (pooled.defined()) pooled = at::cat({negative->caption.pooled, pooled});
+    text.lengths = at::cat({negative->lengths, text.lengths});
+  }
   job_.require_finite(text.caption.states, "projected prompt embeds");
   return text;
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,7 @@ class JobText {
   const Stage::PromptUse& use() const { return use_; }
 
  private:
+  bool encodes_negative_alone() const;
   /// Text of this job's shape, not filled.
   EncodedText empty_text() const;
   /// The prompts of this replica's branches by the text encoders that this actor runs, and where
@@ -40,8 +42,8 @@ class JobText {
   /// From who runs them to who projects.
   void gather(std::vector<models::EncoderOutput>& outputs);
   EncodedText project(std::vector<models::EncoderOutput> outputs) const;
-  /// What the request brings instead of prompts.
-  EncodedText project_given() const;
+  /// What the request brings instead of prompts; `negative` stands before it where there is one.
+  EncodedText project_given(std::optional<EncodedText> negative) const;
   void share(EncodedText& text);
   /// Gives the network the text of its own branches.
   void keep(const EncodedText& text);

@@ -24,7 +24,7 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
   app.add_option("PROMPT", options.bare_prompt, "The same as --prompt, in its place");
   app.add_option("--prompt-embeds", options.prompt_embeds_path,
                  "Instead of prompts: the text encoders' output, by diffusers' names "
-                 "(prompt_embeds, negative_prompt_embeds, …); no encoder is loaded")
+                 "(prompt_embeds, negative_prompt_embeds, …)")
       ->check(not_empty())
       ->type_name("F.safetensors")
       ->group(group);

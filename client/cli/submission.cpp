@@ -175,10 +175,6 @@ void take_prompts(RequestOptions& options, const std::string& verb) {
     return;
   }
   if (!request.prompts.empty()) throw UsageError("--prompt does not go with --prompt-embeds");
-  if (!options.negative_prompts.empty())
-    throw UsageError(
-        "--negative-prompt does not go with --prompt-embeds: negative_prompt_embeds stand in the "
-        "file");
   auto embeds = naming("--prompt-embeds", [&] {
     return spec::parse_prompt_embeds(read_file(options.prompt_embeds_path, kLargestEmbeds),
                                      options.prompt_embeds_path, kLargestEmbeds,
@@ -187,6 +183,10 @@ void take_prompts(RequestOptions& options, const std::string& verb) {
   for (auto& [name, tensor] : embeds.tensors)
     request.prompt_embeds[name] = {.shape = std::move(tensor.shape),
                                    .data = std::move(tensor.data)};
+  if (!options.negative_prompts.empty() && request.prompt_embeds.contains("negative_prompt_embeds"))
+    throw UsageError(
+        "--negative-prompt does not go with this --prompt-embeds: negative_prompt_embeds stand in "
+        "the file");
   request.prompts.resize(embeds.prompts);
 }
 

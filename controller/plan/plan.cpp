@@ -24,6 +24,7 @@
 #include "controller/plan/unet_plan.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/step_cache.h"
+#include "transport/wire/prompt_rows.h"
 #include "transport/wire/request_limits.h"
 
 namespace troupe::plan {
@@ -33,7 +34,11 @@ using wire::kMaxActors;
 
 void set_text(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
-  if (!plan.encodes_text()) return set_prompt_embeds(request, model);
+  if (!request.prompt_embeds.empty()) {
+    plan.encodes_negative = wire::encodes_negative_alone(
+        request, model.has_branches(request.guidance_scale), model.zero_negative);
+    return set_prompt_embeds(request, model, plan.encodes_negative);
+  }
   if (request.max_sequence_length == 0)
     request.max_sequence_length = static_cast<std::int32_t>(model.text_tokens);
   const auto fixed = model.transformer.fixed_text_tokens;

@@ -84,6 +84,7 @@ struct Plan {
   std::int64_t token_rows = 0;
   std::int64_t token_columns = 0;
   bool guidance = false;            // two branches are computed
+  bool encodes_negative = false;    // of a request that brings its prompts' text along
   int vae_degree = 1;               // actors of a replica that decode together
   std::vector<int> encoder_places;  // by text encoder: the actor of a replica that runs it
   /// Steps as they were asked for. request.steps are the calls of the model that are computed,
@@ -101,8 +102,8 @@ struct Plan {
   }
   /// The step takes the whole picture at once, not patch by patch.
   bool is_whole(int step) const { return wire::is_whole(step_kind(step)); }
-  /// From prompts; else the request brings the text encoders' output.
-  bool encodes_text() const { return request.prompt_embeds.empty(); }
+  /// Prompts, or negative ones alone; else the request brings all of the text encoders' output.
+  bool encodes_text() const { return request.prompt_embeds.empty() || encodes_negative; }
   /// Pictures are made; else the final latents are what comes back.
   bool decodes() const { return request.output_type == OutputType::picture; }
   /// The autoencoder's decoder is of use: for pictures, or for previews on the way.

@@ -7,7 +7,6 @@
 
 #include "base/counted.h"
 #include "base/format.h"
-#include "base/number_text.h"
 #include "controller/plan/refuse.h"
 #include "models/spec/prompt_embeds.h"
 #include "transport/wire/request_limits.h"
@@ -71,12 +70,14 @@ std::int64_t check_shape(const std::string& name, const Shape& shape,
 }
 
 /// What goes with text alone.
-void check_no_text(const wire::ImageRequest& request) {
+void check_no_text(const wire::ImageRequest& request, bool encodes_negative) {
   const auto is_text = [](const std::string& text) { return !text.empty(); };
   if (std::ranges::any_of(request.prompts, is_text))
     refuse("prompt and prompt embeds do not go together");
+  if (encodes_negative) return;
   if (is_text(request.negative_prompt) || std::ranges::any_of(request.negative_prompts, is_text))
-    refuse("negative prompt and prompt embeds do not go together");
+    refuse(
+        "negative prompt does not go with prompt embeds that have the negative text, or need none");
   if (request.clean_caption) refuse("clean_caption is on, but with prompt embeds there is no text");
 }
 
@@ -96,15 +97,16 @@ void check_bytes(const wire::ImageRequest& request) {
 
 }  // namespace
 
-void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model) {
+void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model,
+                       bool encodes_negative) {
   const auto tensors = spec::prompt_tensors(model);
   check_names(request, model, tensors);
-  check_no_text(request);
+  check_no_text(request, encodes_negative);
+  if (request.clean_caption && !model.pixart_customs)
+    refuse("clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
   const bool any_negative = std::ranges::any_of(request.prompt_embeds, [](const auto& tensor) {
     return tensor.name.starts_with(spec::kNegativeTensor);
   });
-  const bool needs_negative =
-      model.has_branches(request.guidance_scale) && !(model.zero_negative && !any_negative);
   const auto prompts = static_cast<std::int64_t>(request.prompts.size());
   std::vector<std::optional<std::int64_t>> tokens;  // by output
   std::int64_t all_tokens = 0;
@@ -117,9 +119,10 @@ void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model
         check_shape(negative->name, negative->shape, tensor, prompts);
       if (negative->shape != own->shape)
         refuse(negative->name + " has another number of tokens than " + tensor.name);
-    } else if (any_negative || needs_negative) {
-      refuse(negative_of(tensor) + " is missing from the prompt embeds: at guidance " +
-             number_text(request.guidance_scale) + " a negative branch is computed");
+    } else if (any_negative) {
+      refuse(negative_of(tensor) +
+             " is missing from the prompt embeds: these have some of the "
+             "negative text, so they need all of it");
     }
     if (count == 0) continue;
     tokens.resize(std::max(tokens.size(), tensor.output + 1));
@@ -136,6 +139,12 @@ void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model
     refuse(fmt::format("prompt_embeds are of {}: this model takes {} to {}",
                        counted(all_tokens, "token"), model.transformer.more_text_tokens + 1,
                        model.transformer.more_text_tokens + wire::kMaxTextTokens));
+  }
+  const auto fixed = model.transformer.fixed_text_tokens;
+  if (encodes_negative && fixed > 0 && length != fixed) {
+    refuse(
+        fmt::format("prompt_embeds are of {}, but the negative text, which is to be encoded, of {}",
+                    counted(all_tokens, "token"), fixed));
   }
   if (request.max_sequence_length != 0 && request.max_sequence_length != length) {
     refuse(fmt::format("max sequence length is {}, but prompt_embeds are of {}",

@@ -112,7 +112,7 @@ TEST_CASE("what a caller gives makes diffusers' latents, at any degrees, and not
       mixes.see(between, where);
     }
   }
-  CHECK(theirs.seen == 28);
+  CHECK(theirs.seen == 36);
   MESSAGE(theirs.seen << " cases within " << theirs.value << " of diffusers (" << theirs.where
                       << "), " << mixes.seen << " mixes within " << mixes.value << " of one actor ("
                       << mixes.where << ")");
@@ -162,6 +162,28 @@ TEST_CASE("neither text encoders nor decoder are read where both ends are cut of
   submission.request.prompt_embeds.clear();
   submission.request.prompts = {"a cat"};
   CHECK(has(shared_cluster().refusal(submission).what, "text_encoder"));
+}
+
+TEST_CASE("beside given prompts the negative text alone is encoded, each different one once") {
+  Reference reference("given");
+  const auto& of = reference.find("negative_sd3");
+  auto submission = latents_of(reference, of, {.cfg = 2, .pp = 2});
+  submission.request.negative_prompt = "a dog, a cart";
+  const auto plan = plan_of(submission);
+  CHECK(plan.encodes_text());
+  const auto encoders = spec::read_model_spec(submission.model).text_encoders.size();
+  const auto one = report_of(shared_cluster().run(submission));
+  CHECK(one["prompts"]["encoded"] == encoders);
+  submission.request.negative_prompt.clear();
+  submission.request.negative_prompts = {"a dog, a cart", "a horse, a cart"};
+  const auto each = report_of(shared_cluster().run(submission));
+  CHECK(each["prompts"]["encoded"] == encoders);
+  CHECK(each["prompts"]["from_cache"] == encoders);
+  // Of SDXL none at all means zeros.
+  auto zeros = latents_of(reference, reference.find("negative_sdxl"));
+  zeros.request.negative_prompt.clear();
+  CHECK_FALSE(plan_of(zeros).encodes_text());
+  CHECK_FALSE(report_of(shared_cluster().run(zeros)).contains("prompts"));
 }
 
 TEST_CASE("latents alone: previews come all the same, and what needs a decoder is refused") {
@@ -227,13 +249,16 @@ TEST_CASE("what is given and does not fit is refused by its name, before anythin
   const Wrong all[] = {
       {"embeds_sigma", [](auto& r) { r.prompt_embeds.erase("prompt_attention_mask"); },
        "prompt_attention_mask is missing from the prompt embeds"},
-      {"embeds_sigma",
+      {"embeds_sigma", [](auto& r) { r.prompt_embeds.erase("negative_prompt_embeds"); },
+       "negative_prompt_embeds is missing from the prompt embeds: these have some of the negative "
+       "text, so they need all of it"},
+      {"embeds_sdxl",
        [](auto& r) {
-         for (const char* name : {"prompt_embeds", "prompt_attention_mask"})
-           r.prompt_embeds.erase(std::string("negative_") + name);
+         for (const char* name : {"negative_prompt_embeds", "negative_pooled_prompt_embeds"})
+           r.prompt_embeds.erase(name);
+         r.negative_prompt = "a cat";
        },
-       "negative_prompt_embeds is missing from the prompt embeds: at guidance 4 a negative branch "
-       "is computed"},
+       "prompt_embeds are of 93 tokens, but the negative text, which is to be encoded, of 77"},
       {"embeds_sd3",
        [](auto& r) {
          r.prompt_embeds["prompt_embeds"].shape = {2, 24, 89};
@@ -260,7 +285,9 @@ TEST_CASE("what is given and does not fit is refused by its name, before anythin
        },
        "prompts and prompt_embeds do not go together"},
       {"embeds_sigma", [](auto& r) { r.negative_prompt = "a cat"; },
-       "negative prompt and prompt embeds do not go together"},
+       "negative prompt does not go with prompt embeds that have the negative text, or need none"},
+      {"embeds_flux", [](auto& r) { r.negative_prompt = "a cat"; },
+       "negative prompt does not go with prompt embeds that have the negative text, or need none"},
       {"embeds_sigma", [](auto& r) { r.max_sequence_length = 12; },
        "max sequence length is 12, but prompt_embeds are of 30 tokens"},
       {"embeds_sigma", [](auto& r) { r.prompt_embeds["prompt_attention_mask"].data[0] = 0; },

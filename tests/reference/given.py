@@ -32,12 +32,11 @@ EMBEDS = {
 }
 
 
-def embeds_of(pipe, name, prompts, guided, seed):
+def embeds_of(pipe, name, prompts, guided, seed, tokens):
     g = generator(seed)
     shapes = dict(EMBEDS[name])
     if "unet" in pipe.components:
-        # Not as many tokens as the encoders make.
-        shapes["prompt_embeds"] = (93, pipe.unet.config.cross_attention_dim)
+        shapes["prompt_embeds"] = (tokens, pipe.unet.config.cross_attention_dim)
         if "pooled_prompt_embeds" in shapes:
             shapes["pooled_prompt_embeds"] = (pipe.text_encoder_2.config.projection_dim,)
     tensors = {}
@@ -61,7 +60,9 @@ def draw(pipe, case, embeds):
         if isinstance(pipe, FluxPipeline) or "sd3" in case["checkpoint"]:
             call["num_inference_steps"] = case["steps"]
     if embeds:
-        call |= {**embeds, "prompt": None, "negative_prompt": None}
+        call |= {**embeds, "prompt": None, "negative_prompt": [case["negative_prompt"]] * len(case["prompts"]) if "negative_text" in case else None}
+        if "negative_text" in case and case["checkpoint"] in ("tiny-sd3", "tiny-sd35", "tiny-wan"):
+            call["max_sequence_length"] = embeds["prompt_embeds"].shape[1] - (77 if "sd3" in case["checkpoint"] else 0)
     else:
         call["prompt"] = case["prompts"]
         if not isinstance(pipe, FluxPipeline):
@@ -75,12 +76,14 @@ def draw(pipe, case, embeds):
         return pipe._unpack_latents(pipe(**call).images, case["height"], case["width"], 8)
     if isinstance(pipe, (HunyuanDiTPipeline, PixArtAlphaPipeline, PixArtSigmaPipeline)):
         call["use_resolution_binning"] = False
-    if isinstance(pipe, (PixArtAlphaPipeline, PixArtSigmaPipeline)) and not embeds:
+    if isinstance(pipe, (PixArtAlphaPipeline, PixArtSigmaPipeline)) and (not embeds or "negative_text" in case):
         call["clean_caption"] = False
     return pipe(**call).images
 
 
 ONE = dict(prompts=["a red circle"], negative_prompt="a dog", n=1, height=64, width=48, steps=4, seed=3, guidance=4.0, max_sequence_length=12)
+# Of U-Nets, not as many as the encoders make.
+OTHER_TOKENS = 93
 CASES = []
 for k, name in enumerate(EMBEDS):
     # The other pipelines do not repeat given embeds, or lay masks and states out in different orders.
@@ -110,6 +113,12 @@ CASES += [("times_pixart", dict(ONE, checkpoint="tiny-pixart", timesteps=TIMES))
           ("sigmas_pixart", dict(ONE, scheduler="EulerDiscreteScheduler", config=dict(timestep_spacing="leading"), checkpoint="tiny-sigma", sigmas=SIGMAS)),
           ("sigmas_sd3", dict(ONE, checkpoint="tiny-sd3", sigmas=[1.0, 0.8, 0.45, 0.1])), ("sigmas_flux", dict(ONE, checkpoint="tiny-flux", sigmas=[1.0, 0.8, 0.45, 0.1]))]
 
+# The prompts' text alone: the pipeline encodes the negative one, and of SDXL only where there is one.
+for k, name in enumerate(name for name in EMBEDS if name != "tiny-flux"):
+    case = dict(ONE, checkpoint=name, embeds=True, alone=True, negative_text=True, prompts=["", ""] if name == "tiny-sd3" else [""], negative_prompt="" if name in ("tiny-sigma", "tiny-sd15") else "a dog, on a hill", seed=60 + k,
+                steps=3, max_sequence_length=0)
+    CASES.append((f"negative_{name.removeprefix('tiny-')}", dict(case, num_frames=5, height=32, width=48) if name == "tiny-wan" else case))
+
 
 for _, case in CASES:
     if case["checkpoint"] in ("tiny-sd15", "tiny-sdxl") and not case.get("embeds"):
@@ -124,7 +133,7 @@ def make():
         if "scheduler" in case:
             pipe.scheduler = getattr(diffusers, case["scheduler"])(**SCHEDULER, **case["config"])
         guided = case["guidance"] > 1 and case["checkpoint"] != "tiny-flux" and "alone" not in case
-        embeds = embeds_of(pipe, case["checkpoint"], len(case["prompts"]), guided, 500 + k) if "embeds" in case else {}
+        embeds = embeds_of(pipe, case["checkpoint"], len(case["prompts"]), guided, 500 + k, 77 if "negative_text" in case else OTHER_TOKENS) if "embeds" in case else {}
         latents = draw(pipe, case, embeds)
         assert torch.isfinite(latents).all()
         print(f"  {name}: latents {tuple(latents.shape)} {latents.min():.2f} to {latents.max():.2f}, std {latents.std():.2f}", flush=True)

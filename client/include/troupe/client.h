@@ -46,7 +46,8 @@ struct ImageRequest {
   /// Instead of prompts the text encoders' output, with the names and shapes of diffusers'
   /// pipelines: "prompt_embeds" [prompts, tokens, width], "negative_prompt_embeds",
   /// "pooled_prompt_embeds" [prompts, width], "prompt_attention_mask" [prompts, tokens] of ones,
-  /// then zeros, …; docs/commands.md says which a model takes. No text encoder is loaded then.
+  /// then zeros, …; docs/commands.md says which a model takes. Without a negative one the negative
+  /// prompt is encoded; else no text encoder is loaded.
   std::map<std::string, Tensor> prompt_embeds = {};
   int images_per_prompt = 1;
   int height = 0;  // pixels; 0 = the model's native size
