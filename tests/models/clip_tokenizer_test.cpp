@@ -61,10 +61,11 @@ TEST_CASE("CLIP's ids equal those of transformers, from every form of files") {
     CAPTURE(item["name"].get<std::string>());
     CAPTURE(prompt);
     CHECK(first.encode(prompt) == item["tokenizer"].get<Ids>());
-    CHECK(second.encode(prompt) == item["tokenizer_2"].get<Ids>());
-    const char* saved = item.contains("tokenizer_json") ? "tokenizer_json" : "tokenizer_2";
+    const char* of_second = item.contains("tokenizer_2") ? "tokenizer_2" : "tokenizer";
+    CHECK(second.encode(prompt) == item[of_second].get<Ids>());
+    const char* saved = item.contains("tokenizer_json") ? "tokenizer_json" : of_second;
     CHECK(from_json.encode(prompt) == item[saved].get<Ids>());
-    differ += item["tokenizer"] != item["tokenizer_2"];
+    differ += item["tokenizer"] != item[of_second];
     if (!item.contains("cut")) continue;
     const auto short_first = first.tokenize({prompt}, 12);
     CHECK(short_first.ids[0] == item["cut"]["tokenizer"].get<Ids>());
