@@ -90,7 +90,7 @@ TEST_CASE("results are kept up to a number of bytes, the newest ones") {
   CHECK_FALSE(board.find("1-aa")->result);
   CHECK(board.find("2-aa")->result);
   CHECK(board.find("3-aa")->result);
-  board.keep(board.find("1-aa"), std::make_shared<const JobResult>(result_of(1000)));
+  board.keep(board.find("1-aa"), result_of(1000).value());
   CHECK(board.find("1-aa")->result);  // the newest stays, whatever it has
   CHECK_FALSE(board.find("3-aa")->result);
 }
