@@ -12,7 +12,7 @@ from .errors import APIStatusError
 from .progress import Bar
 
 Prompt = Union[str, Sequence[str]]
-Callback = Callable[["TroupePipeline", int, None, Dict[str, Any]], Optional[Dict[str, Any]]]
+Callback = Callable[["TroupePipeline", int, Optional[float], Dict[str, Any]], Optional[Dict[str, Any]]]
 
 
 @dataclass

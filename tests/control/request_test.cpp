@@ -81,7 +81,7 @@ TEST_CASE("silence ends at the deadline, and a late answer changes nothing") {
   CHECK_FALSE(result.ok);
   CHECK(result.failure.code == wire::FailureCode::timeout);
   CHECK(result.failure.what.find("actor 0") != std::string::npos);
-  CHECK(result.failure.what.find("within 100 ms") != std::string::npos);
+  CHECK(result.failure.what.find("within 0.1 s") != std::string::npos);
   CHECK(Clock::now() - began >= 100ms);
   pair.peer.run([&](Connection& c) { c.reply(asked, wire::Pong{"late"}); });
   pair.server.run([&](Server& s) { s.request(pair.id, wire::Ping{"next"}, 60s, into(next)); });
