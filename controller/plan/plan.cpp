@@ -32,8 +32,35 @@ namespace {
 
 using wire::kMaxActors;
 
+/// What says nothing is painted, too.
+void warn_of_blank(Plan& plan) {
+  const auto& prompts = plan.request.prompts;
+  const auto is_blank = [](const std::string& text) {
+    return text.find_first_not_of(" \t\r\n") == std::string::npos;
+  };
+  if (const auto blank = std::ranges::find_if(prompts, is_blank); blank != prompts.end()) {
+    plan.warnings.push_back(
+        (prompts.size() == 1
+             ? "the prompt"
+             : fmt::format("prompt {} of {}", blank - prompts.begin() + 1, prompts.size())) +
+        " is empty: nothing says what to show");
+  }
+}
+
+void warn_of_negative(Plan& plan, const spec::ModelSpec& model) {
+  const auto& request = plan.request;
+  if (request.negative_prompt.empty() && request.negative_prompts.empty()) return;
+  if (model.transformer.guidance != spec::GuidanceKind::branches)
+    plan.warnings.emplace_back(
+        "this model computes no negative branch: the negative prompt is unused");
+  else if (!model.has_branches(request.guidance_scale))
+    plan.warnings.push_back("the negative prompt is unused: guidance is " +
+                            number_text(request.guidance_scale) + ", and above 1 is needed for it");
+}
+
 void set_text(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
+  warn_of_negative(plan, model);
   if (!request.prompt_embeds.empty()) {
     plan.encodes_negative = wire::encodes_negative_alone(
         request, model.has_branches(request.guidance_scale), model.zero_negative);
@@ -51,10 +78,7 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
   if (model.transformer.guidance == spec::GuidanceKind::none && request.guidance_scale > 1)
     plan.warnings.emplace_back(
         "this model was distilled without guidance: the scale changes nothing");
-  if (model.transformer.guidance != spec::GuidanceKind::branches &&
-      (!request.negative_prompt.empty() || !request.negative_prompts.empty()))
-    plan.warnings.emplace_back(
-        "this model computes no negative branch: the negative prompt is unused");
+  warn_of_blank(plan);
 }
 
 /// Before anything is made of that size.

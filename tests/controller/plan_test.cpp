@@ -209,6 +209,24 @@ TEST_CASE(
   CHECK(make_plan(model, request, {}).warnings.empty());
 }
 
+TEST_CASE("an empty prompt and a negative prompt without guidance are told of") {
+  using Texts = std::vector<std::string>;
+  const auto warnings_of = [](const wire::ImageRequest& request) {
+    return make_plan(test::sample_model(), request, {}).warnings;
+  };
+  auto request = request_for(256, 256);
+  request.prompts = {" "};
+  CHECK(warnings_of(request) == Texts{"the prompt is empty: nothing says what to show"});
+  request.prompts = {"a", ""};
+  CHECK(warnings_of(request) == Texts{"prompt 2 of 2 is empty: nothing says what to show"});
+  request.prompts = {"a"};
+  request.negative_prompt = "b";
+  CHECK(warnings_of(request).empty());
+  request.guidance_scale = 1;
+  CHECK(warnings_of(request) ==
+        Texts{"the negative prompt is unused: guidance is 1, and above 1 is needed for it"});
+}
+
 TEST_CASE("a size far from the model's native one is a warning that names it, others are none") {
   const auto warnings_of = [](wire::ImageRequest request) {
     return make_plan(test::sample_model(), request, {}).warnings;

@@ -96,7 +96,7 @@ class PlanVerb : public Verb {
   int run() override {
     if (request_.model.empty()) throw UsageError("plan needs --model");
     if (request_.request.prompts.empty() && request_.prompt_embeds_path.empty())
-      request_.request.prompts = {""};
+      request_.request.prompts = {"any"};
     take_prompts(request_, "plan");
     settle(request_);
     const Submission submission = make_submission(request_);
