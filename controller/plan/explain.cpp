@@ -20,6 +20,14 @@ std::string bytes_text(std::uint64_t bytes) {
                         : line("%.2f MB", static_cast<double>(bytes) / 1e6);
 }
 
+/// In the unit that suits it, with four digits, so that mixes can be told apart.
+std::string span_text(double seconds) {
+  if (seconds == 0) return "0 s";
+  if (seconds < 1e-3) return line("%.4g µs", seconds * 1e6);
+  if (seconds < 1) return line("%.4g ms", seconds * 1e3);
+  return line("%.4g s", seconds);
+}
+
 /// Left-aligned, by characters and not bytes.
 std::string padded(std::string text, std::size_t width) {
   const auto characters =
@@ -44,19 +52,26 @@ std::vector<PaperOrder> orders(const Explanation& explanation, const spec::Model
 
 std::string candidates_text(const Explanation& explanation) {
   const bool encodes = explanation.plan.request.init_image_bytes > 0;
-  std::string text = padded("degrees", 36) + "actors  vae  text s   " +
-                     (encodes ? "encode s  " : "") +
-                     "denoise s  decode s  total s    sent a rank    peak memory\n";
+  std::string text = padded("degrees", 36) + "actors  vae  text       " +
+                     (encodes ? "encode     " : "") +
+                     "denoise    decode     total      most sent      peak memory\n";
   const Candidate* pick = best_of(explanation.candidates);
   for (const auto& candidate : explanation.candidates) {
     const auto& cost = candidate.cost;
     text += padded((&candidate == pick ? "* " : "  ") + to_text(candidate.parallelism), 36) +
-            line("%-7d %-4d %-8.3g ", candidate.actors(), candidate.parallelism.vae, cost.text) +
-            (encodes ? line("%-9.3g ", cost.encode) : "") +
-            line("%-10.4g %-9.3g %-10.4g ", cost.denoise(), cost.decode, cost.total()) +
-            padded(bytes_text(candidate.sent), 15) + bytes_text(candidate.memory) +
+            line("%-7d %-4d ", candidate.actors(), candidate.parallelism.vae) +
+            padded(span_text(cost.text), 11) + (encodes ? padded(span_text(cost.encode), 11) : "") +
+            padded(span_text(cost.denoise()), 11) + padded(span_text(cost.decode), 11) +
+            padded(span_text(cost.total()), 11) + padded(bytes_text(candidate.sent), 15) +
+            bytes_text(candidate.memory) +
             (candidate.refused.empty() ? "" : "  refused, " + candidate.refused) + "\n";
   }
+  if (pick) text += "* is the mix that is planned";
+  if (explanation.mixes > explanation.candidates.size())
+    text +=
+        fmt::format("{}these are {} of {} mixes: the others are slower, too large or impossible",
+                    pick ? "; " : "", explanation.candidates.size(), explanation.mixes);
+  if (text.back() != '\n') text += "\n";
   return text;
 }
 
@@ -67,8 +82,8 @@ Macs macs(const Explanation& explanation, const spec::ModelSpec& model) {
 
 std::string macs_text(const Explanation& explanation, const spec::ModelSpec& model) {
   const auto of = macs(explanation, model);
-  return line("%.4g GMACs a step, with all pictures and branches", of.step / 1e9) +
-         (of.text > 0 ? line("; %.3g once a job, for keys and values of the text", of.text / 1e9)
+  return line("%.4g GMACs per step, with all pictures and branches", of.step / 1e9) +
+         (of.text > 0 ? line("; %.3g once per job, for keys and values of the text", of.text / 1e9)
                       : "") +
          "\n";
 }
@@ -76,10 +91,10 @@ std::string macs_text(const Explanation& explanation, const spec::ModelSpec& mod
 std::string offload_text(const Explanation& explanation) {
   if (!explanation.offloaded) return "";
   const auto& [own, kept] = *explanation.offloaded;
-  return line("with offload %.3g × as long as with all blocks in memory: %.4g s with ",
-              explanation.offloaded->slower(), own.cost.total()) +
-         bytes_text(own.memory) + line(" an actor, %.4g s with ", kept.cost.total()) +
-         bytes_text(kept.memory) +
+  return line("with offload %.3g × as long as with all blocks in memory: ",
+              explanation.offloaded->slower()) +
+         span_text(own.cost.total()) + " with " + bytes_text(own.memory) + " per actor, " +
+         span_text(kept.cost.total()) + " with " + bytes_text(kept.memory) +
          line("; blocks come at %.3g GB/s\n", explanation.machine.device.host_bandwidth / 1e9);
 }
 
@@ -107,7 +122,7 @@ std::string layers_text(const Explanation& explanation, const spec::ModelSpec& m
   std::string text;
   for (const auto& step : unet_step_traffic(explanation.plan, model, rank)) {
     if (text.empty())
-      text = fmt::format("bytes a step from patch to patch by kind of layer, rank {}\n", rank);
+      text = fmt::format("bytes per step from patch to patch by kind of layer, rank {}\n", rank);
     text += "  " + padded(fmt::format("{} × {}", step.steps, step.count), 18);
     for (const auto& [layer, bytes] : step.by_layer)
       text += layer + " " + bytes_text(bytes) + "  ";
@@ -148,6 +163,7 @@ Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int 
   auto parallelism = job.parallelism;
   if (parallelism.automatic) {
     explanation.candidates = choose_degrees(model, job.request, actors, machine, limits);
+    explanation.mixes = count_mixes(model, job.request, actors);
     const Candidate* pick = best_of(explanation.candidates);
     // With none that fits, this says what is missing.
     parallelism = pick ? pick->parallelism
@@ -196,7 +212,10 @@ std::string to_text(const Explanation& explanation, const spec::ModelSpec& model
   text += macs_text(explanation, model) + candidates_text(explanation) + traffic_text(explanation);
   text += layers_text(explanation, model);
   if (model.transformer.unet()) return text;  // the papers' table is of transformers
-  text += "orders of the papers for each method alone on these actors, bytes a step and device\n";
+  text +=
+      "by the papers' formulas each method alone on these actors sends, in bytes per step and "
+      "device (p tokens of all pictures, h the model's width, L its blocks, N actors; times the "
+      "bytes of a number)\n";
   for (const auto& order : orders(explanation, model)) {
     text += "  " + padded(order.method, 18) + padded(order.formula, 14) +
             padded(bytes_text(static_cast<std::uint64_t>(order.bytes)), 14) +
@@ -220,6 +239,7 @@ nlohmann::json to_json(const Explanation& explanation, const spec::ModelSpec& mo
                       {"seconds_in_memory", of->kept.cost.total()},
                       {"memory_in_memory", of->kept.memory}};
   }
+  out["mixes"] = explanation.mixes;
   out["candidates"] = json::array();
   for (const auto& candidate : explanation.candidates)
     out["candidates"].push_back(to_json(candidate));

@@ -14,6 +14,7 @@ struct Explanation {
   Machine machine;
   int actors = 1;                     // how many there are
   std::vector<Candidate> candidates;  // quickest first
+  std::size_t mixes = 1;              // that these were chosen from
   Plan plan;                          // of the mix that was picked
   std::vector<RankTraffic> traffic;   // its bytes, by world rank
   /// With offload: the same mix with all blocks in memory, and the plan's own by the same measure.

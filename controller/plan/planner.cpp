@@ -168,7 +168,7 @@ Candidate judge(const wire::Parallelism& parallelism, const Plan& plan,
   const auto limit = memory_limit(machine, limits);
   if (limit > 0 && candidate.memory > limit) {
     candidate.refused =
-        "memory: " + memory_text(candidate.memory) + " an actor, limit " + memory_text(limit);
+        "memory: " + memory_text(candidate.memory) + " per actor, limit " + memory_text(limit);
   }
   return candidate;
 }
@@ -213,6 +213,14 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
   return chosen;
 }
 
+std::size_t count_mixes(const spec::ModelSpec& model, const wire::ImageRequest& request,
+                        int actors) {
+  std::size_t count = 0;
+  for_each_mix(make_plan(model, request, {}), model, std::min(actors, kMostActors),
+               [&](const wire::Parallelism&) { ++count; });
+  return count;
+}
+
 const Candidate* best_of(const std::vector<Candidate>& candidates) {
   const Candidate* best = nullptr;
   double quickest = 0;
@@ -244,7 +252,7 @@ wire::Parallelism automatic_parallelism(const spec::ModelSpec& model,
                               (all ? "" : ", of those looked at,") +
                               " fits in memory: " + to_text(nearest->parallelism) +
                               " comes nearest and needs " + memory_text(nearest->memory) +
-                              " an actor, limit " + memory_text(memory_limit(machine, limits)));
+                              " per actor, limit " + memory_text(memory_limit(machine, limits)));
 }
 
 }  // namespace troupe::plan

@@ -49,6 +49,10 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
                                       const wire::ImageRequest& request, int actors,
                                       const Machine& machine, const Limits& limits = {});
 
+/// How many mixes choose_degrees begins with. Throws as it does.
+std::size_t count_mixes(const spec::ModelSpec& model, const wire::ImageRequest& request,
+                        int actors);
+
 /// Of candidates as choose_degrees sorts them: the one of fewest actors among those that are
 /// predicted within 3 % of the quickest, far inside of what predictions are worth. Null where none
 /// can run.

@@ -168,7 +168,7 @@ TEST_CASE("mixes beyond the memory limit are marked and not picked") {
     why = error.what();
   }
   CHECK(why.starts_with("[planner] no mix of degrees on up to 4 actors fits in memory: "));
-  CHECK(why.ends_with(" MB an actor, limit 0.00 MB"));
+  CHECK(why.ends_with(" MB per actor, limit 0.00 MB"));
 }
 
 TEST_CASE("the table's memory limits simulated devices") {
@@ -279,7 +279,12 @@ TEST_CASE("an explanation says what was picked and why, as text and as JSON") {
   CHECK(text.find("* " + plan::to_text(explanation.candidates[0].parallelism)) !=
         std::string::npos);
   CHECK(text.find("4/N·p·h·L") != std::string::npos);
+  CHECK(text.find("* is the mix that is planned; these are " +
+                  std::to_string(explanation.candidates.size()) + " of " +
+                  std::to_string(explanation.mixes) + " mixes: ") != std::string::npos);
+  CHECK(text.find("e-0") == std::string::npos);
   const auto json = plan::to_json(explanation, sample_model());
+  CHECK(json["mixes"] == explanation.mixes);
   CHECK(json["candidates"].size() == explanation.candidates.size());
   CHECK(json["picked"]["seconds"]["total"] == explanation.candidates[0].cost.total());
   CHECK(json["traffic"].size() == static_cast<std::size_t>(explanation.candidates[0].actors()));

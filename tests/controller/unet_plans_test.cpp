@@ -126,7 +126,7 @@ TEST_CASE("SDXL computes as many multiply-accumulates a step as DistriFusion's p
   wire::JobSpec job;
   job.request = picture();
   const auto explanation = plan::explain(model, job, 1, plan::machine_of("a100-nvlink-x1"));
-  CHECK(contains(plan::to_text(explanation, model), "GMACs a step"));
+  CHECK(contains(plan::to_text(explanation, model), "GMACs per step"));
   CHECK(plan::to_json(explanation, model)["gmacs"]["step"] == doctest::Approx(both.step / 1e9));
 }
 
@@ -157,7 +157,7 @@ TEST_CASE("what a U-Net's patches tell each other is planned by kind of layer") 
   job.request = by_patches(4);
   job.parallelism = {.cfg = 2, .ring = 4};
   const auto text = plan::to_text(plan::explain(model, job, 8, plan::machine_of("l40x8")), model);
-  CHECK(contains(text, "bytes a step from patch to patch by kind of layer"));
+  CHECK(contains(text, "bytes per step from patch to patch by kind of layer"));
   CHECK(contains(text, "stale × 25"));
 }
 
