@@ -120,8 +120,8 @@ json parse_body(const std::string& body) {
     return spec::parse_json(body, "the body", kMostValues);
   } catch (const std::runtime_error& error) {
     std::string what = error.what();
-    for (const std::string_view mark : {"[parse_json] ", "[json.exception.parse_error.101] "})
-      if (const auto at = what.find(mark); at != what.npos) what.erase(at, mark.size());
+    constexpr std::string_view kMark = "[parse_json] ";
+    if (what.starts_with(kMark)) what.erase(0, kMark.size());
     // It may quote a text of megabytes.
     if (what.size() > kMostSaid) what = what.substr(0, kMostSaid) + "…";
     throw ApiError(400, "bad_request", what);

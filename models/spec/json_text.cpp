@@ -29,6 +29,20 @@ std::string shown_key(const std::string& key) {
                                     : "\"" + key.substr(0, kMaxShownKey) + "…\"";
 }
 
+/// "line 3, column 5: unexpected end of input" of the library's "[json.exception.parse_error.101]
+/// parse error at line 3, column 5: syntax error while parsing value - unexpected end of input".
+std::string own_words(std::string what) {
+  if (const auto at = what.find("] "); what.starts_with('[') && at != what.npos)
+    what.erase(0, at + 2);
+  for (const std::string_view start : {"parse error at ", "parse error: "})
+    if (what.starts_with(start)) what.erase(0, start.size());
+  if (what.find("attempting to parse an empty input") != what.npos) return "it is empty";
+  const auto from = what.find("syntax error while parsing ");
+  const auto to = what.find(" - ", from);
+  if (from != what.npos && to != what.npos) what.erase(from, to + 3 - from);
+  return what;
+}
+
 /// Makes the document of what the parser finds. The library's own callback looks at all members of
 /// an object again whenever one of them ends, so its time grows with their square.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
@@ -64,7 +78,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
-    fail(std::string("is not JSON: ") + error.what());
+    fail("is not JSON: " + own_words(error.what()));
   }
 
  private:
@@ -155,7 +169,7 @@ nlohmann::json parse_json(std::string_view text, const std::filesystem::path& fi
   try {
     nlohmann::json::sax_parse(standard_json(text), &builder);
   } catch (const nlohmann::json::exception& error) {
-    builder.fail(std::string("is not JSON: ") + error.what());
+    builder.fail("is not JSON: " + own_words(error.what()));
   }
   return builder.take();
 }

@@ -75,7 +75,11 @@ TEST_CASE("Python's NaN and infinities are numbers, also beside strings that loo
 TEST_CASE("JSON that is damaged, doubled or too deep is refused") {
   CHECK(contains(error_of([] { ConfigReader("[1]", "c"); }), "c: is not a JSON object"));
   CHECK(contains(error_of([] { ConfigReader(R"({"a":1,"a":2})", "c"); }), "\"a\" occurs twice"));
-  CHECK(contains(error_of([] { ConfigReader("{", "c"); }), "is not JSON"));
+  CHECK(
+      error_of([] { ConfigReader("{\"a\": 1,\n \"b\": tru }", "c"); }) ==
+      "[parse_json] c: is not JSON: line 2, column 10: invalid literal; last read: '\"b\": tru '");
+  CHECK(contains(error_of([] { ConfigReader("{", "c"); }), "c: is not JSON: line 1, column 2: "));
+  CHECK(contains(error_of([] { ConfigReader("", "c"); }), "c: is not JSON: "));
   CHECK(contains(error_of([] { spec::parse_json(std::string(1'000'000, '['), "c"); }),
                  "nested deeper than 64"));
 }
