@@ -30,10 +30,7 @@ void read_prompts(Fields& fields, ImageRequest& request) {
   const auto embeds = fields.text("prompt_embeds");
   if (prompts && prompt) throw bad_field("prompts", "does not go with prompt");
   if (prompts || prompt) request.prompts = prompts ? *prompts : *prompt;
-  if (!embeds) {
-    if (request.prompts.empty()) throw bad_field("prompt", "is missing");
-    return;
-  }
+  if (!embeds) return;
   if (std::ranges::any_of(request.prompts, [](const auto& text) { return !text.empty(); }))
     throw bad_field("prompt_embeds", std::string("does not go with ") +
                                          (prompts ? "prompts" : "prompt") + ": either says it all");
@@ -47,6 +44,12 @@ void read_prompts(Fields& fields, ImageRequest& request) {
   } catch (const std::runtime_error& error) {
     throw bad_field("prompt_embeds", std::string(without_room(error.what())));
   }
+}
+
+/// A field that nobody knows goes first: it may be the prompt's name, misspelt.
+void refuse_rest_or_no_prompt(const Fields& fields, const ImageRequest& request) {
+  fields.refuse_rest();
+  if (request.prompts.empty()) throw bad_field("prompt", "is missing");
 }
 
 /// What every kind of request has: the prompts, the table's fields, degrees, and how the job stands
@@ -108,7 +111,7 @@ int steps_done(const ImageRequest& request) {
 }
 
 JobCall parse_job(const std::string& body) {
-  Fields fields = Fields::parse(body);
+  Fields fields = Fields::parse(body, other_names());
   JobCall call;
   read_common(fields, call.submission);
   read_kind(fields, call.kind);
@@ -119,7 +122,7 @@ JobCall parse_job(const std::string& body) {
     request.progress_interval = static_cast<int>(*every);
     request.progress_content = to_string(ProgressContent::preview);
   }
-  fields.refuse_rest();
+  refuse_rest_or_no_prompt(fields, call.submission.request);
   return call;
 }
 
@@ -181,7 +184,7 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
   }
   submission.detached = fields.flag("detached").value_or(true);
   fields.ignore({"user", "quality"});
-  fields.refuse_rest();
+  refuse_rest_or_no_prompt(fields, submission.request);
   return submission;
 }
 
@@ -266,7 +269,7 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   call.submission.detached = fields.flag("detached").value_or(false);
   // They ask for nothing that a diffusion model has, or for what it does anyway.
   fields.ignore({"user", "quality", "style", "background", "moderation", "input_fidelity"});
-  fields.refuse_rest();
+  refuse_rest_or_no_prompt(fields, call.submission.request);
   return call;
 }
 

@@ -60,6 +60,24 @@ bool is_set_otherwise(const wire::RequestField& field) {
          field.name == wire::kRequestFields.want_latents.name;
 }
 
+/// What other tools call fields of ours that they mean.
+const std::map<std::string, std::string> kMeant = {{"batch_size", "images_per_prompt"},
+                                                   {"cfg_scale", "guidance_scale"},
+                                                   {"data_parallel_degree", "dp"},
+                                                   {"denoising_strength", "strength"},
+                                                   {"guidance", "guidance_scale"},
+                                                   {"image", "init_image"},
+                                                   {"mask", "mask_image"},
+                                                   {"num_images_per_prompt", "images_per_prompt"},
+                                                   {"pipefusion_parallel_degree", "pp"},
+                                                   {"ring_degree", "ring"},
+                                                   {"sampler_name", "sampler"},
+                                                   {"scheduler", "sampler"},
+                                                   {"tensor_parallel_degree", "tp"},
+                                                   {"ulysses_degree", "ulysses"},
+                                                   {"vae_parallel", "vae"},
+                                                   {"vae_parallel_size", "vae"}};
+
 /// A diffusers class name is left to the model's plan, which knows them all.
 void check_sampler(const std::string& name, const std::string& sampler) {
   const auto known = spec::sampler_names();
@@ -401,9 +419,12 @@ void Fields::read_degrees(Parallelism& degrees) {
 void Fields::refuse_rest() const {
   for (const auto& [name, value] : body_.items()) {
     if (taken_.contains(name)) continue;
+    const auto meant = kMeant.find(name);
+    const bool is_known = meant != kMeant.end() && known_.contains(meant->second);
     throw ApiError(400, "unknown_field",
                    shown(name) + " is no field of this request" +
-                       did_you_mean(name, {known_.begin(), known_.end()}),
+                       (is_known ? "; did you mean " + meant->second + "?"
+                                 : did_you_mean(name, {known_.begin(), known_.end()})),
                    short_name(name));
   }
 }

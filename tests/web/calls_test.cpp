@@ -192,6 +192,34 @@ TEST_CASE("OpenAI's images, with other servers' extra fields") {
   }
 }
 
+TEST_CASE("other servers' names in a job, and what was meant by those that are not taken") {
+  const auto request =
+      parse_job(R"({"prompt": "a", "num_inference_steps": 9, "n": 2, "patches": 2, "warmup": 3})")
+          .submission.request;
+  CHECK(request.steps == 9);
+  CHECK(request.images_per_prompt == 2);
+  CHECK(request.num_pipeline_patch == 2);
+  CHECK(request.warmup_steps == 3);
+  const std::pair<const char*, const char*> kMeant[] = {
+      {R"({"promt": "a"})", "did you mean prompt?"},
+      {R"({"prompt": "a", "cfg_scale": 4})", "did you mean guidance_scale?"},
+      {R"({"prompt": "a", "sampler_name": "euler"})", "did you mean sampler?"},
+      {R"({"prompt": "a", "ulysses_degree": 2})", "did you mean ulysses?"},
+      {R"({"prompt": "a", "vae_parallel": 2})", "did you mean vae?"},
+      {"{}", "prompt: is missing"}};
+  for (const auto& [body, words] : kMeant) {
+    CAPTURE(body);
+    std::string what;
+    try {
+      parse_job(body);
+    } catch (const ApiError& error) {
+      what = error.what();
+    }
+    CAPTURE(what);
+    CHECK(what.find(words) != std::string::npos);
+  }
+}
+
 TEST_CASE("latents alone are refused where the answer is pictures") {
   const std::string body = R"({"prompt": "a", "output_type": "latent"})";
   const auto fields = [&] { return Fields::parse(body, other_names()); };
