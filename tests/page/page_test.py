@@ -90,6 +90,7 @@ class Paint(FakeTest):
         self.quickly()
         browser.until(browser.has_picture, 'the picture does not come')
         browser.until_text('Painted in')
+        browser.until_text('Seed 7; pp 4', '.stage')
         request = self.jobs()[0].request
         self.assertEqual((request['seed'], request['method'], request['num_pipeline_patch'], request['parallel']),
                          (7, 'pipefusion', 4, 'auto'))
@@ -145,6 +146,11 @@ class Paint(FakeTest):
         browser.find('form')
         browser.button('Paint').click()
         browser.until_text('Say what to paint', '#field-prompt-wrong')
+        browser.paint('a circle', steps='0')
+        browser.until_text('At least 1', '#field-steps-wrong')
+        self.assertTrue(browser.run("""const box = (id) => document.querySelector(id).getBoundingClientRect();
+            return box('#field-steps-wrong').bottom <= box('#field-seed').top"""), 'it lies over another field')
+        browser.type('[name=steps]', '4')
         browser.paint('a circle', size='other', width='64', height='65')
         browser.until_text('not a multiple of 16', '#field-height-wrong')
         self.assertEqual(browser.run('return document.activeElement.name'), 'height')

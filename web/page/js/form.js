@@ -29,6 +29,8 @@ const kLabels = {
   vae: 'Decoding together',
   weight_dtype: 'Keeps its weights as',
 };
+// Options that the server's help names and that are no field there.
+const kOptions = {'--init-image': 'Begin with a picture', '--mask': 'Paint only where this one is white'};
 // Not under "More options": they have a place of their own, or none, as the page shows pictures.
 const kElsewhere = new Set([
   'height', 'method', 'num_pipeline_patch', 'output_type', 'seed', 'steps', 'strength', 'warmup_steps', 'width',
@@ -38,6 +40,14 @@ const kElsewhere = new Set([
 function inWords(name) {
   const words = name.replaceAll('_', ' ');
   return kLabels[name] ?? words[0].toUpperCase() + words.slice(1);
+}
+
+/// The server's help names options of the command line: here they are fields.
+function helpOf(field, fields) {
+  return (field.help ?? '').replace(/--[a-z][a-z-]*/g, (option) => {
+    const named = fields.find((one) => one.option === option);
+    return `“${named ? inWords(named.name) : kOptions[option] ?? inWords(option.slice(2).replaceAll('-', '_'))}”`;
+  });
 }
 
 /// A control of the form with its label, a hint, and a place for what is wrong with it.
@@ -138,7 +148,7 @@ export class RequestForm {
   more(fields) {
     const controls = fields.filter(({name}) => !kElsewhere.has(name)).map((field) => {
       const control = controlOf(field);
-      return control && labelled(field.name, control, {hint: field.help, wide: field.name === 'negative_prompt'});
+      return control && labelled(field.name, control, {hint: helpOf(field, fields), wide: field.name === 'negative_prompt'});
     });
     return element('details', {}, element('summary', {}, 'More options'), element('div', {class: 'fields'}, controls,
       labelled('init_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
@@ -151,7 +161,7 @@ export class RequestForm {
 
   sharing() {
     this.byHand = element('div', {class: 'fields'}, this.degrees.map((degree) =>
-      labelled(degree.name, controlOf(degree), {hint: degree.help})));
+      labelled(degree.name, controlOf(degree), {hint: helpOf(degree, [...this.fields.values()])})));
     return element('details', {}, element('summary', {}, 'Who paints it'),
       labelled('sharing', select(Object.entries(kSharing), 'auto'), {
         label: 'Actors',

@@ -2,7 +2,7 @@
 import {ApiError, api, jobPath} from './api.js';
 import {element, fill, panel, say} from './dom.js';
 import {bytes, duration, moment} from './format.js';
-import {hasEnded} from './jobtext.js';
+import {degreesOf, hasEnded} from './jobtext.js';
 import {takeSettings} from './paint.js';
 import {PipelineChart} from './pipeline_chart.js';
 import {slicesOfTrace} from './slices.js';
@@ -49,8 +49,6 @@ function reportParts(report) {
 
 /// What the job was asked for, of its report.
 function settingsOf({request = {}, plan = {}}) {
-  const degrees = Object.entries(plan.mesh ?? {}).filter(([name, count]) => name !== 'world' && count > 1)
-    .map(([name, count]) => `${name} ${count}`);
   const list = (value) => (Array.isArray(value) ? value.join(', ') : value);
   const patches = request.patches > 1 && ` in ${request.patches} patches`;
   return [
@@ -64,7 +62,7 @@ function settingsOf({request = {}, plan = {}}) {
     ['Type', request.dtype],
     ['Method', request.method && `${request.method}${patches || ''}`],
     ['LoRAs', list((request.loras ?? []).map(({file, path, scale}) => `${file ?? path} × ${scale ?? 1}`))],
-    ['Actors', plan.mesh && (degrees.join(', ') || '1')],
+    ['Actors', plan.mesh && (degreesOf(plan).join(', ') || '1')],
   ].map(([name, value]) => [name, value === 0 ? '0' : value && String(value)]);
 }
 

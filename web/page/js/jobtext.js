@@ -47,6 +47,19 @@ export function setProgress(bar, job) {
   else bar.value = part;
 }
 
+/// What the job's degrees were, of its report's plan: ["cfg 2", "pp 2"].
+export function degreesOf(plan) {
+  return Object.entries(plan?.mesh ?? {}).filter(([name, count]) => name !== 'world' && count > 1)
+    .map(([name, count]) => `${name} ${count}`);
+}
+
+/// What it takes to make the pictures again, of the report: "Seed 7, cfg 2 × pp 2".
+export function madeText({request = {}, plan}) {
+  const seeds = Array.isArray(request.seeds) ? request.seeds : [request.seed];
+  return [seeds[0] !== undefined && `Seed${seeds.length > 1 ? 's' : ''} ${seeds.join(', ')}`,
+    plan?.mesh && (degreesOf(plan).join(' × ') || 'one actor')].filter(Boolean).join('; ');
+}
+
 export function sizeText(job) {
   const [first] = job.pictures ?? [];
   return [first?.width && `${first.width} × ${first.height} pixels`,

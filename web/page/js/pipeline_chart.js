@@ -28,7 +28,7 @@ export class PipelineChart {
     this.tip = element('div', {class: 'tip', hidden: true});
     this.legend = element('ul', {class: 'legend'});
     this.empty = element('p', {class: 'soft'},
-      live ? 'Nothing has been computed yet: paint something.' : 'Nothing was recorded.');
+      live ? 'Nothing is being computed. What is computed while this page is open appears here.' : 'Nothing was recorded.');
     this.box = element('div', {class: 'chart-box'}, this.canvas, this.tip);
     this.node = element('div', {}, this.empty, this.box, this.legend);
     this.controls = element('div', {class: 'row'}, live ? this.liveControls() : this.zoomControls());

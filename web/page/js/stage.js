@@ -1,7 +1,7 @@
 // The job in the middle of the paint view: its preview while it is painted, its pictures then, and what can be done.
 import {ApiError, api, jobPath, listen} from './api.js';
 import {element, fill, say} from './dom.js';
-import {hasEnded, setProgress, sizeText, whatItDoes} from './jobtext.js';
+import {hasEnded, madeText, setProgress, sizeText, whatItDoes} from './jobtext.js';
 import {parametersOf, picture, picturePath, save} from './pictures.js';
 import {store} from './store.js';
 
@@ -20,6 +20,7 @@ export class Stage {
     this.heard = element('p', {role: 'status', class: 'unseen'});  // changes of the state, not each step
     this.bar = element('progress', {'aria-label': 'Progress'});
     this.pictures = element('div', {class: 'pictures'});
+    this.made = element('p', {class: 'soft small'});
     this.actions = element('div', {class: 'row'});
     this.error = element('p', {class: 'bad', role: 'alert'});
     this.node = element('section', {class: 'panel stage', 'aria-label': 'The picture'});
@@ -41,10 +42,11 @@ export class Stage {
     fill(this.pictures);
     fill(this.actions);
     say(this.words, '');
+    say(this.made, '');
     say(this.error, '');
     this.bar.hidden = true;
     say(this.heard, '');
-    fill(this.node, this.title, this.words, this.heard, this.bar, this.pictures, this.error, this.actions);
+    fill(this.node, this.title, this.words, this.heard, this.bar, this.pictures, this.made, this.error, this.actions);
     this.stop = listen(`${jobPath(id)}/events`,
       (event, data) => this.take(event, data), (error) => this.refused(error));
   }
@@ -100,10 +102,20 @@ export class Stage {
       const images = job.pictures.map((one, number) => picture(picturePath(job.id, number),
         {alt: job.prompt, width: one.width, height: one.height, 'data-number': number}));
       fill(this.pictures, images);
+      if (this.withLink) this.showMade(job.id);  // else the settings stand beside it
     } else if (job.state === 'failed') {
       fill(this.pictures);
     }
     fill(this.actions, job.state === 'succeeded' && this.pictureButtons(job), this.detailsLink(), this.forgetButton());
+  }
+
+  async showMade(id) {
+    try {
+      const text = madeText(await api.json(`${jobPath(id)}/report`));
+      if (this.id === id) say(this.made, text);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;  // a report that is gone is not missed
+    }
   }
 
   pictureButtons({id, pictures}) {
