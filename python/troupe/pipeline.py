@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 from . import images
 from .client import Client, Job, check_output_type
 from .embeds import take_embeds, to_safetensors
-from .errors import APIStatusError
+from .errors import APIStatusError, BadRequestError
 from .progress import Bar
 
 Prompt = Union[str, Sequence[str]]
@@ -177,7 +177,16 @@ class TroupePipeline:
         if self._lora_enabled and self._active:
             request.setdefault("loras", [{"path": self._adapters[name].path, "scale": self._adapters[name].weight}
                                          for name in self._active])
-        return self.client.submit(request), request
+        try:
+            return self.client.submit(request), request
+        except BadRequestError as error:
+            about = error.param == "loras" or any(lora["path"] in error.message for lora in request.get("loras", ())
+                                                  if isinstance(lora, dict))
+            if self._active and about:
+                error.message += "; unload_lora_weights() takes all LoRAs away, delete_adapters(NAME) one of " + \
+                    ", ".join(self._adapters)
+                error.args = (error.message,)
+            raise
 
     def _follow(self, job: Job, callback: Optional[Callback], wanted: Set[str], timeout: Optional[float]) -> None:
         """Until the job's end, which is never left open: the job is cancelled where an exception comes first."""
@@ -227,10 +236,20 @@ class TroupePipeline:
             for job in list(self._jobs):
                 job.cancel()
 
+    @property
+    def scheduler(self) -> None:
+        """Raises AttributeError: the scheduler is the cluster's."""
+        raise AttributeError(f"scheduler: {_NO_SCHEDULER}")
+
+    @scheduler.setter
+    def scheduler(self, value: Any) -> None:
+        raise AttributeError(f"scheduler: {_NO_SCHEDULER}")
+
     def load_lora_weights(self, pretrained_model_name_or_path: str, adapter_name: Optional[str] = None,
                           weight_name: Optional[str] = None) -> None:
         """Adds a LoRA file to the jobs that follow. The path is one on the cluster's hosts; of a folder `weight_name`
-        names the file. The newest one is active, until `set_adapters` says which are."""
+        names the file. The newest one is active, until `set_adapters` says which are. Whether the file is there and fits
+        shows at the next call, which raises BadRequestError; `unload_lora_weights()` takes it away again."""
         name = adapter_name or f"default_{len(self._adapters)}"
         if name in self._adapters:
             raise ValueError(f'adapter_name: "{name}" is loaded already')
@@ -299,6 +318,9 @@ class TroupePipeline:
         """Does nothing: the devices are the cluster's."""
         return self
 
+
+_NO_SCHEDULER = ('it is the cluster\'s; sampler="euler", … here, of a call or of connect(), chooses another: '
+                 "pipe.client.options()[\"samplers\"] lists them")
 
 # diffusers' names of what a request calls otherwise.
 _NAMES = {"num_inference_steps": "steps", "num_images_per_prompt": "images_per_prompt", "num_videos_per_prompt": "images_per_prompt",

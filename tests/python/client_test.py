@@ -197,9 +197,16 @@ class Arguments(WithServer):
             self.pipe.set_adapters("nobody")
         with self.assertRaisesRegex(ValueError, "1 names and 2 weights"):
             self.pipe.set_adapters(["default_0"], [1, 2])
+        self.pipe.load_lora_weights("/loras/none.safetensors")
+        with self.assertRaisesRegex(troupe.BadRequestError, r"no such file; unload_lora_weights\(\) takes"):
+            self.pipe.submit("a")
         self.pipe.unload_lora_weights()
         self.pipe.submit("a")
         self.assertNotIn("loras", self.request())
+
+    def test_the_scheduler_is_the_clusters(self):
+        with self.assertRaisesRegex(AttributeError, 'sampler="euler"'):
+            self.pipe.scheduler = object()
 
 
 class Outputs(WithServer):

@@ -149,6 +149,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fake = self.server.fake
         if request.get("height") == 7:
             return self.refuse(400, "invalid_request_error", "height: is 7, not a multiple of 16", "height")
+        missing = [lora["path"] for lora in request.get("loras", []) if "none" in lora["path"]]
+        if missing:
+            return self.refuse(400, "invalid_request_error", f"{missing[0]}: no such file")
         if request["prompts"][0] == "full":
             return self.refuse(429, "rate_limit_error", "64 jobs are waiting", code="overloaded")
         fake.jobs.append(FakeJob(len(fake.jobs), request))
