@@ -10,6 +10,21 @@ namespace {
 
 constexpr int kMostActors = 1024;
 
+/// Torch's and other tools' names of a GPU are told what is meant.
+CLI::Validator device_check() {
+  static const auto kDevices = choice_words<DeviceKind>();
+  return with_words(CLI::Validator(
+                        [](std::string& text) -> std::string {
+                          if (text == "gpu" || text.starts_with("cuda:"))
+                            return "\"" + text +
+                                   "\" is not cpu or cuda; cuda takes the GPUs that "
+                                   "CUDA_VISIBLE_DEVICES lets it see";
+                          return one_of(kDevices)(text);
+                        },
+                        ""),
+                    kDevices);
+}
+
 }  // namespace
 
 CLI::Option* add_model_option(CLI::App& app, std::string& folder, const std::string& help) {
@@ -25,7 +40,7 @@ CLI::Option* add_actors_option(CLI::App& app, int& actors, int least, const std:
 
 CLI::Option* add_device_option(CLI::App& app, std::string& device, const std::string& help) {
   return app.add_option("--device", device, help)
-      ->check(one_of(choice_words<DeviceKind>()))
+      ->check(device_check())
       ->type_name("NAME")
       ->capture_default_str();
 }

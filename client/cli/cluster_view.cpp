@@ -27,8 +27,8 @@ std::string groups_text(const ActorInfo& actor) {
   return text.empty() ? "-" : text;
 }
 
-constexpr std::array kActorHeads = {"ID",    "STATE",    "HOST",   "PID",    "DEVICE",
-                                    "LOCAL", "RESTARTS", "MEMORY", "GROUPS", "DOING"};
+constexpr std::array kActorHeads = {"ID",         "STATE",    "HOST",   "PID",    "DEVICE",
+                                    "LOCAL RANK", "RESTARTS", "MEMORY", "GROUPS", "DOING"};
 
 Row actor_row(const ActorInfo& actor) {
   return {std::to_string(actor.id),
@@ -47,7 +47,7 @@ Row actor_row(const ActorInfo& actor) {
 /// hal, RESTARTS 0".
 std::string say_once(Row& heads, std::vector<Row>& rows) {
   std::string said;
-  for (const char* head : {"HOST", "DEVICE", "RESTARTS", "LOCAL"}) {
+  for (const char* head : {"HOST", "DEVICE", "RESTARTS", "LOCAL RANK"}) {
     const auto column = std::find(heads.begin(), heads.end(), head) - heads.begin();
     const std::string value = rows.front()[column];
     if (std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return row[column] != value; }))
@@ -58,6 +58,17 @@ std::string say_once(Row& heads, std::vector<Row>& rows) {
       row.erase(row.begin() + column);
   }
   return said;
+}
+
+/// Takes out the columns among these that say nothing of any actor.
+void leave_out_dashes(Row& heads, std::vector<Row>& rows) {
+  for (const char* head : {"GROUPS", "DOING"}) {
+    const auto column = std::find(heads.begin(), heads.end(), head) - heads.begin();
+    if (!std::ranges::all_of(rows, [&](const Row& row) { return row[column] == "-"; })) continue;
+    heads.erase(heads.begin() + column);
+    for (Row& row : rows)
+      row.erase(row.begin() + column);
+  }
 }
 
 }  // namespace
@@ -100,6 +111,7 @@ std::string actors_text(const std::vector<ActorInfo>& all, std::size_t width, st
   if (!rows.empty() && width != 0 && table_width(heads, rows) > width) {
     const std::string said = say_once(heads, rows);
     if (!said.empty()) text += " (each: " + said + ")";
+    if (table_width(heads, rows) > width) leave_out_dashes(heads, rows);
   }
   return text + "\n" +
          (rows.empty() ? "" : table(heads, rows, width, Overflow::wrap, state_column(heads))) +

@@ -56,13 +56,13 @@ int usage(const std::string& command, const std::string& what) {
   return kUsage;
 }
 
-std::string unknown_verb_text(const std::string& word,
+std::string unknown_verb_text(const std::string& word, const std::string& next,
                               const std::vector<std::unique_ptr<Verb>>& verbs) {
   std::vector<std::string> known;
   for (const auto& verb : verbs)
     known.push_back(verb->app().get_name());
   known.insert(known.end(), {"help", "--version"});
-  if (const auto here = command_here(word); !here.empty())
+  if (const auto here = command_here(word, next); !here.empty())
     return "unknown command " + word + ": here it is " + here;
   return "unknown command " + word + did_you_mean(word, known);
 }
@@ -98,7 +98,7 @@ int run_verb(Verb& verb) {
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv) {
-  CLI::App app("Troupe: diffusion transformers on a cluster of actors.", "troupe");
+  CLI::App app("Troupe: diffusion models on a cluster of actors.", "troupe");
   app.formatter(help_format());
   app.footer(kExamples);
   app.set_version_flag("--version", "troupe " TROUPE_VERSION);
@@ -142,6 +142,8 @@ int run_command_line(int argc, const char* const* argv) {
       return flushed(kOk);
     }
     if (!extras.empty()) return usage(command, unexpected_text(verb->app(), extras));
+    if (const auto before = app.remaining(); !before.empty() && before.front()[0] != '-')
+      return usage("", unknown_verb_text(before.front(), command, verbs));
     if (!app.remaining().empty())
       return usage(command, unexpected_text(verb->app(), app.remaining()));
     return flushed(run_verb(*verb));
@@ -157,8 +159,9 @@ int run_command_line(int argc, const char* const* argv) {
   auto words = app.remaining();
   if (words.size() > 1 && words.front() == "help") words.erase(words.begin());
   const std::string word = words.front();
-  return usage(
-      "", word[0] == '-' ? unexpected_text(app, app.remaining()) : unknown_verb_text(word, verbs));
+  return usage("", word[0] == '-'
+                       ? unexpected_text(app, app.remaining())
+                       : unknown_verb_text(word, words.size() > 1 ? words[1] : "", verbs));
 }
 
 }  // namespace troupe::cli

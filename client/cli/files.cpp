@@ -151,6 +151,8 @@ std::vector<std::string> picture_paths(const std::string& pattern, int count) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored))
     throw UsageError("--output \"" + pattern + "\": it is a folder");
+  if (is_no_file(pattern))
+    throw UsageError("--output \"" + pattern + "\": it is a device or a pipe, not a file");
   if (path.extension().empty()) path += ".png";
   if (!clip_format(path)) {
     throw UsageError("--output \"" + pattern +

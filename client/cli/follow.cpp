@@ -371,18 +371,19 @@ void tell_files(const std::vector<std::string>& paths, const nlohmann::json& rep
 
 void add_result_options(CLI::App& app, ResultOptions& options) {
   const std::string group = "Result";
-  app.add_option("-o,--output", options.output,
-                 "Picture file, replaced if it is there; a video becomes an animated PNG, or "
-                 "what F.mp4 or F.webm says. Several pictures become NAME-0.png, NAME-1.png, …, or "
-                 "the number stands where the name has {}. With "
-                 "DIR/ a folder, made if need be: 0000.png of a picture, of a video a PNG a frame. "
-                 "F.safetensors: the final latents instead, and nothing is decoded. -: standard "
-                 "output")
+  app.add_option(
+         "-o,--output", options.output,
+         "Picture file, replaced if it is there; a video becomes an animated PNG, or "
+         "what F.mp4 or F.webm says. Several pictures become NAME-0.png, NAME-1.png, …, or "
+         "the number stands where the name has {}. With "
+         "DIR/ a folder, made if need be: 0000.png of a picture, of a video a PNG per frame. "
+         "F.safetensors: the final latents instead, and nothing is decoded. -: standard "
+         "output")
       ->type_name("FILE.png")
       ->capture_default_str()
       ->group(kUsualOptions);
   app.add_option("--fps", options.frames_per_second,
-                 "Of a video: frames a second that it is shown at")
+                 "Of a video: frames per second that it is shown at")
       ->check(whole(1, 1000))
       ->type_name("N")
       ->default_str(std::to_string(models::kFramesPerSecond))
@@ -399,7 +400,8 @@ void add_result_options(CLI::App& app, ResultOptions& options) {
       ->group(group);
   app.add_flag("--show", options.show, "Show the first picture in the terminal, too")->group(group);
   app.add_option("--show-as", options.show_as,
-                 "How the terminal shows it, where it does not say so itself")
+                 "How the terminal shows it, where it does not say so itself: " +
+                     choices_text(choice_words<PictureProtocol>()))
       ->check(one_of(choice_words<PictureProtocol>()))
       ->needs("--show")
       ->type_name("NAME")

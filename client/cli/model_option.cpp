@@ -43,7 +43,19 @@ spec::ModelSpec read_model_folder(const std::string& folder) {
 std::string model_hint(const std::string& folder) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return "";
-  if (fs::exists(folder, error)) return ": it is a file, and a model is a folder";
+  if (fs::exists(folder, error)) {
+    const auto kind = fs::path(folder).extension();
+    const std::string file = ": it is a file, and a model is a folder in diffusers' layout";
+    if (kind == ".safetensors" || kind == ".ckpt")
+      return file +
+             "; in Python diffusers makes one of it: StableDiffusionXLPipeline (or that of "
+             "its family).from_single_file(FILE).save_pretrained(DIR)";
+    if (kind == ".gguf")
+      return file +
+             "; weights in gguf are not read: `hf download ORG/NAME --local-dir DIR` gets "
+             "the same model as a folder";
+    return file;
+  }
   static const std::regex kHubName("[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*");
   const fs::path here = fs::current_path(error);
   const std::string name = fs::path(folder).lexically_relative(here).string();

@@ -74,12 +74,13 @@ std::string unexpected_text(const CLI::App& app, const std::vector<std::string>&
     for (const std::string& longer : option->get_lnames())
       known.push_back("--" + longer);
   }
-  const std::string here = name_here(name);
-  const std::string option_here = here.substr(0, here.find(' '));
+  const std::string here = name_here(name, app.get_name());
+  const std::string option_here = here.substr(0, here.find_first_of(" ;"));
   const bool known_here = std::find(known.begin(), known.end(), option_here) != known.end();
   const std::string unknown = "unknown option " + name;
   if (known_here) return unknown + ": here it is " + here;
-  if (const auto why = why_not_here(name); !why.empty()) return unknown + ": " + why;
+  if (const auto why = why_not_here(name, app.get_name()); !why.empty())
+    return unknown + ": " + why;
   const auto guess = did_you_mean(name, known);
   return unknown + (guess.empty() ? whose_option(app, here.empty() ? name : option_here) : guess);
 }

@@ -5,8 +5,50 @@
 
 namespace troupe::cli {
 
-std::string name_here(std::string option) {
-  static const std::map<std::string, std::string> kNames = {
+namespace {
+
+using Words = std::map<std::string, std::string>;
+
+/// Of words that mean another thing to another command, by its name.
+const std::map<std::string, Words> kNamesOfVerb = {
+    {"serve",
+     {{"--port", "--http"},
+      {"--host", "--http"},
+      {"--listen", "--http"},
+      {"--listen-ip", "--http"},
+      {"--listen-port", "--http"},
+      {"--server-name", "--http"},
+      {"--api", "--http"},
+      {"--api-auth", "--api-keys"},
+      {"--ssl-certfile", "--tls-cert"},
+      {"--ssl-keyfile", "--tls-key"},
+      {"--tls-certfile", "--tls-cert"},
+      {"--tls-keyfile", "--tls-key"}}},
+    {"start", {{"--host", "--listen"}, {"--address", ""}, {"--endpoint", "--listen"}}}};
+
+const std::map<std::string, Words> kWhyOfVerb = {
+    {"start",
+     {{"--head", "what `troupe start` starts is the head; leave it out"},
+      {"--address",
+       "it starts a cluster of its own; `troupe join --connect ENDPOINT` adds this host's actors "
+       "to one that runs"}}}};
+
+/// Nothing where the option has no place there.
+const std::string* found_in(const Words& words, const std::string& option) {
+  const auto found = words.find(option);
+  return found == words.end() ? nullptr : &found->second;
+}
+
+const std::string* found_in(const std::map<std::string, Words>& verbs, const std::string& verb,
+                            const std::string& option) {
+  const auto words = verbs.find(verb);
+  return words == verbs.end() ? nullptr : found_in(words->second, option);
+}
+
+}  // namespace
+
+std::string name_here(std::string option, const std::string& verb) {
+  static const Words kNames = {
       {"--num-inference-steps", "--steps"},
       {"--guidance-scale", "--guidance"},
       {"--cfg-scale", "--guidance"},
@@ -47,7 +89,13 @@ std::string name_here(std::string option) {
       {"--checkpoint", "--model"},
       {"--init-img", "--init-image"},
       {"--denoising-strength", "--strength"},
-      {"--type", "--dtype"},
+      {"--type", "--weight-dtype int8; --dtype is the type that is computed in"},
+      {"--offload-to-cpu", "--offload blocks"},
+      {"--use-resolution-binning", "--resolution-binning"},
+      {"-n", "--negative-prompt; --n is how many pictures"},
+      {"-b", "--n"},
+      {"-t", "--threads-per-actor"},
+      {"-i", "--init-image"},
       {"--precision", "--dtype"},
       {"--threads", "--threads-per-actor"},
       {"--num-gpus", "--actors"},
@@ -59,24 +107,58 @@ std::string name_here(std::string option) {
       {"--no-wait", "--detach"},
       {"--metrics-export-port", "--metrics-port"}};
   std::replace(option.begin(), option.end(), '_', '-');
-  const auto found = kNames.find(option);
-  return found == kNames.end() ? "" : found->second;
+  if (const auto* own = found_in(kNamesOfVerb, verb, option)) return *own;
+  const auto* found = found_in(kNames, option);
+  return found ? *found : "";
 }
 
-std::string why_not_here(std::string option) {
-  static const std::map<std::string, std::string> kWhy = {
+std::string why_not_here(std::string option, const std::string& verb) {
+  static const std::string kVae =
+      "the VAE is that of the model's folder, vae/; --vae-parallel is how many actors decode";
+  static const std::string kEncoders = "the text encoders are those of the model's folder";
+  static const std::string kPlaces =
+      "all of a model computes on the same kind of device; leave it out";
+  static const std::string kMode =
+      "the verb and the model say what is made: `troupe run` with --init-image begins with a "
+      "picture; leave it out";
+  static const std::string kLevels =
+      "noise levels are those of the checkpoint, or of --timesteps or --sigmas";
+  static const Words kWhy = {
       {"--split-scheme", "patches are always runs of token rows; leave it out"},
       {"--use-torch-compile", "no model is compiled here; leave it out"},
+      {"--no-use-resolution-binning", "off unless --resolution-binning is given; leave it out"},
+      {"--rng", "noise is always that of torch's CPU generator; leave it out"},
+      {"--clip-skip",
+       "text always comes from the layer that the pipeline takes it from; leave it out"},
+      {"--vae", kVae},
+      {"--vae-path", kVae},
+      {"--clip-l", kEncoders},
+      {"--clip-g", kEncoders},
+      {"--t5xxl", kEncoders},
+      {"--vae-on-cpu", kPlaces},
+      {"--clip-on-cpu", kPlaces},
+      {"--mode", kMode},
+      {"-M", kMode},
+      {"--schedule", kLevels},
+      {"--lora-model-dir", "--lora FILE[:SCALE] names each file itself"},
       {"--enable-model-cpu-offload",
        "text encoders pass through memory block by block anyway; leave it out, or, for less memory "
        "still, see --offload blocks"}};
   std::replace(option.begin(), option.end(), '_', '-');
-  const auto found = kWhy.find(option);
-  return found == kWhy.end() ? "" : found->second;
+  if (const auto* own = found_in(kWhyOfVerb, verb, option)) return *own;
+  const auto* found = found_in(kWhy, option);
+  return found ? *found : "";
 }
 
-std::string command_here(const std::string& word) {
-  static const std::map<std::string, std::string> kNames = {
+std::string command_here(const std::string& word, const std::string& next) {
+  static const Words kOfJobs = {{"list", "troupe jobs"},
+                                {"status", "troupe jobs ID"},
+                                {"stop", "troupe cancel"},
+                                {"delete", "troupe cancel"},
+                                {"logs", "troupe logs"}};
+  if (word == "job")
+    if (const auto* own = found_in(kOfJobs, next)) return *own;
+  static const Words kNames = {
       {"up", "troupe start"},         {"head", "troupe start"},
       {"cluster", "troupe start"},    {"init", "troupe start"},
       {"down", "troupe stop"},        {"shutdown", "troupe stop"},
@@ -97,8 +179,8 @@ std::string command_here(const std::string& word) {
       {"explain", "troupe plan"},     {"show", "troupe inspect"},
       {"metadata", "troupe inspect"}, {"info", "troupe inspect"},
       {"watch", "troupe top"},        {"monitor", "troupe top"}};
-  const auto found = kNames.find(word);
-  return found == kNames.end() ? "" : found->second;
+  const auto* found = found_in(kNames, word);
+  return found ? *found : "";
 }
 
 }  // namespace troupe::cli

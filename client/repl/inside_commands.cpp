@@ -106,7 +106,7 @@ void graph(Session& session, const Words& words) {
                     std::to_string(line.tasks), line.state, line.actors, line.at,
                     line.seconds > 0 ? seconds_text(line.seconds) : "-"});
   }
-  std::cout << cli::table({"TASK", "TASKS", "STATE", "ACTORS", "LIES AT", "TOOK"}, rows,
+  std::cout << cli::table({"TASK", "TASKS", "STATE", "ACTORS", "DATA ON", "TOTAL TIME"}, rows,
                           cli::output_width(), cli::Overflow::shorten);
 }
 

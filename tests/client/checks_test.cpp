@@ -69,9 +69,15 @@ TEST_CASE("what was meant: beginnings first, and what other tools call it") {
   CHECK(nearest("version", verbs) == "--version");
   CHECK(nearest("-p", {"--n", "--pp"}) == "");
   CHECK(nearest("--step", {"--step-cache", "--steps"}) == "--steps");
-  CHECK(name_here("--num_inference_steps") == "--steps");
-  CHECK(name_here("--guidance-scale") == "--guidance");
-  CHECK(name_here("--steps") == "");
+  CHECK(name_here("--num_inference_steps", "run") == "--steps");
+  CHECK(name_here("--guidance-scale", "run") == "--guidance");
+  CHECK(name_here("--steps", "run") == "");
+  CHECK(name_here("--port", "start") == "--listen");
+  CHECK(name_here("--port", "serve") == "--http");
+  CHECK(name_here("--address", "status") == "--connect");
+  CHECK(name_here("--address", "start") == "");
+  CHECK(command_here("job") == "troupe submit");
+  CHECK(command_here("job", "stop") == "troupe cancel");
 }
 
 TEST_CASE("xDiT's options: their names here, or why there is none") {
@@ -97,14 +103,15 @@ TEST_CASE("xDiT's options: their names here, or why there is none") {
       {"--enable_sequential_cpu_offload", "--offload blocks"}};
   for (const auto& [theirs, ours] : kNames) {
     CAPTURE(theirs);
-    CHECK(name_here(theirs) == ours);
-    CHECK(why_not_here(theirs) == "");
+    CHECK(name_here(theirs, "run") == ours);
+    CHECK(why_not_here(theirs, "run") == "");
   }
   for (const char* theirs :
-       {"--split_scheme", "--use_torch_compile", "--enable_model_cpu_offload"}) {
+       {"--split_scheme", "--use_torch_compile", "--enable_model_cpu_offload",
+        "--no_use_resolution_binning", "--rng", "--clip-skip", "--vae-on-cpu", "--mode"}) {
     CAPTURE(theirs);
-    CHECK(name_here(theirs) == "");
-    CHECK(why_not_here(theirs).find("leave it out") != std::string::npos);
+    CHECK(name_here(theirs, "run") == "");
+    CHECK(why_not_here(theirs, "run").find("leave it out") != std::string::npos);
   }
 }
 

@@ -81,6 +81,16 @@ TEST_CASE("usage errors name what is wrong and what was probably meant") {
                 {"--stpes", "did you mean --steps?", "troupe submit --help"});
   check_refused("submit --frobnicate=3 --prompt x", 2, {"unknown option --frobnicate"});
   check_refused("statsu", 2, {"unknown command statsu", "did you mean status?"});
+  check_refused("job submit --prompt x", 2, {"unknown command job: here it is troupe submit"});
+  check_refused("job list", 2, {"unknown command job: here it is troupe jobs"});
+  check_refused("serve --port 7860", 2, {"unknown option --port: here it is --http"});
+  check_refused("serve --api", 2, {"unknown option --api: here it is --http"});
+  check_refused("start --head", 2, {"unknown option --head: ", "leave it out"});
+  check_refused("start --address auto", 2, {"`troupe join --connect ENDPOINT`"});
+  check_refused("submit --prompt x --type q8_0", 2, {"here it is --weight-dtype int8"});
+  check_refused("submit --prompt x -n blurry", 2, {"here it is --negative-prompt"});
+  check_refused("run --prompt x --offload-to-cpu", 2, {"here it is --offload blocks"});
+  check_refused("run --prompt x --device cuda:0", 2, {"\"cuda:0\" is not cpu or cuda; cuda takes"});
   check_refused("--verison", 2, {"--verison", "did you mean --version?"});
   check_refused("submit", 2, {"--prompt"});
   check_refused("submit --prompt x stray", 2, {"stray"});
@@ -196,6 +206,7 @@ TEST_CASE("inspect prints tensors, and refuses what it cannot read") {
   CHECK(tensors.out.find("latents") != std::string::npos);
   CHECK(tensors.out.find("[1, 1, 1, 2]") != std::string::npos);
   troupe::cli::write_file(scratch / "no.png", "GIF89a");
-  check_refused("inspect " + scratch / "no.png", 1, {"no.png", "neither a PNG nor an MP4 or WebM file"});
+  check_refused("inspect " + scratch / "no.png", 1,
+                {"no.png", "neither a PNG nor an MP4 or WebM file"});
   check_refused("inspect " + scratch / "none.png", 1, {"none.png"});
 }

@@ -29,6 +29,8 @@ TEST_CASE("where pictures go") {
   CHECK_THROWS_AS(picture_paths("out.jpg", 1), UsageError);
   CHECK_THROWS_AS(picture_paths("folder/", 1), UsageError);
   CHECK_THROWS_AS(picture_paths("", 1), UsageError);
+  CHECK(message_of([] { picture_paths("/dev/null", 1); }) ==
+        "--output \"/dev/null\": it is a device or a pipe, not a file");
 }
 
 TEST_CASE("a file is replaced as a whole, and nothing else is left in its folder") {

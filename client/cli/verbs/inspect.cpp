@@ -235,6 +235,8 @@ class InspectVerb : public Verb {
       degrees += (degrees.empty() ? "" : ", ") + axis +
                  (most.is_null() ? "" : fmt::format(" up to {}", most.get<int>()));
     if (!degrees.empty()) line("degrees", "dp, " + degrees);
+    if (by_axis.contains("tp") || by_axis.contains("ulysses"))
+      line("", "tp and ulysses divide the heads: beyond as many, actors idle in attention");
     for (const auto& method : by_name)
       methods += (methods.empty() ? "" : ", ") + method.get<std::string>();
     if (!methods.empty()) line("methods", methods);

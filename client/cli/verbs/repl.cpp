@@ -13,7 +13,7 @@ namespace {
 class ReplVerb : public Verb {
  public:
   explicit ReplVerb(CLI::App& parent)
-      : Verb(parent, "repl", "A console on a running cluster: look inside, pause, step, break") {
+      : Verb(parent, "repl", "A console on a running cluster: look inside, pause, step, until") {
     app_->add_option("ENDPOINT", place_, "Where the controller listens; as --connect");
     add_connect_option(*app_, target_);
     app_->add_option("-c", commands_, "Run these commands, parted by ;, and leave")

@@ -208,6 +208,15 @@ class StartVerb : public Verb {
     if (detach_) text += "log       " + log_ + "\n";
     if (cluster.metrics_port() != 0)
       text += fmt::format("metrics   http://127.0.0.1:{}/metrics\n", cluster.metrics_port());
+    if (detach_) {
+      const std::string where = cluster.endpoint() == client::default_endpoint()
+                                    ? ""
+                                    : ", each with --connect " + cluster.endpoint();
+      text += fmt::format(
+          "next      `troupe submit {}--prompt TEXT` paints, `troupe status` shows the actors, "
+          "`troupe stop` ends it{}\n",
+          options_.model.empty() ? "--model DIR " : "", where);
+    }
     return text;
   }
 

@@ -21,7 +21,9 @@ class TimelineVerb : public Verb {
         ->capture_default_str();
     add_connect_option(*app_, target_);
     set_footer(
-        "A row an actor, a slice a micro-step with its waits inside, arrows for tensors. Open it "
+        "A row for each actor, a slice for each micro-step with its waits inside, an arrow for "
+        "each "
+        "tensor. Open it "
         "at https://ui.perfetto.dev or chrome://tracing. A job that runs is shown as far as it is.",
         {"troupe timeline 3 -o trace.json"}, "observability.md#time-lines");
   }

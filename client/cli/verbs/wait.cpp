@@ -22,7 +22,9 @@ class WaitVerb : public Verb {
   explicit WaitVerb(CLI::App& parent)
       : Verb(parent, "wait",
              "Follow a job that was handed in with --detach, and write its pictures") {
-    app_->add_option("ID", id_, "The job, as `troupe submit --detach` and `troupe jobs` name it");
+    app_->add_option("ID", id_, "The job, as `troupe submit --detach` and `troupe jobs` name it")
+        ->default_str("or --all")
+        ->type_name("");
     app_->add_flag("--all", all_,
                    "All jobs that have not ended: say how each ends, and write nothing");
     add_connect_option(*app_, target_);
