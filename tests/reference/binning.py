@@ -21,7 +21,7 @@ CASES = {
     "wide": dict(checkpoint="tiny-pixart", sample_size=32, height=72, width=120, steps=4),
     "tall_odd": dict(checkpoint="tiny-pixart", sample_size=32, height=151, width=37, steps=3, n=2, seed=1),
     "exact": dict(checkpoint="tiny-pixart", sample_size=32, height=208, width=304, steps=3, guidance=1.0, seed=2),
-    "native_256": dict(checkpoint="tiny-pixart", sample_size=32, height=96, width=96, steps=3, seed=3),
+    "native_256": dict(checkpoint="tiny-pixart", sample_size=32, height=48, width=48, steps=3, seed=3),
     "sigma": dict(checkpoint="tiny-sigma", sample_size=32, height=60, width=78, steps=3, n=2, seed=5, max_sequence_length=16),
     "ms": dict(checkpoint="tiny-pixart-1024", sample_size=128, height=60, width=104, steps=2, seed=4),
 }
