@@ -5,8 +5,8 @@
 #include "base/parse_number.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "models/image/clip_text.h"
 #include "models/image/frames.h"
-#include "models/image/png_text.h"
 #include "models/spec/prompt_embeds_file.h"
 #include "transport/json/recorded_request.h"
 #include "transport/wire/request_limits.h"
@@ -188,9 +188,9 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
   return submission;
 }
 
-nlohmann::json parameters_of(const std::string& png, const std::set<std::string>& brought) {
+nlohmann::json parameters_of(const std::string& file, const std::set<std::string>& brought) {
   try {
-    return wire::recorded_request(models::read_png_text(png), brought);
+    return wire::recorded_request(models::read_file_text(file), brought);
   } catch (const wire::MissingInput& missing) {
     throw bad_field(missing.field, missing.what());
   } catch (const std::runtime_error& error) {

@@ -3,8 +3,6 @@
 
 #include "base/format.h"
 #include "base/parse_number.h"
-#include "models/image/clip_text.h"
-#include "transport/json/recorded_request.h"
 #include "web/api.h"
 #include "web/base64.h"
 #include "web/pictures.h"
@@ -195,18 +193,6 @@ void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
       });
 }
 
-/// Of a PNG, or of a clip's file.
-nlohmann::json parameters_of_file(const std::string& file, const std::set<std::string>& brought) {
-  if (!models::is_video_file(file)) return parameters_of(file, brought);
-  try {
-    return wire::recorded_request(models::read_clip_text(file), brought);
-  } catch (const wire::MissingInput& missing) {
-    throw bad_field(missing.field, missing.what());
-  } catch (const std::runtime_error& error) {
-    throw ApiError(400, "bad_request", error.what());
-  }
-}
-
 void parameters(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   std::set<std::string> brought;
   if (const auto given = request->head.query.find("bring"); given != request->head.query.end()) {
@@ -215,8 +201,7 @@ void parameters(Api& api, const std::shared_ptr<Request>& request, const ReplyPt
       brought.insert(name);
   }
   parse_then<nlohmann::json>(
-      api, *request, reply,
-      [request, brought] { return parameters_of_file(request->body, brought); },
+      api, *request, reply, [request, brought] { return parameters_of(request->body, brought); },
       [reply](const nlohmann::json& body) { reply->send(json_response(body)); });
 }
 
