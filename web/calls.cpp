@@ -183,7 +183,7 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
     request.num_frames = static_cast<int>(*number * models::kFramesPerSecond / 4) * 4 + 1;
   }
   submission.detached = fields.flag("detached").value_or(true);
-  fields.ignore({"user", "quality"});
+  fields.settle(kVideos);
   refuse_rest_or_no_prompt(fields, submission.request);
   return submission;
 }
@@ -267,8 +267,7 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
     request.progress_content = to_string(ProgressContent::preview);
   }
   call.submission.detached = fields.flag("detached").value_or(false);
-  // They ask for nothing that a diffusion model has, or for what it does anyway.
-  fields.ignore({"user", "quality", "style", "background", "moderation", "input_fidelity"});
+  fields.settle(edit ? kEdits : kGenerations);
   refuse_rest_or_no_prompt(fields, call.submission.request);
   return call;
 }

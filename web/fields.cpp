@@ -54,6 +54,17 @@ std::string shown(const json& value) {
   return json_text(json(text + "…"));  // mends a letter that was cut
 }
 
+/// Whether a client that gives `value` means `other`: 0 and 1 stand for false and true, and a
+/// form's texts for what they say.
+bool means(const json& value, const json& other, bool form) {
+  if (value == other) return true;
+  if (form && value.is_string() && !other.is_string()) return value == other.dump();
+  const auto number = [](const json& of) {
+    return of.is_boolean() ? json(of.get<bool>() ? 1 : 0) : of;
+  };
+  return number(value) == number(other);
+}
+
 /// Fields of the table that HTTP has other words for.
 bool is_set_otherwise(const wire::RequestField& field) {
   return field.option == "--preview" || field.name == wire::kRequestFields.prompts.name ||
@@ -317,10 +328,25 @@ const json* Fields::any(const std::string& name) {
   return take(name, asked);
 }
 
-void Fields::ignore(const std::vector<std::string>& names) {
-  std::string asked;
-  for (const auto& name : names)
-    take(name, asked);
+bool Fields::has(const std::string& name) const {
+  const auto at = body_.find(name);
+  return at != body_.end() && !at->is_null();
+}
+
+void Fields::settle(Call call) {
+  for (const CallField& field : kCallFields) {
+    const std::string name(field.name);
+    if ((field.calls & call) == 0 || taken_.contains(name)) continue;
+    std::string asked;
+    const json* value = take(name, asked);
+    if (!value || field.treatment == Treatment::harmless) continue;
+    if (field.treatment == Treatment::taken)
+      throw std::logic_error("[fields] nobody reads " + name);
+    const json passing = json::parse(field.passing);
+    if (std::ranges::none_of(passing, [&](const json& each) { return means(*value, each, form_); }))
+      throw bad_field(
+          name, "is " + shown(*value) + ", which is not done here: " + std::string(field.says));
+  }
 }
 
 std::vector<Lora> Fields::loras(const json& value, const std::string& asked) const {

@@ -10,6 +10,7 @@
 
 #include "transport/wire/request_fields.h"
 #include "troupe/client.h"
+#include "web/call_fields.h"
 
 namespace troupe::web {
 
@@ -44,8 +45,10 @@ class Fields {
   std::optional<std::vector<T>> numbers(const std::string& name, const wire::Bounds& bounds);
   /// Of whatever kind; null where it is left out. Holds for as long as these fields.
   const nlohmann::json* any(const std::string& name);
-  /// Taken and left unused.
-  void ignore(const std::vector<std::string>& names);
+  bool has(const std::string& name) const;
+  /// Deals with the call's fields that nobody has taken, by call_fields.def: harmless ones are left
+  /// unused, of the others the first whose value does not pass is thrown for, with the remedy.
+  void settle(Call call);
 
   /// Every field of transport/wire/request_fields.def that is there, but for the prompts and what
   /// comes with the progress. Without `method`, more than one patch means pipefusion.

@@ -1,80 +1,14 @@
 #include <algorithm>
 
-#include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
 #include "web/api.h"
 #include "web/base64.h"
+#include "web/webui_call.h"
 
 /// The subset of the AUTOMATIC1111 web UI's API that its clients use most. Source: its
 /// modules/api/models.py.
 namespace troupe::web {
 namespace {
-
-/// Its names for samplers of ours; ours are taken as well. Noise levels in a name are left out, as
-/// those in `scheduler` are: the checkpoint says them.
-std::string sampler_of(const std::string& name) {
-  if (name == "Automatic") return "";
-  const auto sampler = spec::sampler_without_levels(name);
-  return sampler.empty() ? spec::sampler_of_alias(name) : sampler;
-}
-
-const std::map<std::string, std::string>& webui_names() {
-  static const std::map<std::string, std::string> kNames = {{"cfg_scale", "guidance_scale"},
-                                                            {"denoising_strength", "strength"}};
-  return kNames;
-}
-
-/// Picture after picture, batch after batch, is one job: `batch_size` x `n_iter` pictures.
-Submission parse_webui(const std::string& body, bool from_picture, std::uint64_t random) {
-  auto document = parse_body(body);
-  if (document.is_object()) {
-    if (document.contains("sampler_name") && document.at("sampler_name").is_string()) {
-      document["sampler"] = sampler_of(document.at("sampler_name"));
-      document.erase("sampler_name");
-    }
-    if (document.contains("seed") && document.at("seed") == -1) document.erase("seed");
-    // Its clients send it with every sampler. There most take no notice, and 1 is what the
-    // ancestral ones do anyway.
-    const auto sampler = document.value("sampler", nlohmann::json());
-    const bool noisy = sampler == "euler-ancestral" && document.value("eta", nlohmann::json()) != 1;
-    if (sampler != "ddim" && !noisy) document.erase("eta");
-    // Without a picture they leave it in, with no meaning.
-    if (!from_picture) document.erase("denoising_strength");
-  }
-  Fields fields(std::move(document), webui_names());
-  Submission submission;
-  ImageRequest& request = submission.request;
-  request.seed = random;
-  request.width = request.height = 512;
-  request.guidance_scale = 7;
-  request.prompts = {fields.text("prompt").value_or("")};
-  const auto pictures = fields.whole("batch_size", 1, 16).value_or(1);
-  const auto batches = fields.whole("n_iter", 1, 16).value_or(1);
-  fields.read_request(request);
-  need_pictures(request);
-  request.images_per_prompt = static_cast<int>(pictures * batches);
-  // As there: each picture can be made again alone, with the seed that the answer tells.
-  if (request.picture_seeds.empty() && request.images_per_prompt > 1) {
-    for (int picture = 0; picture < request.images_per_prompt; ++picture)
-      request.picture_seeds.push_back(request.seed + static_cast<std::uint64_t>(picture));
-  }
-  fields.read_degrees(submission.parallelism);
-  if (from_picture) {
-    const auto images = fields.texts("init_images");
-    if (!images || images->size() != 1)
-      throw bad_field("init_images", "is not a list of one picture");
-    request.init_image = png_of_field("init_images", images->front());
-    if (const auto mask = fields.text("mask")) request.mask_image = png_of_field("mask", *mask);
-    if (fields.whole("inpainting_mask_invert", 0, 1).value_or(0) != 0)
-      throw bad_field("inpainting_mask_invert", "is 1, but what is white in the mask is painted");
-  }
-  if (const auto* settings = fields.any("override_settings"); settings && settings->is_object())
-    if (settings->contains("sd_model_checkpoint") &&
-        settings->at("sd_model_checkpoint").is_string())
-      submission.model = settings->at("sd_model_checkpoint");
-  // The rest of its many fields has no meaning here.
-  return submission;
-}
 
 /// What its answers repeat of a request.
 nlohmann::json parameters_json(const ImageRequest& request) {
@@ -87,16 +21,28 @@ nlohmann::json parameters_json(const ImageRequest& request) {
           {"height", request.height}};
 }
 
-nlohmann::json answer_json(const JobResult& result, const nlohmann::json& parameters,
-                           const std::vector<std::uint64_t>& seeds, const std::string& sampler) {
+/// What an answer needs beside the pictures.
+struct Asked {
+  nlohmann::json parameters;
+  std::vector<std::uint64_t> seeds;
+  std::string sampler;
+  bool send_images = true;
+  std::vector<std::string> warnings;  // the call's, then the job's
+};
+
+std::string answer_text(const JobResult& result, const Asked& asked) {
   nlohmann::json images = nlohmann::json::array();
-  for (const Picture& picture : result.pictures)
-    images.push_back(base64(picture.png));
-  nlohmann::json info = parameters;
-  info["all_seeds"] = seeds;
+  if (asked.send_images) {
+    for (const Picture& picture : result.pictures)
+      images.push_back(base64(picture.png));
+  }
+  nlohmann::json info = asked.parameters;
+  info["all_seeds"] = asked.seeds;
   info["batch_size"] = result.pictures.size();
-  info["sampler_name"] = sampler;
-  return {{"images", std::move(images)}, {"parameters", parameters}, {"info", json_text(info)}};
+  info["sampler_name"] = asked.sampler;
+  info["warnings"] = asked.warnings;
+  return json_text(
+      {{"images", std::move(images)}, {"parameters", asked.parameters}, {"info", json_text(info)}});
 }
 
 /// The newest job of theirs that runs: what `progress` and `interrupt` are about.
@@ -107,29 +53,34 @@ JobPtr running_job(const Api& api, const Caller& caller) {
 }
 
 void paint_webui(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
-                 Submission submission) {
-  if (!submission.request.progress_interval) {
-    submission.request.progress_interval = std::max(1, steps_done(submission.request) / 10);
-    submission.request.progress_content = to_string(ProgressContent::preview);
+                 WebuiCall call) {
+  ImageRequest& image = call.submission.request;
+  if (!image.progress_interval) {
+    image.progress_interval = std::max(1, steps_done(image) / 10);
+    image.progress_content = to_string(ProgressContent::preview);
   }
-  const ImageRequest& asked = submission.request;
-  const auto seeds = asked.picture_seeds.empty() ? std::vector{asked.seed} : asked.picture_seeds;
-  const auto answer = [&api, reply, seeds, parameters = parameters_json(asked),
-                       sampler = asked.sampler](const auto& result) {
+  const Asked asked{
+      .parameters = parameters_json(image),
+      .seeds = image.picture_seeds.empty() ? std::vector{image.seed} : image.picture_seeds,
+      .sampler = image.sampler,
+      .send_images = call.send_images,
+      .warnings = std::move(call.warnings)};
+  const auto answer = [&api, reply](const JobPtr& job, Asked asked, const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));
+    asked.warnings.insert(asked.warnings.end(), job->warnings.begin(), job->warnings.end());
     api.service.work<std::string>(
-        [kept = result.value(), parameters, seeds, sampler] {
-          return json_text(answer_json(*kept, parameters, seeds, sampler));
-        },
+        [kept = result.value(), asked = std::move(asked)] { return answer_text(*kept, asked); },
         [reply](Result<std::string> text) {
           if (!text) return answer_error(reply, to_api_error(text.error()));
           reply->send({.status = 200, .body = std::move(text.value())});
         });
   };
-  submit_for(api, std::move(submission), {}, *request, reply,
-             [&api, reply, answer](const JobPtr& job) {
-               const auto listener = [&api, job, answer](const Job&, JobBoard::What what) {
-                 if (what == JobBoard::What::end) api.service.with_result(job, answer);
+  submit_for(api, std::move(call.submission), {}, *request, reply,
+             [&api, reply, answer, asked](const JobPtr& job) {
+               const auto listener = [&api, job, answer, asked](const Job&, JobBoard::What what) {
+                 if (what != JobBoard::What::end) return;
+                 api.service.with_result(
+                     job, [job, answer, asked](const auto& result) { answer(job, asked, result); });
                };
                follow_for(api, job, reply, listener, true);
              });
@@ -159,19 +110,51 @@ nlohmann::json models_of_webui(const JobService& service) {
   return list;
 }
 
+/// The models that callers have set for their requests that name none.
+using ChosenModels = std::map<std::string, std::string>;
+
+/// The settings that hold, as GET /sdapi/v1/options tells them.
+nlohmann::json settings_json(const JobService& service, const std::string& chosen) {
+  const auto models = service.models();
+  nlohmann::json settings;
+  for (const CallField& field : kCallFields) {
+    if ((field.calls & kSettings) != 0 && field.treatment == Treatment::refused)
+      settings[std::string(field.name)] = nlohmann::json::parse(field.passing).at(0);
+  }
+  settings["sd_model_checkpoint"] = !chosen.empty() ? chosen : models.empty() ? "" : models[0].id;
+  return settings;
+}
+
+void choose_model(const JobService& service, const Request& request, ChosenModels& chosen) {
+  const std::string model = model_of_settings(parse_body(request.body), "");
+  if (model.empty()) return;
+  const auto models = service.models();
+  if (std::ranges::none_of(models, [&](const auto& one) { return model == one.id; })) {
+    throw ApiError(404, "model_not_found",
+                   "sd_model_checkpoint: " + json_text(short_name(model)) +
+                       " is no model that is served here; GET /sdapi/v1/sd-models lists them",
+                   "sd_model_checkpoint");
+  }
+  chosen[request.caller->name] = model;
+}
+
 }  // namespace
 
 void add_webui_routes(Api& api) {
-  for (const bool from_picture : {false, true}) {
-    api.router.add({"POST", from_picture ? "/sdapi/v1/img2img" : "/sdapi/v1/txt2img", Access::user,
-                    kMostPictureBody, [&api, from_picture](const auto& request, const auto& reply) {
-                      parse_then<Submission>(
+  const auto chosen = std::make_shared<ChosenModels>();
+  for (const Call kind : {kTxt2Img, kImg2Img}) {
+    api.router.add({"POST", kind == kImg2Img ? "/sdapi/v1/img2img" : "/sdapi/v1/txt2img",
+                    Access::user, kMostPictureBody,
+                    [&api, kind, chosen](const auto& request, const auto& reply) {
+                      parse_then<WebuiCall>(
                           api, *request, reply,
-                          [request = request, from_picture, seed = random_seed()] {
-                            return parse_webui(request->body, from_picture, seed);
+                          [request = request, kind, seed = random_seed()] {
+                            return parse_webui(request->body, kind, seed);
                           },
-                          [&api, request, reply](Submission submission) {
-                            paint_webui(api, request, reply, std::move(submission));
+                          [&api, request, reply, chosen](WebuiCall call) {
+                            if (call.submission.model.empty())
+                              call.submission.model = (*chosen)[request->caller->name];
+                            paint_webui(api, request, reply, std::move(call));
                           });
                     }});
   }
@@ -189,12 +172,13 @@ void add_webui_routes(Api& api) {
     if (const auto job = running_job(api, *request.caller)) api.service.cancel(job);
     return nlohmann::json::object();
   });
-  add("GET", "/sdapi/v1/options", [](Api& api, const Request&) {
-    const auto models = api.service.models();
-    return nlohmann::json{{"sd_model_checkpoint", models.empty() ? "" : models[0].id}};
+  add("GET", "/sdapi/v1/options", [chosen](Api& api, const Request& request) {
+    return settings_json(api.service, (*chosen)[request.caller->name]);
   });
-  // A request names its model itself; there is nothing to be set for all.
-  add("POST", "/sdapi/v1/options", [](Api&, const Request&) { return nlohmann::json::object(); });
+  add("POST", "/sdapi/v1/options", [chosen](Api& api, const Request& request) {
+    choose_model(api.service, request, *chosen);
+    return nlohmann::json::object();
+  });
   add("GET", "/sdapi/v1/samplers", [](Api&, const Request&) {
     nlohmann::json list = nlohmann::json::array();
     for (const auto& name : spec::sampler_names())

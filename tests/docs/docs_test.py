@@ -1,9 +1,10 @@
 """Runs the command blocks of README.md as a reader would paste them, and looks at the links of every page.
 
-usage: docs_test.py links | bounds | blocks BIN
+usage: docs_test.py links | bounds | fields | blocks BIN
 
 links   every relative link of a tracked Markdown page leads to a file, and to a heading where it names one
 bounds  every limit of docs/security.md is the code's, and has a test (bounds.py)
+fields  the tables of other servers' fields in docs/http.md are those of web/call_fields.def
 blocks  every block of commands in README.md works by itself, in an empty folder, and leaves no cluster running
 """
 import os
@@ -115,6 +116,54 @@ def spaces_as_one(text):
     return re.sub(r"\s+", " ", text)
 
 
+CALL_NAMES = {"kTxt2Img": "txt2img", "kImg2Img": "img2img", "kGenerations": "generations", "kEdits": "edits", "kVideos": "videos"}
+CALL_SUMS = {"kWebui": ["kTxt2Img", "kImg2Img"], "kImages": ["kGenerations", "kEdits"]}
+# The tables of docs/http.md, by their headings, with the calls that each is about.
+FIELD_TABLES = {
+    "The web UI's fields": ["kTxt2Img", "kImg2Img"],
+    "The web UI's settings": ["kSettings"],
+    "OpenAI's other fields": ["kGenerations", "kEdits", "kVideos"],
+}
+
+
+def call_fields():
+    """The lines of web/call_fields.def: calls, name, treatment, passing values, text."""
+    def unquoted(literal):
+        return literal[3:-2] if literal.startswith("R") else re.sub(r"\\(.)", r"\1", literal[1:-1])
+    pattern = re.compile(r'^CALL_FIELD\(([\w| ]+), "(\w+)", (\w+), (R"\(.*?\)"|"[^"]*"), (".*")\)$', re.MULTILINE)
+    for calls, name, treatment, passing, says in pattern.findall((ROOT / "web/call_fields.def").read_text()):
+        parts = [part for word in calls.split(" | ") for part in CALL_SUMS.get(word, [word])]
+        yield parts, name, treatment, unquoted(passing), unquoted(says)
+
+
+def field_rows(of_table):
+    for calls, name, treatment, passing, says in call_fields():
+        if not set(calls) <= set(of_table):
+            continue
+        where = "" if calls == of_table else " (" + ", ".join(f"`{CALL_NAMES[call]}`" for call in calls) + ")"
+        if treatment == "refused":
+            values = "" if passing == "[]" else ", but for `" + passing[1:-1].replace(", ", "`, `") + "`"
+            says = f"refused{values}: {says}"
+        yield f"| `{name}`{where} | {says} |".replace("a|b", r"a\|b")
+
+
+def check_fields():
+    page = (ROOT / "docs/http.md").read_text()
+    wrong, rows = [], 0
+    for heading, calls in FIELD_TABLES.items():
+        wanted = list(field_rows(calls))
+        rows += len(wanted)
+        section = page.partition(f"\n### {heading}\n")[2].split("\n#")[0]
+        shown = [line for line in section.splitlines() if line.startswith("| `")]
+        if shown != wanted:
+            wrong.append(f'docs/http.md: the table below "{heading}" is to be\n' + "\n".join(wanted))
+    lines = (ROOT / "web/call_fields.def").read_text().count("\nCALL_FIELD(")
+    if rows != lines:
+        wrong.append(f"of the {lines} lines of web/call_fields.def {rows} were read")
+    print(f"{rows} fields of other servers' calls")
+    return wrong
+
+
 def check_bounds():
     section = (ROOT / "docs/security.md").read_text().split("\n## Limits\n")[1].split("\n#")[0]
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line.startswith("| ")]
@@ -144,6 +193,8 @@ def main(arguments):
         wrong = check_links()
     elif arguments == ["bounds"]:
         wrong = check_bounds()
+    elif arguments == ["fields"]:
+        wrong = check_fields()
     elif len(arguments) == 2 and arguments[0] == "blocks" and shutil.which(f"{arguments[1]}/troupe"):
         wrong = check_blocks(pathlib.Path(arguments[1]).resolve())
     else:

@@ -156,7 +156,7 @@ TEST_CASE("OpenAI's images, with other servers' extra fields") {
   };
   const auto call =
       parse(R"({"prompt": "a", "n": 3, "size": "640x384", "num_inference_steps": 9, "stream": true,
-    "partial_images": 2, "quality": "high", "user": "me", "response_format": "url", "output_format": "webp",
+    "partial_images": 2, "quality": "auto", "user": "me", "response_format": "url", "output_format": "webp",
     "output_compression": 70, "lora": "/l.safetensors"})");
   const ImageRequest& request = call.submission.request;
   CHECK(request.images_per_prompt == 3);

@@ -246,6 +246,24 @@ class ClientsTest(unittest.TestCase):
         self.assertIn("progress", self.http.get("/sdapi/v1/progress").json())
         self.assertEqual(self.http.get("/sdapi/v1/options").json()["sd_model_checkpoint"], "model")
 
+    def test_web_ui_refuses_by_name(self):
+        body = {"prompt": "a", "steps": 2, "width": 64, "height": 64}
+        for fields, param in (({"enable_hr": True}, "enable_hr"), ({"prompt": "a (red:1.4) ball"}, "prompt"),
+                              ({"alwayson_scripts": {"ControlNet": {"args": [{"image": "x"}]}}}, "alwayson_scripts"),
+                              ({"override_settings": {"sd_vae": "other"}}, "override_settings"), ({"tilling": True}, "tilling")):
+            refused = self.http.post("/sdapi/v1/txt2img", json={**body, **fields})
+            self.assertEqual((refused.status_code, refused.json()["error"]["param"]), (400, param), refused.text)
+        unknown = self.http.post("/sdapi/v1/options", json={"sd_model_checkpoint": "nonesuch"})
+        self.assertEqual((unknown.status_code, unknown.json()["error"]["param"]), (404, "sd_model_checkpoint"))
+        self.assertEqual(self.http.post("/sdapi/v1/options", json={"sd_model_checkpoint": "model"}).status_code, 200)
+        self.assertEqual(self.http.post("/sdapi/v1/options", json={"CLIP_stop_at_last_layers": 2}).status_code, 400)
+        # All that is told there may be handed back.
+        self.assertEqual(self.http.post("/sdapi/v1/options", json=self.http.get("/sdapi/v1/options").json()).status_code, 200)
+        # A negative prompt without guidance says nothing, which is a warning.
+        warned = self.http.post("/sdapi/v1/txt2img", json={**body, "cfg_scale": 1, "negative_prompt": "b", "send_images": False}).json()
+        self.assertEqual(warned["images"], [])
+        self.assertIn("negative prompt", " ".join(json.loads(warned["info"])["warnings"]))
+
     def test_webuiapi(self):
         """With the client that bots and scripts use; it sends every field that there is."""
         there = urllib.parse.urlsplit(self.gateway.url)

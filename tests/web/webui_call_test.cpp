@@ -1,0 +1,234 @@
+#include "web/webui_call.h"
+
+#include "tests/support/doctest.h"
+#include "tests/support/text.h"
+#include "web/api_error.h"
+#include "web/base64.h"
+#include "web/calls.h"
+#include "web/webui_prompt.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace troupe::web;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kPng = "iVBORw0KGgo=";  // begins as one
+
+/// A body with everything that its call needs.
+json body_of(Call call, json fields = json::object()) {
+  fields["prompt"] = "a";
+  if (call == kImg2Img) fields["init_images"] = {kPng};
+  return fields;
+}
+
+/// How a call of another server's API takes a body.
+void parse_as(Call call, const json& body) {
+  if (call == kSettings) {
+    model_of_settings(body, "");
+  } else if (call == kTxt2Img || call == kImg2Img) {
+    parse_webui(body.dump(), call, 7);
+  } else {
+    Fields fields(body, other_names());
+    if (call == kVideos) {
+      parse_video(std::move(fields), 7);
+    } else {
+      parse_images(std::move(fields), call == kEdits, 7);
+    }
+  }
+}
+
+/// The field that is named in a refusal, or "".
+std::string refused_field(Call call, const json& body) {
+  try {
+    parse_as(call, body);
+  } catch (const ApiError& error) {
+    CHECK(error.status == 400);
+    return error.param;
+  }
+  return "";
+}
+
+constexpr Call kEachCall[] = {kTxt2Img, kImg2Img, kSettings, kGenerations, kEdits, kVideos};
+
+}  // namespace
+
+TEST_CASE("every field of call_fields.def is taken, harmless or refused, as its line says") {
+  const json nonsense = json::array({json::array({"nonsense"})});
+  for (const CallField& field : kCallFields) {
+    for (const Call call : kEachCall) {
+      if ((field.calls & call) == 0) continue;
+      const std::string name(field.name);
+      CAPTURE(name);
+      const auto with = [&](const json& value) {
+        json body = call == kSettings ? json::object() : body_of(call);
+        // Fields of a mask say nothing without one.
+        if (name.starts_with("mask_") || name.starts_with("inpaint")) body["mask"] = kPng;
+        body[name] = value;
+        return body;
+      };
+      if (field.treatment == Treatment::harmless) {
+        CHECK(refused_field(call, with(nonsense)) == "");
+        continue;
+      }
+      CHECK(refused_field(call, with(nonsense)) == name);
+      if (field.treatment == Treatment::taken) continue;
+      for (const json& value : json::parse(field.passing))
+        CHECK(refused_field(call, with(value)) == "");
+      CHECK(refused_field(call, with(nullptr)) == "");
+      CHECK(has(message_of([&] { parse_as(call, with(nonsense)); }), std::string(field.says)));
+    }
+  }
+}
+
+TEST_CASE("the web UI's fields that are not done here are refused by name, others pass") {
+  const std::pair<json, const char*> kWrong[] = {
+      {{{"enable_hr", true}}, "enable_hr"},
+      {{{"tiling", true}}, "tiling"},
+      {{{"styles", {"photo"}}}, "styles"},
+      {{{"sampler_index", "Heun"}}, "sampler_index"},
+      {{{"sampler_name", "nonesuch"}, {"sampler_index", "Euler"}}, "sampler_name"},
+      {{{"sampler_name", 3}}, "sampler_name"},
+      {{{"scheduler", "Turbo"}}, "scheduler"},
+      {{{"subseed_strength", 0.5}}, "subseed_strength"},
+      {{{"alwayson_scripts", {{"ControlNet", {{"args", {1}}}}}}}, "alwayson_scripts"},
+      {{{"alwayson_scripts", {{"ControlNet", true}}}}, "alwayson_scripts"},
+      {{{"override_settings", {{"CLIP_stop_at_last_layers", 2}}}}, "override_settings"},
+      {{{"override_settings", {{"clip_skip", 2}}}}, "override_settings"},
+      {{{"override_settings", 3}}, "override_settings"},
+      {{{"batch_sise", 2}}, "batch_sise"},
+      {{{"eta", "much"}}, "eta"},
+      {{{"seed", "any"}}, "seed"},
+      {{{"n_iter", 17}}, "n_iter"}};
+  for (const auto& [fields, name] : kWrong)
+    CHECK(refused_field(kTxt2Img, body_of(kTxt2Img, fields)) == name);
+  CHECK(has(message_of([] {
+              parse_as(kTxt2Img, {{"prompt", "a"}, {"restore_face", true}});
+            }),
+            "did you mean restore_faces?"));
+  CHECK(has(message_of([] {
+              parse_as(kTxt2Img, {{"alwayson_scripts", {{"ADetailer", {{"args", {true}}}}}}});
+            }),
+            "\"ADetailer\""));
+  const json kFine = {{"enable_hr", false},
+                      {"hr_scale", 2},
+                      {"tiling", nullptr},
+                      {"styles", json::array()},
+                      {"subseed", 99},
+                      {"s_noise", 1.0},
+                      {"s_churn", 0},
+                      {"restore_faces", false},
+                      {"alwayson_scripts", {{"ControlNet", {{"args", json::array()}}}}},
+                      {"override_settings", {{"CLIP_stop_at_last_layers", 1}, {"sd_vae", "None"}}},
+                      {"seed", -1},
+                      {"eta", 1.0}};
+  CHECK(refused_field(kTxt2Img, body_of(kTxt2Img, kFine)) == "");
+}
+
+TEST_CASE("the web UI's requests: its names, and its defaults where nothing is said") {
+  const auto plain = parse_webui("{}", kTxt2Img, 7).submission.request;
+  CHECK(plain.steps == 50);
+  CHECK(plain.width == 512);
+  CHECK(plain.guidance_scale == 7);
+  CHECK(plain.seed == 7);
+  CHECK(plain.sampler == "");
+  const auto full = parse_webui(R"({"prompt": "a", "sampler_index": "Euler a", "cfg_scale": 3,
+    "batch_size": 2, "n_iter": 3, "seed": 5, "send_images": false,
+    "override_settings": {"sd_model_checkpoint": "m"}})",
+                                kTxt2Img, 7);
+  CHECK(full.submission.request.sampler == "euler-ancestral");
+  CHECK(full.submission.request.guidance_scale == 3);
+  CHECK(full.submission.request.images_per_prompt == 6);
+  CHECK(full.submission.request.picture_seeds == std::vector<std::uint64_t>{5, 6, 7, 8, 9, 10});
+  CHECK(full.submission.model == "m");
+  CHECK_FALSE(full.send_images);
+  // sampler_name goes first; one that says nothing is none.
+  const auto sampler = [](const char* body) {
+    return parse_webui(body, kTxt2Img, 7).submission.request.sampler;
+  };
+  CHECK(sampler(R"({"sampler_name": "DDIM", "sampler_index": "Euler"})") == "ddim");
+  CHECK(sampler(R"({"sampler_name": "", "sampler_index": "Euler"})") == "euler");
+  CHECK(sampler(R"({"sampler_name": "Automatic"})") == "");
+  const auto strength = [](json fields) {
+    return parse_webui(body_of(kImg2Img, std::move(fields)).dump(), kImg2Img, 7)
+        .submission.request.strength;
+  };
+  CHECK(strength({}) == 0.75);
+  CHECK(strength({{"denoising_strength", 0.5}}) == 0.5);
+}
+
+TEST_CASE("a mask of the web UI's") {
+  const auto parsed = [](json fields) {
+    return parse_webui(body_of(kImg2Img, std::move(fields)).dump(), kImg2Img, 7);
+  };
+  // Without a mask, also an empty one, its fields say nothing.
+  for (const json& none : {json(""), json()}) {
+    const auto call = parsed({{"mask", none}, {"inpainting_fill", 0}, {"mask_blur", 4}});
+    CHECK(call.submission.request.mask_image.empty());
+    CHECK(call.warnings.empty());
+  }
+  for (const json& plain : {json(false), json(0)})
+    CHECK_FALSE(parsed({{"mask", kPng}, {"inpainting_mask_invert", plain}})
+                    .submission.request.mask_image.empty());
+  // What the web UI does unasked, and is not done here, is said.
+  CHECK(has(parsed({{"mask", kPng}, {"mask_blur", 0}}).warnings.at(0),
+            "inpainting_fill 1, inpaint_full_res false"));
+  CHECK(parsed({{"mask", kPng}, {"mask_blur", 0}, {"inpainting_fill", 1}, {"inpaint_full_res", 0}})
+            .warnings.empty());
+  for (const char* name : {"mask_blur", "inpainting_fill", "inpainting_mask_invert"})
+    CHECK(refused_field(kImg2Img, body_of(kImg2Img, {{"mask", kPng}, {name, 4}})) == name);
+}
+
+TEST_CASE("a prompt in the web UI's syntax gives its words, or is refused by name") {
+  const auto words = [](const char* prompt, PromptKind kind = PromptKind::positive) {
+    return words_of_prompt("prompt", prompt, kind);
+  };
+  // The prompts that pass, with the words that the web UI's own parser makes of them.
+  const std::pair<const char*, const char*> kFine[] = {
+      {"normal text", "normal text"},
+      {"\\(literal\\]", "(literal]"},
+      {"a \\\\ b \\c", "a \\ b c"},
+      {"([a])", "a"},
+      {"(a:1)", "a"},
+      {"(a: +1.0 )", "a"},
+      {"a) b] :1.4)", "a) b] :1.4)"},
+      {"3:4, a|b, <3, <a b:c>, sand AND5 HAND", "3:4, a|b, <3, <a b:c>, sand AND5 HAND"},
+      {"()[]", ""},
+      {"", ""},
+      {"a # aside\nb", "a \nb"},
+      {"# aside", "\n"},
+      {"(", ""}};
+  for (const auto& [prompt, plain] : kFine) {
+    CAPTURE(prompt);
+    CHECK(words(prompt) == plain);
+  }
+  const std::pair<const char*, const char*> kRefused[] = {
+      {"a (red:1.4) ball", "\"red\" in brackets"},
+      {"a (b)", "weighs these words"},
+      {"(unbalanced", "weighs these words"},
+      {"[unbalanced", "weighs these words"},
+      {"a [b]", "weighs these words"},
+      {"((a:0.5):1.2.3)", "weighs these words"},
+      {"(a:-1)", "weighs these words"},
+      {"[a:b:0.5]", "take turns"},
+      {"[a:3]", "take turns"},
+      {"[a::.25]", "take turns"},
+      {"([a:b: 3])", "take turns"},
+      {"[red|blue]", "take turns"},
+      {"a AND b", "composes prompts"},
+      {"a BREAK b", "begins another chunk"},
+      {"<lora:x:0.8> a", "name its file: \"loras\""},
+      {"a <hypernet:x:1>", "\"<hypernet:x:1>\""}};
+  for (const auto& [prompt, why] : kRefused) {
+    CAPTURE(prompt);
+    const std::string what = message_of([&] { words(prompt); });
+    CAPTURE(what);
+    CHECK(what.starts_with("prompt: has "));
+    CHECK(has(what, why));
+  }
+  // Of a negative prompt these are words.
+  CHECK(words("a AND <lora:x:1>", PromptKind::negative) == "a AND <lora:x:1>");
+  CHECK(words_of_prompt("prompt", "a<lora:x:1> b <y:z>", PromptKind::positive, true) == "a b ");
+  CHECK(refused_field(kTxt2Img, {{"negative_prompt", "(bad:1.2)"}}) == "negative_prompt");
+}

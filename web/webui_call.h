@@ -1,0 +1,26 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "troupe/client.h"
+#include "web/fields.h"
+
+namespace troupe::web {
+
+/// A request of the AUTOMATIC1111 web UI's txt2img or img2img.
+struct WebuiCall {
+  Submission submission;  // the model still as the client named it; "" = none was named
+  bool send_images = true;
+  std::vector<std::string> warnings;  // what the web UI would have done otherwise, unasked
+};
+/// `call`: kTxt2Img or kImg2Img; `seed`: where none is given. Picture after picture, batch after
+/// batch, is one job. Throws ApiError naming the field, for what call_fields.def refuses, too.
+/// Pure.
+WebuiCall parse_webui(const std::string& body, Call call, std::uint64_t seed);
+
+/// The settings of override_settings, or of POST /sdapi/v1/options, an object: the model that is
+/// asked for, or "". Errors name a setting under `within` ("" = by itself). Throws ApiError.
+std::string model_of_settings(const nlohmann::json& settings, const std::string& within);
+
+}  // namespace troupe::web
