@@ -10,6 +10,9 @@ packages=(
   libsqlite3-dev:sqlite3.h doctest-dev:doctest/doctest.h librapidcheck-dev:rapidcheck.h
 )
 
+# What tests start beside them: HTTP by a client that others wrote, certificates, hosts as network namespaces, an archive.
+test_programs=(curl:curl openssl:openssl iproute2:ip xz-utils:xz)
+
 is_header_found() {
   local folder
   for folder in /usr/include /usr/local/include ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//[:;]//include }/include} \
@@ -77,13 +80,17 @@ install_packages() {
   check_cmake_version
 }
 
-# install_test_packages yes|no: what tests/python and tests/page need. Ubuntu has no Chromium but a snap; where something
+# install_test_packages yes|no: what tests start, and what tests/python and tests/page need. Ubuntu has no Chromium but a snap; where something
 # cannot be had, those tests say that they are skipped.
 install_test_packages() {
   local -a missing=()
+  local entry
+  for entry in "${test_programs[@]}"; do
+    command -v "${entry#*:}" >/dev/null 2>&1 || missing+=("${entry%%:*}")
+  done
   python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
   if [ ${#missing[@]} -gt 0 ] && { [ "$1" = no ] || ! (apt_install "$deps/apt-tests.log" "${missing[@]}"); }; then
-    warn "the Python package is not tested: ${missing[*]} not installed"
+    warn "what needs these packages is not tested: ${missing[*]} not installed"
   fi
   missing=()
   command -v chromium >/dev/null 2>&1 || missing+=(chromium)
