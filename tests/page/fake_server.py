@@ -68,7 +68,7 @@ class Job:
         self.state, self.phase, self.step, self.cause = 'queued', 'queued', 0, ''
         self.created, self.began, self.ended = time.time(), None, None
         self.patches = request.get('num_pipeline_patch') or 1
-        self.tasks, self.done_at = [], {}
+        self.tasks, self.done_at, self.warnings = [], {}, []
 
     def size(self):
         return self.request.get('width') or 64, self.request.get('height') or 64
@@ -127,7 +127,7 @@ class Cluster:
                 'priority': job.request.get('priority', 0), 'share': job.request.get('share', ''),
                 'pictures': [{'url': f'/api/v1/jobs/{job.id}/pictures/{i}', 'width': width, 'height': height}
                              for i in range(job.count)] if job.state == 'succeeded' else [],
-                'warnings': [], 'created_at': job.created}
+                'warnings': job.warnings, 'created_at': job.created}
 
     def begin(self, job):
         job.state, job.phase, job.began = 'running', 'denoising', time.time()
@@ -261,6 +261,7 @@ FIELDS = [
     ('steps', 'integer', 20, 1, 100000, 'Sampler steps', 'picture'),
     ('guidance_scale', 'number', 4.5, 0, 1e4, 'Guidance scale; 1 or less = no guidance', 'picture'),
     ('seed', 'integer', 0, None, None, "Seed of the noise, as torch's CPU generator takes it", 'picture'),
+    ('eta', 'number', 0, 0, 1, 'With --sampler ddim: noise that steps add', 'picture'),
     ('sampler', ['dpmsolver++', 'unipc', 'ddim', 'euler'], None, None, None, "default: the model's own", 'picture'),
     ('dtype', ['float32', 'bfloat16', 'float16'], 'float32', None, None, 'Type that is computed in', 'picture'),
     ('clean_caption', 'boolean', False, None, None, "Clean the prompt as the model's training did", 'picture'),
@@ -269,11 +270,14 @@ FIELDS = [
     ('method', ['exact', 'pipefusion', 'distrifusion'], 'exact', None, None, '', 'picture'),
     ('num_pipeline_patch', 'integer', 1, 1, 1 << 20, 'Runs of token rows that pipefusion and distrifusion split a '
      'picture into', 'parallelism'),
+    ('kv', ['stale', 'predict'], 'stale', None, None, 'K,V that are not fresh', 'parallelism'),
+    ('vae_tiling', 'boolean', False, None, None, 'Decode in overlapping tiles', 'picture'),
     ('warmup_steps', 'integer', 1, 0, 1 << 20, 'Synchronous steps at the start of pipefusion and distrifusion',
      'parallelism'),
 ]
+WORDS = {'num_pipeline_patch': '--patches', 'warmup_steps': '--warmup', 'images_per_prompt': '--n'}  # else the name's
 OPTIONS = {
-    'fields': [{'name': name, 'type': kind if isinstance(kind, str) else 'string', 'default': default, 'least': least,
+    'fields': [{'name': name, 'option': WORDS.get(name, '--' + name.replace('_', '-')), 'type': kind if isinstance(kind, str) else 'string', 'default': default, 'least': least,
                 'most': most, 'help': words, 'group': group, **({'choices': kind} if isinstance(kind, list) else {})}
                for name, kind, default, least, most, words, group in FIELDS],
     'degrees': [{'name': name, 'type': 'integer', 'default': 1, 'least': 1, 'most': 1024, 'help': words}
@@ -384,7 +388,7 @@ class Handler(BaseHTTPRequestHandler):
                 if not (request.get('prompt') or request.get('prompts')):
                     raise Refusal(400, 'a prompt is missing', 'prompt')
                 if (request.get('height') or 64) % 16:
-                    raise Refusal(400, f'height {request["height"]} is not a multiple of 16', 'height')
+                    raise Refusal(400, f'height {request["height"]} is not a multiple of 16; see --patches', 'height')
                 with cluster.lock:
                     job = cluster.add(request)
                 self.send(json.dumps({'id': job.id, 'state': job.state, 'queue_position': 1, 'links': {}}), status=202)

@@ -100,8 +100,67 @@ class Paint(FakeTest):
         self.server.cluster.seconds = 0.5
         self.browser.paint('something slow')
         self.browser.button('Cancel').click()
-        self.browser.until_text('Cancelled')
+        self.browser.until_text('Cancelled by you')
         self.assertEqual(self.jobs()[0].state, 'cancelled')
+        self.browser.driver.refresh()
+        self.browser.until_text('Cancelled by you')
+        self.browser.paint('another one', seed='9', size='other', width='96', height='64')
+        self.server.cluster.cancel(self.jobs()[1])
+        self.browser.until_text('Cancelled: cancelled by a client')
+        self.browser.type('[name=prompt]', 'something else')
+        self.browser.type('[name=seed]', '1')
+        self.browser.button('Use these settings').click()
+        values = self.browser.run('return ["prompt", "seed", "width"].map((name) => document.querySelector(`[name=${name}]`).value)')
+        self.assertEqual(values, ['another one', '9', '96'])
+
+    def test_a_reload_keeps_the_form(self):
+        browser = self.browser
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, 'first.png')
+            file.write_bytes(png(16, 16, 1, 1))
+            browser.fill('half a thought', steps='7', method='pipefusion', sharing='hand', pp='2', sampler='euler')
+            browser.run('document.querySelector("[name=clean_caption]").click()')
+            browser.find('[name=init_image]').send_keys(str(file))
+        browser.driver.refresh()
+        browser.until_text('first.png has to be chosen again')
+        kept = ('prompt', 'steps', 'method', 'num_pipeline_patch', 'pp', 'sharing', 'sampler')
+        values = browser.run('return arguments[0].map((name) => document.querySelector(`[name=${name}]`).value)', kept)
+        self.assertEqual(values, ['half a thought', '7', 'pipefusion', '4', '2', 'hand', 'euler'])
+        self.assertTrue(browser.run('return document.querySelector("[name=clean_caption]").checked'))
+        self.assertTrue(browser.find('[name=num_pipeline_patch]').is_displayed())
+        self.assertTrue(browser.run('return document.querySelector("[name=pp]").closest("[hidden]") === null'))
+
+    def test_options_of_the_command_line_are_fields_here(self):
+        browser = self.browser
+        browser.find('form')
+        browser.run('for (const part of document.querySelectorAll("details")) part.open = true')
+        labels = [label.text for label in browser.all('form label')]
+        self.assertLessEqual({'K,V', 'Eta (η)', 'VAE tiling', 'Sampler'}, set(labels))
+        browser.until_text('With “Sampler” ddim', '#field-eta-hint')
+        browser.paint('a circle', size='other', width='64', height='65')
+        browser.until_text('is not a multiple of 16; see “Patches”', '#field-height-wrong')
+        browser.paint('a circle', height='64')
+        browser.until(lambda: self.jobs(), 'nothing is painted')
+        self.jobs()[0].warnings = ['old values may show; --method exact uses none (`troupe start --max-batch 1`)']
+        told = 'old values may show; “Method” exact uses none (`troupe start --max-batch 1`)'
+        browser.until_text(told, '.stage')
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.open(self.server.url + '#jobs/1')
+        browser.driver.refresh()
+        browser.until_text(told, '.stage')
+
+    def test_on_a_telephone_the_picture_is_seen_after_paint(self):
+        browser = self.browser
+        browser.resize(400, 780)
+        self.slowly()
+        browser.paint('a lighthouse in a storm')
+        seen = """const box = document.querySelector(arguments[0])?.getBoundingClientRect();
+            return box && box.height > 0 && box.top >= 0 && box.bottom <= innerHeight"""
+        for part in ('.stage h1', '.stage progress', '.stage img.preview', '.stage button'):
+            browser.until(lambda: browser.run(seen, part), f'{part} is not in view')
+        self.quickly()
+        browser.until(browser.has_picture, 'the picture does not come')
+        browser.until(lambda: browser.run(seen, '.pictures img'), 'the picture is not in view')
 
     def test_a_reload_in_the_middle_loses_nothing(self):
         browser = self.browser

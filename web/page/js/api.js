@@ -1,5 +1,6 @@
 // The server's HTTP API: calls, errors, and server-sent events.
 import {store} from './store.js';
+import {inPageWords} from './words.js';
 
 const kAnswerWithin = 30000;   // milliseconds
 const kSilence = 40000;        // streams have a heartbeat each 15 s
@@ -9,7 +10,7 @@ const kLastRetry = 8000;
 /// A refusal, or no answer at all (status 0). `param` names the request's field that is to blame, where one is.
 export class ApiError extends Error {
   constructor(status, {message, param = null, code = null} = {}) {
-    super(message || `the server answered with status ${status}`);
+    super(message ? inPageWords(message) : `the server answered with status ${status}`);
     this.status = status;
     this.param = param;
     this.code = code;
@@ -61,6 +62,17 @@ export const api = {
     body: body instanceof Blob ? body : JSON.stringify(body),
   })).json(),
 };
+
+/// Ends a job, and remembers that it was this browser's wish.
+export async function cancelJob(id) {
+  store.addCancelled(id);  // before it is done: the job's end may be told first
+  try {
+    await api.post(`${jobPath(id)}/cancel`);
+  } catch (error) {
+    store.removeCancelled(id);
+    throw error;
+  }
+}
 
 export const jobPath = (id) => `/api/v1/jobs/${encodeURIComponent(id)}`;
 

@@ -3,6 +3,7 @@ import {ApiError, api, listen} from './api.js';
 import {Table, confirmed, element, fill, panel, say} from './dom.js';
 import {bytes, counted, duration} from './format.js';
 import {PipelineChart} from './pipeline_chart.js';
+import {inPageWords} from './words.js';
 
 const kAxes = {
   dp: 'replica',
@@ -114,7 +115,7 @@ export function clusterView(place) {
     table.show(actors);
     const causes = cluster.recent_failures ?? [];
     noFailures.hidden = causes.length > 0;
-    fill(failures, causes.map((cause) => element('li', {}, cause)));
+    fill(failures, causes.map((cause) => element('li', {}, inPageWords(cause))));
   }
 
   fill(place,

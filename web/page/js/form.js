@@ -1,6 +1,8 @@
 // The form of a request. Its fields are the server's (GET /api/v1/options): a few stand in front, with words of our
 // own; the others follow under "More options", with the server's.
 import {element, say} from './dom.js';
+import {store} from './store.js';
+import {inPageWords, inWords} from './words.js';
 
 const kSizes = [[256, 256], [512, 512], [768, 768], [1024, 1024], [1280, 720], [720, 1280]];
 const kExample = 'a red circle above a blue square on a white background';
@@ -15,40 +17,10 @@ const kSharing = {
   one: 'One actor',
   hand: 'I choose',
 };
-const kLabels = {
-  cfg: 'Branches of guidance',
-  dp: 'Replicas',
-  dtype: 'Computes in',
-  guidance_scale: 'Guidance',
-  images_per_prompt: 'Pictures',
-  max_sequence_length: 'Length of the prompt in tokens',
-  noise_dtype: 'Draws noise in',
-  num_frames: 'Frames',
-  pp: 'Pipeline stages',
-  tp: 'Tensor parallel',
-  vae: 'Decoding together',
-  weight_dtype: 'Keeps its weights as',
-};
-// Options that the server's help names and that are no field there.
-const kOptions = {'--init-image': 'Begin with a picture', '--mask': 'Paint only where this one is white'};
 // Not under "More options": they have a place of their own, or none, as the page shows pictures.
 const kElsewhere = new Set([
   'height', 'method', 'num_pipeline_patch', 'output_type', 'seed', 'steps', 'strength', 'warmup_steps', 'width',
 ]);
-
-/// "guidance_rescale" → "Guidance rescale".
-function inWords(name) {
-  const words = name.replaceAll('_', ' ');
-  return kLabels[name] ?? words[0].toUpperCase() + words.slice(1);
-}
-
-/// The server's help names options of the command line: here they are fields.
-function helpOf(field, fields) {
-  return (field.help ?? '').replace(/--[a-z][a-z-]*/g, (option) => {
-    const named = fields.find((one) => one.option === option);
-    return `“${named ? inWords(named.name) : kOptions[option] ?? inWords(option.slice(2).replaceAll('-', '_'))}”`;
-  });
-}
 
 /// A control of the form with its label, a hint, and a place for what is wrong with it.
 function labelled(name, control, {label = inWords(name), hint = '', wide = false} = {}) {
@@ -117,6 +89,7 @@ export class RequestForm {
       this.front(options.models), this.more(options.fields), this.sharing(), this.error,
       element('div', {class: 'row'}, this.button, element('span', {class: 'soft small'}, 'or Ctrl+Enter')));
     this.listen();
+    this.restore();
     this.showFitting();
   }
 
@@ -141,27 +114,27 @@ export class RequestForm {
         element('input', {inputmode: 'numeric', placeholder: 'a new one each time', autocomplete: 'off'}),
         {hint: 'The same seed gives the same picture', wide: true}),
       labelled('method', select(methods, 'exact'), {wide: true}),
-      field('num_pipeline_patch', {label: 'Patches', hint: 'Parts of the picture that travel one after another'}),
-      field('warmup_steps', {label: 'Whole steps at the start', hint: 'Before it goes patch by patch'}));
+      field('num_pipeline_patch', {hint: 'Parts of the picture that travel one after another'}),
+      field('warmup_steps', {hint: 'Before it goes patch by patch'}));
   }
 
   more(fields) {
     const controls = fields.filter(({name}) => !kElsewhere.has(name)).map((field) => {
       const control = controlOf(field);
-      return control && labelled(field.name, control, {hint: helpOf(field, fields), wide: field.name === 'negative_prompt'});
+      return control && labelled(field.name, control, {hint: inPageWords(field.help ?? ''), wide: field.name === 'negative_prompt'});
     });
     return element('details', {}, element('summary', {}, 'More options'), element('div', {class: 'fields'}, controls,
       labelled('init_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
-        {label: 'Begin with a picture', wide: true}),
+        {wide: true}),
       labelled('mask_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
-        {label: 'Paint only where this one is white', wide: true}),
+        {wide: true}),
       labelled('strength', controlOf(this.fields.get('strength')),
-        {label: 'How much of it is made anew', hint: 'Above 0, up to 1'})));
+        {hint: 'Above 0, up to 1'})));
   }
 
   sharing() {
     this.byHand = element('div', {class: 'fields'}, this.degrees.map((degree) =>
-      labelled(degree.name, controlOf(degree), {hint: helpOf(degree, [...this.fields.values()])})));
+      labelled(degree.name, controlOf(degree), {hint: inPageWords(degree.help ?? '')})));
     return element('details', {}, element('summary', {}, 'Who paints it'),
       labelled('sharing', select(Object.entries(kSharing), 'auto'), {
         label: 'Actors',
@@ -180,11 +153,35 @@ export class RequestForm {
       event.preventDefault();
       this.submit();
     });
+    this.node.addEventListener('input', () => this.keep());
     this.node.addEventListener('change', ({target}) => {
       const patches = this.get('num_pipeline_patch');
       if (target.name === 'method' && target.value !== 'exact' && patches.value === '') patches.value = kPatches;
       this.showFitting();
+      this.keep();
     });
+  }
+
+  /// What is typed and chosen outlives a reload. Of files that are their names: a browser gives nobody a file again.
+  keep() {
+    const controls = [...this.node.elements].filter(({name}) => name);
+    store.setForm(Object.fromEntries(controls.map((one) => [one.name, one.type === 'checkbox' ? one.checked
+      : one.type === 'file' ? one.files[0]?.name ?? '' : one.value])));
+  }
+
+  restore() {
+    for (const [name, value] of Object.entries(store.form())) {
+      const input = this.get(name);
+      if (input?.type === 'checkbox') input.checked = value;
+      else if (input?.type === 'file') this.askAgain(input, value);
+      else if (input && (input.tagName !== 'SELECT' || [...input.options].some((one) => one.value === value))) input.value = value;
+    }
+  }
+
+  askAgain(input, file) {
+    if (!file) return;
+    say(this.node.querySelector(`#${input.id}-hint`), `${file} has to be chosen again`);
+    input.closest('details').open = true;
   }
 
   /// Fields that mean nothing now are hidden.
@@ -303,6 +300,7 @@ export class RequestForm {
     if (rest.model && this.get('model')) this.get('model').value = rest.model;
     if (this.degrees.some(({name}) => (request[name] ?? 1) > 1)) this.get('sharing').value = 'hand';
     this.showFitting();
+    this.keep();
     return homeless;
   }
 

@@ -1,5 +1,5 @@
 // The view of all jobs: the queue, with why each waits; what runs; what has ended.
-import {ApiError, api, every, jobPath} from './api.js';
+import {ApiError, api, cancelJob, every} from './api.js';
 import {Table, element, fill, say} from './dom.js';
 import {counted, duration, moment, shortened} from './format.js';
 import {hasEnded, setProgress, whatItDoes} from './jobtext.js';
@@ -82,7 +82,7 @@ export function jobsView(place) {
     button.disabled = true;
     say(error, '');
     try {
-      await api.post(`${jobPath(id)}/cancel`);
+      await cancelJob(id);
       await load(null);
     } catch (refusal) {
       if (!(refusal instanceof ApiError)) throw refusal;

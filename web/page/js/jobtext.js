@@ -1,5 +1,7 @@
 // What a job is doing, in words.
 import {counted, duration} from './format.js';
+import {store} from './store.js';
+import {inPageWords} from './words.js';
 
 const kEnded = new Set(['succeeded', 'failed', 'cancelled']);
 
@@ -13,17 +15,19 @@ function place(inQueue) {
 }
 
 export function whatItDoes(job) {
+  const cause = inPageWords(job.cause ?? '');
+  const because = cause && `: ${cause}`;
   if (job.unreachable_since) {
     const since = new Date(job.unreachable_since * 1000).toLocaleTimeString();
     return `Not known: its cluster has not been reachable since ${since}`;
   }
   switch (job.state) {
     case 'succeeded': return `Painted in ${duration(job.seconds)}`;
-    case 'failed': return `Failed: ${job.cause || 'no cause was told'}`;
-    case 'cancelled': return `Cancelled${job.cause ? `: ${job.cause}` : ''}`;
-    case 'paused': return `Paused at step ${job.step} of ${job.steps}${job.cause ? `: ${job.cause}` : ''}`;
+    case 'failed': return `Failed: ${cause || 'no cause was told'}`;
+    case 'cancelled': return store.hasCancelled(job.id) ? 'Cancelled by you' : `Cancelled${because}`;
+    case 'paused': return `Paused at step ${job.step} of ${job.steps}${because}`;
     case 'queued':
-      return `In the queue${place(job.queue_position)}${job.cause ? `: ${job.cause}` : ''}`;
+      return `In the queue${place(job.queue_position)}${because}`;
     case 'loading': return 'Loading the model';
     default:
   }

@@ -8,6 +8,7 @@ import {clusterView} from './cluster.js';
 import {jobsView} from './jobs.js';
 import {jobView} from './job.js';
 import {metricsView, watchMetrics} from './metrics.js';
+import {learnWords, wordsAreKnown} from './words.js';
 
 const views = {
   paint: {title: 'Paint', show: paintView},
@@ -32,7 +33,17 @@ function showView() {
     if (link.hash === `#${chosen}`) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
   }
+  if (chosen !== 'paint' && !wordsAreKnown()) askForWords();
   leave = views[chosen].show(place, id);
+}
+
+/// The paint view learns them with its form.
+async function askForWords() {
+  try {
+    learnWords(await api.json('/api/v1/options'));
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;  // texts are shown as they come, then
+  }
 }
 
 function applyTheme(theme) {

@@ -7,6 +7,7 @@ import {Gallery} from './gallery.js';
 import {parametersOf} from './pictures.js';
 import {Stage} from './stage.js';
 import {store} from './store.js';
+import {learnWords} from './words.js';
 
 const side = element('section', {class: 'panel settings', 'aria-label': 'Settings'});
 const note = element('p', {class: 'small', role: 'status'});
@@ -28,16 +29,17 @@ function forget(id) {
 
 async function paint(request) {
   const {id} = await api.post('/api/v1/jobs', request);
-  store.addJob(String(id));
+  store.addJob(String(id), request);
   choose(String(id));
   say(note, '');
-  stage.node.scrollIntoView({block: 'nearest'});
+  const {top} = stage.node.getBoundingClientRect();
+  if (top < 0 || top > innerHeight / 2) stage.node.scrollIntoView({block: 'start'});
 }
 
 export function takeSettings(request) {
   if (!form) return;
   const homeless = form.take(request);
-  say(note, `These are the settings of the picture.${homeless.length > 0
+  say(note, `These are its settings.${homeless.length > 0
     ? ` Not in this form: ${homeless.join(', ')}.` : ''}`);
   form.get('prompt').focus();
 }
@@ -60,7 +62,9 @@ async function makeForm() {
   if (form) return;
   fill(side, element('p', {class: 'soft'}, 'Asking the server what it can paint …'));
   try {
-    form = new RequestForm(await api.json('/api/v1/options'), paint);
+    const options = await api.json('/api/v1/options');
+    learnWords(options);
+    form = new RequestForm(options, paint);
     fill(side, form.node, element('div', {class: 'row'}, fromFile, chooser), note);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;

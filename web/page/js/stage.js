@@ -1,9 +1,10 @@
 // The job in the middle of the paint view: its preview while it is painted, its pictures then, and what can be done.
-import {ApiError, api, jobPath, listen} from './api.js';
+import {ApiError, api, cancelJob, jobPath, listen} from './api.js';
 import {element, fill, say} from './dom.js';
 import {hasEnded, madeText, setProgress, sizeText, whatItDoes} from './jobtext.js';
 import {parametersOf, picture, picturePath, save} from './pictures.js';
 import {store} from './store.js';
+import {inPageWords, onceLearned} from './words.js';
 
 export class Stage {
   /// `onJob(job)`: news of it; `onSettings(request)`: the user wants these; `onForget(id)`: not in the gallery again;
@@ -78,13 +79,19 @@ export class Stage {
     this.job = job;
     this.onJob(job);
     say(this.title, job.prompt || `Job ${job.id}`);
-    say(this.words, [whatItDoes(job), sizeText(job), ...(job.warnings ?? [])].filter(Boolean).join('. '));
+    this.showWords(job);
+    onceLearned(() => this.job === job && this.showWords(job));
     this.bar.hidden = hasEnded(job);
     setProgress(this.bar, job);
     if (!first && before === job.state) return;
     say(this.heard, whatItDoes(job));
     if (hasEnded(job)) this.showEnd(job);
     else if (first) fill(this.actions, this.cancelButton(), this.detailsLink());
+  }
+
+  showWords(job) {
+    const warnings = (job.warnings ?? []).map(inPageWords);
+    say(this.words, [whatItDoes(job), sizeText(job), ...warnings].filter(Boolean).join('. '));
   }
 
   showPreview({step, steps, b64_png: png}) {
@@ -106,7 +113,8 @@ export class Stage {
     } else if (job.state === 'failed') {
       fill(this.pictures);
     }
-    fill(this.actions, job.state === 'succeeded' && this.pictureButtons(job), this.detailsLink(), this.forgetButton());
+    fill(this.actions, job.state === 'succeeded' ? this.pictureButtons(job) : this.settingsOfAsked(job.id), this.detailsLink(),
+      this.forgetButton());
   }
 
   async showMade(id) {
@@ -127,11 +135,17 @@ export class Stage {
       async () => this.onSettings(await parametersOf(await api.blob(picturePath(id, 0, 'png')))))];
   }
 
+  /// Of a job without a picture that would tell them.
+  settingsOfAsked(id) {
+    const request = store.request(id);
+    return request && element('button', {type: 'button', onclick: () => this.onSettings(request)}, 'Use these settings');
+  }
+
   cancelButton() {
     const button = element('button', {type: 'button', class: 'danger', onclick: async () => {
       button.disabled = true;
       say(button, 'Cancelling …');
-      if (!await this.tried(() => api.post(`${jobPath(this.id)}/cancel`))) {
+      if (!await this.tried(() => cancelJob(this.id))) {
         button.disabled = false;
         say(button, 'Cancel');
       }

@@ -1,0 +1,58 @@
+// The page's words for fields of a request. Texts of the server name options of the command line: here they are fields.
+
+const kLabels = {
+  cfg: 'Branches of guidance',
+  dp: 'Replicas',
+  dtype: 'Computes in',
+  eta: 'Eta (η)',
+  guidance_scale: 'Guidance',
+  images_per_prompt: 'Pictures',
+  init_image: 'Begin with a picture',
+  kv: 'K,V',
+  mask_image: 'Paint only where this one is white',
+  max_sequence_length: 'Length of the prompt in tokens',
+  noise_dtype: 'Draws noise in',
+  num_frames: 'Frames',
+  num_pipeline_patch: 'Patches',
+  parallel: 'Actors',
+  pp: 'Pipeline stages',
+  strength: 'How much of it is made anew',
+  tp: 'Tensor parallel',
+  vae: 'Decoding together',
+  vae_tiling: 'VAE tiling',
+  warmup_steps: 'Whole steps at the start',
+  weight_dtype: 'Keeps its weights as',
+};
+
+// Options that are no field in the server's list, and what they are here.
+const fieldOfOption = new Map([['--init-image', 'init_image'], ['--mask', 'mask_image'], ['--parallel', 'parallel']]);
+let tellLearned;
+let isLearned = false;
+const learned = new Promise((resolve) => { tellLearned = resolve; });
+
+/// Takes the server's fields (GET /api/v1/options).
+export function learnWords({fields, degrees}) {
+  for (const {name, option} of [...fields, ...degrees])
+    if (option && !fieldOfOption.has(option)) fieldOfOption.set(option, name);
+  isLearned = true;
+  tellLearned();
+}
+
+export const wordsAreKnown = () => isLearned;
+
+/// Calls `say` when the server's fields are known, if they are not yet.
+export function onceLearned(say) {
+  if (!isLearned) learned.then(say);
+}
+
+/// "guidance_rescale" → "Guidance rescale".
+export function inWords(name) {
+  const words = name.replaceAll('_', ' ');
+  return kLabels[name] ?? words[0].toUpperCase() + words.slice(1);
+}
+
+/// "--guidance-rescale" → "“Guidance rescale”". What stands in `…` is a command, and stays.
+export function inPageWords(text) {
+  return text.replace(/`[^`]*`|--[a-z][a-z-]*/g, (found) => (found.startsWith('`') ? found
+    : `“${inWords(fieldOfOption.get(found) ?? found.slice(2).replaceAll('-', '_'))}”`));
+}
