@@ -166,6 +166,7 @@ void Batch::succeed(JobEntry& job, const RunFigures& figures) {
   auto told = job;
   told.plan = entry_.run.plan;
   told.plan.request = job.plan.request;
+  told.plan.warnings = job.plan.warnings;
   told.plan.request.refill_steps = entry_.run.plan.request.refill_steps;
   job.outcome.report = make_report(told, figures.deployment, seconds, figures.stats,
                                    figures.blob_bytes, figures.warnings, entry_.members);

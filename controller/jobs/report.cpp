@@ -126,8 +126,9 @@ std::string make_report(const JobEntry& job, const cluster::Deployment& deployme
   if (job.plan.encodes_text()) report["prompts"] = prompts_report(stats_by_rank);
   if (request.step_cache != StepCacheRule::none)
     report["step_cache"] = step_cache_report(stats_by_rank);
-  auto all_warnings = job.outcome.warnings;
-  all_warnings.insert(all_warnings.end(), warnings.begin(), warnings.end());
+  auto all_warnings = job.plan.warnings;
+  for (const auto* more : {&job.outcome.warnings, &warnings})
+    all_warnings.insert(all_warnings.end(), more->begin(), more->end());
   report["warnings"] = all_warnings;
   report["recoveries"] = json::array();
   for (const auto& recovery : job.course.recoveries) {

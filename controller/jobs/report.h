@@ -23,8 +23,8 @@ struct PhaseSeconds {
 
 /// The one JSON document that says how a job's pictures came about: enough to make them again, and
 /// what it cost. A job of a batch is given with the batch's plan, and with its `members`: the
-/// figures are the batch's. The job's own warnings come first, then `warnings`. Texts that are no
-/// UTF-8 come out with U+FFFD in their place.
+/// figures are the batch's. The warnings of the job's plan come first, then those of its actors,
+/// then `warnings`. Texts that are no UTF-8 come out with U+FFFD in their place.
 std::string make_report(const JobEntry& job, const cluster::Deployment& deployment,
                         const PhaseSeconds& seconds,
                         const std::vector<wire::ActorJobStats>& stats_by_rank,

@@ -38,6 +38,17 @@ TEST_CASE("a prompt that is no UTF-8 costs its letters, not the report") {
   CHECK(report["warnings"][0] == "\xef\xbf\xbd");
 }
 
+TEST_CASE("a report's warnings are those of the plan, of actors, of the way, in this order") {
+  jobs::JobEntry job;
+  wire::ImageRequest request;
+  request.prompts = {"x"};
+  job.plan = plan::make_plan(test::sample_model(), request, {});
+  job.plan.warnings = {"of the plan"};
+  job.outcome.warnings = {"of an actor"};
+  const auto report = nlohmann::json::parse(jobs::make_report(job, {}, {}, {}, 0, {"of the way"}));
+  CHECK(report["warnings"] == nlohmann::json{"of the plan", "of an actor", "of the way"});
+}
+
 TEST_CASE("a report has every setting of its request, seed and K,V mode included") {
   jobs::JobEntry job;
   wire::ImageRequest request;
