@@ -3,6 +3,7 @@
 //   troupe_example_submit ipc:///tmp/my-cluster/control.sock "a red circle" out.png
 #include <fstream>
 #include <iostream>
+#include <string>
 #include <string_view>
 
 #include "troupe/client.h"
@@ -31,5 +32,9 @@ int main(int argc, char** argv) {
 
   auto result = client.value().wait(job.value(), std::chrono::minutes(10));
   if (!result) return fail(result.error());
-  std::ofstream(argv[3], std::ios::binary) << result.value().pictures.at(0).png;
+
+  std::ofstream file(argv[3], std::ios::binary);
+  file << result.value().pictures.at(0).png;
+  file.close();
+  if (!file) return fail({"unwritable", std::string(argv[3]) + " cannot be written"});
 }

@@ -32,4 +32,5 @@ int main(int argc, char** argv) {
     if (!sum) return fail(sum.error());
     std::cout << sum.value() << "\n";
   }
+  if (!std::cout.flush()) return fail({"unwritable", "standard output cannot be written"});
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fstream>
 #include <iostream>
+#include <string>
 #include <string_view>
 
 int fail(const troupe::Error& error) {
@@ -29,9 +30,8 @@ int main(int argc, char** argv) {
   auto result = client.value().wait(job.value(), std::chrono::minutes(10));
   if (!result) return fail(result.error());
 
-  const auto& png = result.value().pictures.at(0).png;
   std::ofstream file(argv[3], std::ios::binary);
-  if (!file.write(png.data(), static_cast<std::streamsize>(png.size()))) {
-    return fail({"unwritable", std::string("cannot write ") + argv[3]});
-  }
+  file << result.value().pictures.at(0).png;
+  file.close();
+  if (!file) return fail({"unwritable", std::string(argv[3]) + " cannot be written"});
 }

@@ -114,6 +114,25 @@ TEST_CASE("submit shows progress, writes its pictures and names them") {
   CHECK(std::distance(std::filesystem::directory_iterator(scratch.path), {}) == 4);
 }
 
+#ifdef TROUPE_WITH_EXAMPLES
+TEST_CASE("the example in C++ writes its picture, or fails") {
+  FakeController controller;
+  make_pictures(controller, 1, demo_picture());
+  const Scratch scratch;
+  const auto example = [&](const std::string& file) {
+    return testing::run_command(TROUPE_BINARY_DIR "/bin/troupe_example_submit " +
+                                controller.endpoint() + " \"a red circle\" " + file);
+  };
+  CHECK(example(scratch / "out.png").exit_code == 0);
+  CHECK(testing::read_all(scratch / "out.png") == demo_picture());
+  for (const std::string& file : {std::string("/dev/full"), scratch / "nowhere/out.png"}) {
+    const auto failed = example(file);
+    CHECK(failed.exit_code == 1);
+    CHECK(failed.err.ends_with(file + " cannot be written\n"));
+  }
+}
+#endif
+
 TEST_CASE("a video becomes what the name of its file says") {
   const std::string frame = demo_picture();
   const std::string video =
