@@ -1,18 +1,44 @@
 """The command lines of these programs: what is wrong with one is said in one line, before anything heavy is imported, and
 exits with 2."""
 import argparse
+import ast
 import importlib.util
 import pathlib
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Where modules of the project's own are that these programs import.
+FOLDERS = [ROOT / "benchmarks", ROOT / "examples" / "demo" / "training", ROOT / "tests" / "reference"]
+
+
+def imports_of(file):
+    """The modules that `file` imports as it begins."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.split(".")[0]
+
+
+def not_ours(modules, seen):
+    """Those of the modules, and of what they import, that are neither Python's nor the project's."""
+    for name in modules:
+        if name in sys.stdlib_module_names or name in seen:
+            continue
+        seen.add(name)
+        own = next((folder / f"{name}.py" for folder in FOLDERS if (folder / f"{name}.py").exists()), None)
+        if own:
+            yield from not_ours(imports_of(own), seen)
+        else:
+            yield name
 
 
 class Parser(argparse.ArgumentParser):
-    """With the program's own text as help; `needs` are modules beyond Python's own that it imports."""
+    """With the program's own text as help; `later` are modules that it imports when it has begun its work."""
 
-    def __init__(self, about, needs):
+    def __init__(self, about, later=()):
         super().__init__(description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-        self.needs = needs
+        self.later = later
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message} (see --help)\n")
@@ -21,7 +47,8 @@ class Parser(argparse.ArgumentParser):
         args = super().parse_args(*words)
         if "troupe" in args and not pathlib.Path(args.troupe).is_file():
             self.error(f"--troupe: {args.troupe} is not there; scripts/test builds it")
-        missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        needs = not_ours([*imports_of(pathlib.Path(sys.argv[0])), *self.later], set())
+        missing = [name for name in needs if importlib.util.find_spec(name) is None]
         if missing:
             self.exit(1, f"{self.prog}: this Python has no {' and no '.join(missing)}: take .deps/reference/bin/python, which scripts/fixtures makes\n")
         return args

@@ -10,7 +10,7 @@ from command_line import Parser, add_number
 
 
 def options():
-    parser = Parser(__doc__, ["torch"])
+    parser = Parser(__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_number(parser, "--repeats", 3, 1000, "of each size; the best counts")
     parser.add_argument("--beside", type=pathlib.Path, metavar="FILE", help="print Markdown, beside these rows of tensor_plane --json")

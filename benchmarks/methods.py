@@ -21,7 +21,7 @@ from shapes import GUIDED, SHAPES, folder_of
 
 
 def options():
-    parser = Parser(__doc__, ["numpy", "torch", "PIL", "safetensors", "diffusers"])
+    parser = Parser(__doc__)
     add_troupe(parser)
     add_number(parser, "--rounds", 3, 1000, "rounds that count")
     add_number(parser, "--threads", len(os.sched_getaffinity(0)), 1024, "that all actors of a way share")

@@ -16,7 +16,7 @@ WAYS = {"all blocks": [], "--offload blocks": ["--offload", "blocks"]}
 
 
 def options():
-    parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
+    parser = Parser(__doc__)
     add_out(parser)
     add_troupe(parser)
     add_model(parser)

@@ -19,7 +19,7 @@ from shapes import SHAPES, folder_of
 
 
 def options():
-    parser = Parser(__doc__, ["torch", "diffusers"])
+    parser = Parser(__doc__)
     add_troupe(parser)
     add_number(parser, "--rounds", 3, 1000, "rounds that count")
     parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES), help="all of them")

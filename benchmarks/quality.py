@@ -24,7 +24,7 @@ from command_line import ROOT, Parser, add_captions, add_model, add_number, add_
 
 
 def options():
-    parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
+    parser = Parser(__doc__)
     add_out(parser)
     add_troupe(parser)
     add_model(parser)

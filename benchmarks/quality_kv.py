@@ -12,7 +12,7 @@ from command_line import ROOT, Parser, add_captions, add_model, add_number, whol
 
 
 def command_line():
-    parser = Parser(__doc__, ["numpy", "torch", "diffusers"])
+    parser = Parser(__doc__, ["diffusers", "scenes"])
     parser.add_argument("rules", nargs="*", metavar="RULE", help="of quality_kv_rules.py; all of them")
     add_model(parser)
     add_captions(parser, captions=8, size=128)

@@ -24,7 +24,7 @@ HEADER = "| weights | PSNR, dB | worst, dB | attributes, % | CPU s per step | fa
 
 
 def options():
-    parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
+    parser = Parser(__doc__)
     add_out(parser)
     add_troupe(parser)
     add_model(parser)

@@ -15,7 +15,7 @@ from command_line import ROOT, Parser, add_captions, add_model, add_out
 
 
 def options():
-    parser = Parser(__doc__, ["numpy", "torch", "diffusers", "PIL", "safetensors"])
+    parser = Parser(__doc__)
     add_out(parser)
     add_model(parser)
     add_captions(parser, captions=20)

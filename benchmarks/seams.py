@@ -15,7 +15,7 @@ from command_line import Parser, add_captions, add_model, add_number, add_out, a
 
 
 def options():
-    parser = Parser(__doc__, ["numpy", "PIL", "safetensors", "scipy"])
+    parser = Parser(__doc__)
     add_out(parser)
     add_troupe(parser)
     add_model(parser)

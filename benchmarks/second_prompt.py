@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def options():
-    parser = Parser(__doc__, [])
+    parser = Parser(__doc__)
     add_out(parser)
     add_troupe(parser)
     add_model(parser)

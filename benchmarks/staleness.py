@@ -24,7 +24,7 @@ COLORS = {"pipefusion": "#1f77b4", "distrifusion": "#d62728"}
 
 
 def options():
-    parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
+    parser = Parser(__doc__)
     add_out(parser)
     add_troupe(parser)
     add_model(parser)

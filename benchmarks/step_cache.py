@@ -28,7 +28,7 @@ HEADER = ("| method | cache | threshold | skipped, % | CPU s per picture | faste
 
 
 def options():
-    parser = Parser(__doc__, ["numpy", "PIL", "safetensors"])
+    parser = Parser(__doc__)
     add_out(parser)
     add_troupe(parser)
     add_model(parser)

@@ -18,7 +18,7 @@ from shapes import sdxl
 
 
 def options():
-    parser = Parser(__doc__, ["torch", "diffusers", "safetensors"])
+    parser = Parser(__doc__, ["torch", "diffusers"])
     parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="for the model and the latents")
     add_troupe(parser)
     add_number(parser, "--size", 256, 16384, "pixels a side")

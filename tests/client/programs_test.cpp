@@ -115,6 +115,12 @@ TEST_CASE("benchmarks in Python: before anything heavy is imported") {
     check_help(kPython + name);
     check_wrong(kPython + name + " --bogus", "--bogus");
   }
+  // A Python without any others' modules, scipy of the captions' reader included.
+  const auto bare = run_command("python3 -S -B " TROUPE_SOURCE_DIR "/benchmarks/quality.py " +
+                                (Scratch() / "out"));
+  CHECK(bare.exit_code == 1);
+  CHECK(bare.err.find("this Python has no numpy and no PIL and no safetensors and no scipy: take "
+                      ".deps/reference/bin/python") != std::string::npos);
   for (const char* steps : {"0", "x", "-3", "1.5"})
     check_wrong(kPython + "pipeline.py --steps " + steps, "is not a whole number from 1 to 1000");
   check_wrong(kPython + "methods.py --model /nothere", "\"/nothere\" is no model folder");
