@@ -39,9 +39,15 @@ class TroupeConnect:
     CATEGORY = CATEGORY
 
     def connect(self, url, model="", options=""):
+        try:
+            fields = json.loads(options) if options.strip() else {}
+        except ValueError as error:
+            raise ValueError(f"options: no JSON: {error}") from error
+        if not isinstance(fields, dict):
+            raise ValueError('options: a JSON object is expected, such as {"parallel": "auto"}')
         client = Client(url)
         client.models()  # says now if nobody is there
-        return (Cluster(client, model, [], json.loads(options) if options.strip() else {}),)
+        return (Cluster(client, model, [], fields),)
 
 
 class TroupeLora:
@@ -105,8 +111,9 @@ class TroupeGenerate:
         arguments = dict(
             negative_prompt=negative_prompt, seed=seed, num_inference_steps=steps, guidance_scale=guidance_scale,
             width=width or None, height=height or None, num_images_per_prompt=batch_size, loras=cluster.loras or None,
-            image=None if image is None else image[0].cpu().numpy(), strength=None if image is None else strength,
-            mask_image=None if mask is None else mask[0].cpu().numpy(), output_type="np", callback_on_step_end=step_ended, callback_on_step_end_tensor_inputs=["preview"])
+            image=None if image is None else image[0].cpu().numpy().clip(0, 1), strength=None if image is None else strength,
+            mask_image=None if mask is None else mask[0].cpu().numpy().clip(0, 1), output_type="np", callback_on_step_end=step_ended,
+            callback_on_step_end_tensor_inputs=["preview"])
         # In a thread, since a step may take long and the cancel button should not. ComfyUI knows by the context which node
         # the progress is of.
         with ThreadPoolExecutor(1) as thread:

@@ -3,7 +3,7 @@ from .aio import AsyncJob, AsyncTroupePipeline
 from .client import Client, Job, JobEvent, JobInfo
 from .errors import (APIConnectionError, APIStatusError, APITimeoutError, AuthenticationError, BadRequestError,
                      ConflictError, InternalServerError, JobCancelledError, JobError, JobFailedError, NotFoundError,
-                     PermissionDeniedError, RateLimitError, TroupeError)
+                     PermissionDeniedError, RateLimitError, TroupeError, TroupeWarning)
 from .local import LocalCluster, local
 from .pipeline import TroupePipeline, TroupePipelineOutput
 
@@ -12,5 +12,5 @@ __all__ = [
     "APIConnectionError", "APIStatusError", "APITimeoutError", "AsyncJob", "AsyncTroupePipeline", "AuthenticationError",
     "BadRequestError", "Client", "ConflictError", "InternalServerError", "Job", "JobCancelledError", "JobError", "JobEvent",
     "JobFailedError", "JobInfo", "LocalCluster", "NotFoundError", "PermissionDeniedError", "RateLimitError", "TroupeError",
-    "TroupePipeline", "TroupePipelineOutput", "local",
+    "TroupePipeline", "TroupePipelineOutput", "TroupeWarning", "local",
 ]

@@ -7,8 +7,9 @@ import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, AsyncIterator, Awaitable, Callable, Optional
 
+from .arguments import Prompt
 from .client import Job, JobEvent, JobInfo
-from .pipeline import Prompt, TroupePipeline
+from .pipeline import TroupePipeline
 
 # As many as the cluster's queue holds.
 MOST_CALLS = 64
@@ -20,6 +21,9 @@ class AsyncJob:
     def __init__(self, job: Job, run: Callable[..., Awaitable[Any]]) -> None:
         self.job = job
         self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self.job).replace("Job", "AsyncJob", 1)
 
     @property
     def id(self) -> str:
@@ -61,12 +65,29 @@ class AsyncTroupePipeline:
         pipe = await AsyncTroupePipeline.connect(url)
         one, two = await asyncio.gather(pipe("a red circle"), pipe("a blue star"))
 
-    Callbacks come in other threads than the event loop's. LoRAs and settings are those of `pipe.pipeline`.
+    Callbacks come in other threads than the event loop's. LoRAs and settings are those of `pipe.pipeline`, whose other
+    methods and attributes are here, too.
     """
 
     def __init__(self, pipeline: TroupePipeline) -> None:
-        self.pipeline = pipeline
-        self._threads = ThreadPoolExecutor(MOST_CALLS, "troupe")
+        self.__dict__.update(pipeline=pipeline, _threads=ThreadPoolExecutor(MOST_CALLS, "troupe"))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.pipeline!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("pipeline", "_threads"):
+            raise AttributeError(name)
+        return getattr(self.pipeline, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_interrupt":
+            raise AttributeError("_interrupt: cancel the task that awaits the call")
+        setattr(self.pipeline, name, value)
+
+    def to(self, *args: Any, **kwargs: Any) -> "AsyncTroupePipeline":
+        self.pipeline.to(*args, **kwargs)
+        return self
 
     @classmethod
     async def connect(cls, *args: Any, **kwargs: Any) -> "AsyncTroupePipeline":

@@ -5,15 +5,18 @@ import base64
 import http.client
 import json
 import os
+import re
 import socket
 import time
 import urllib.parse
-from dataclasses import dataclass, field, fields
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+import warnings
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from . import images
-from .errors import (APIConnectionError, APITimeoutError, InternalServerError, JobCancelledError, JobFailedError,
-                     TroupeError, from_response)
+from .arguments import plain
+from .errors import (APIConnectionError, APIStatusError, APITimeoutError, InternalServerError, JobCancelledError,
+                     JobFailedError, TroupeError, TroupeWarning, from_response, outside)
 
 DEFAULT_URL = "http://127.0.0.1:7480"
 # The server sends something at least every 15 s, a comment where there is nothing to tell.
@@ -70,10 +73,23 @@ class JobEvent:
 class Job:
     """A job on the cluster, whether this program submitted it or not. It goes on when this program ends."""
 
-    def __init__(self, client: "Client", info: JobInfo) -> None:
+    def __init__(self, client: "Client", info: JobInfo, warns: bool = False) -> None:
         self._client = client
         self._path = "/api/v1/jobs/" + urllib.parse.quote(info.id, safe="")
+        self._warns = warns  # those of a job that this program asked for are its user's
+        self._told: Set[str] = set()
+        self._cancels = False  # this handle asked for its end
         self.info = info
+        self._learn(info)
+
+    def _learn(self, info: JobInfo) -> None:
+        """Takes news of the job; what it warns of becomes Python's warnings, each once."""
+        self.info = replace(info, cause=self._client.in_python(info.cause),
+                            warnings=[self._client.in_python(text) for text in info.warnings])
+        for text in self.info.warnings:
+            if self._warns and text not in self._told:
+                self._told.add(text)
+                warnings.warn(text, TroupeWarning, stacklevel=outside())
 
     @property
     def id(self) -> str:
@@ -90,7 +106,7 @@ class Job:
 
     def refresh(self) -> JobInfo:
         """Asks the server how the job is."""
-        self.info = _job_info(self._client.get(self._path))
+        self._learn(_job_info(self._client.get(self._path)))
         return self.info
 
     def done(self) -> bool:
@@ -99,9 +115,11 @@ class Job:
 
     def cancel(self) -> bool:
         """Ends the job at its next micro-step; False if it had ended before."""
+        self._cancels, before = True, self._cancels  # at once: its end may be told first
         try:
-            self.info = _job_info(self._client.post(f"{self._path}/cancel"))
+            self._learn(_job_info(self._client.post(f"{self._path}/cancel")))
         except TroupeError as error:
+            self._cancels = before
             if getattr(error, "status_code", 0) != 409:
                 raise
             self.refresh()
@@ -140,7 +158,7 @@ class Job:
             raise from_response(500, document, "")  # asked again, the server says by its status what it is
         if kind == "preview":
             return JobEvent(kind, self.info, base64.b64decode(document["b64_png"]))
-        self.info = _job_info(document)
+        self._learn(_job_info(document))
         return JobEvent(kind, self.info)
 
     def wait(self, timeout: Optional[float] = None) -> JobInfo:
@@ -155,7 +173,8 @@ class Job:
         if self.state == "failed":
             raise JobFailedError(self.info.cause or f"job {self.id} failed", self)
         if self.state == "cancelled":
-            raise JobCancelledError(self.info.cause or f"job {self.id} was cancelled", self)
+            by_us = f"job {self.id} was cancelled by this program"
+            raise JobCancelledError(by_us if self._cancels else self.info.cause or f"job {self.id} was cancelled", self)
 
     def pictures(self, timeout: Optional[float] = None) -> List[bytes]:
         """Waits for the end; each picture as a PNG file's bytes, prompt by prompt; a video is an animated PNG."""
@@ -217,6 +236,11 @@ def check_output_type(output_type: str) -> None:
         images.torch()  # fails before anything is computed for it
 
 
+# Options of the command line that are no field of a request's table, and what a call has instead.
+_ARGUMENTS = {"--elastic": "elastic", "--init-image": "image", "--init-latents": "latents", "--mask": "mask_image",
+              "--may-batch": "may_batch", "--model": "model", "--parallel": "parallel", "--priority": "priority"}
+
+
 class Client:
     """Speaks to `troupe serve` at `url`. Threads may share it.
 
@@ -234,10 +258,47 @@ class Client:
         self._key = api_key or os.environ.get("TROUPE_API_KEY")
         self.timeout = timeout
         self.patience = patience
+        self._options: Optional[Dict[str, Dict[str, Any]]] = None  # by the command line's; None: not asked for yet
+        self.words: Dict[str, str] = {}  # other texts of the cluster's, and what they are to this program
+
+    def __repr__(self) -> str:
+        return f"<troupe.Client of {self.url}>"
 
     def submit(self, request: Dict[str, Any]) -> Job:
         """Hands a job in: the fields of POST /api/v1/jobs, as docs/http.md names them."""
-        return Job(self, _job_info(self.post("/api/v1/jobs", request)))
+        try:
+            return Job(self, _job_info(self.post("/api/v1/jobs", {name: plain(name, value) for name, value in request.items()})), True)
+        except APIStatusError as error:
+            error.message = self.in_python(error.message)
+            error.args = (error.message,)
+            raise
+
+    def in_python(self, text: str) -> str:
+        """A text of the cluster's with arguments for options of the command line: method="exact" for --method exact."""
+        for words, ours in self.words.items():
+            text = text.replace(words, ours)
+        if "--" not in text:
+            return text
+        if self._options is None:
+            try:
+                document = self.options()
+            except TroupeError:
+                return text
+            self._options = {option: {"name": name} for option, name in _ARGUMENTS.items()}
+            for entry in reversed([*document["fields"], *document["degrees"]]):
+                self._options[entry["option"]] = entry
+        known = self._options
+
+        def argument(found: "re.Match[str]") -> str:
+            option, value = found.groups()
+            if option not in known:
+                return found.group()
+            name, choices = known[option]["name"], known[option].get("choices") or ["auto"]
+            if value in choices:
+                return f'{name}="{value}"'
+            return f"{name}={value}" if value and value[0].isdigit() else name + found.group()[len(option):]
+
+        return re.sub(r"(--[a-z][a-z-]*)(?: ([\w.+-]*\w))?", argument, text)
 
     def job(self, id: str) -> Job:
         """The handle of a job by its id. Raises NotFoundError."""

@@ -24,6 +24,8 @@ def _floats(name: str, tensor: Any) -> Tuple[List[int], bytes]:
             values.byteswap()
         return [int(size) for size in tensor.shape], values.tobytes()
     if hasattr(tensor, "astype") and hasattr(tensor, "shape"):
+        if tensor.dtype.kind not in "biuf":
+            raise TypeError(f"{name}: an array of {tensor.dtype} has no numbers")
         return [int(size) for size in tensor.shape], tensor.astype("<f4").tobytes()
     raise TypeError(f"{name}: {type(tensor).__name__} is neither a numpy array nor a torch.Tensor")
 

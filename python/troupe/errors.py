@@ -1,6 +1,7 @@
 """What can go wrong. The names and the fields are those of OpenAI's Python package."""
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Dict, Optional, Type
 
 if TYPE_CHECKING:
@@ -81,6 +82,18 @@ class JobFailedError(JobError):
 
 class JobCancelledError(JobError):
     """The job was cancelled, here or by somebody else."""
+
+
+class TroupeWarning(UserWarning):
+    """What a job's pictures show that its request may not mean, as that a prompt was cut."""
+
+
+def outside() -> int:
+    """The `stacklevel` with which the caller's warning points at the code that uses this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__package__") == __package__:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 _BY_STATUS: Dict[int, Type[APIStatusError]] = {

@@ -4,7 +4,11 @@ from __future__ import annotations
 import base64
 import importlib
 import io
+import os
+import warnings
 from typing import Any, List, Sequence
+
+from .errors import outside
 
 
 def _needs(module: str, package: str, what: str) -> Any:
@@ -48,37 +52,118 @@ def to_torch(pngs: Sequence[bytes]) -> Any:
     return torch().from_numpy(to_numpy(pngs, 'output_type="pt"').transpose(0, 3, 1, 2).copy())
 
 
-def to_png(image: Any, what: str = "image") -> bytes:
-    """A picture to begin with, or a mask, as a PNG file's bytes.
+def to_png(image: Any, what: str = "image", mask: bool = False) -> bytes:
+    """A picture to begin with, or a mask, as a file's bytes; `what` names the argument in errors.
 
-    Takes such bytes, a PIL image, or an array [height, width, 3], or [height, width], of uint8, or of floats from 0 to 1.
+    Takes a file's path or bytes, which travel as they are, a PIL image, an array of numpy's [height, width, 3] or
+    [height, width], a tensor of torch's [3, height, width], or a list or batch of one of these. Arrays have floats from
+    0 to 1 or uint8 from 0 to 255; a mask's values may also be of any type that has 0 and 1, or 0 and 255, alone.
     """
-    if isinstance(image, (bytes, bytearray)):
+    if isinstance(image, (list, tuple)):
+        if len(image) != 1:
+            raise ValueError(f"{what}: a list of {len(image)}; a job begins with one picture, so each takes a call of its own")
+        image = image[0]
+    if isinstance(image, (bytes, bytearray, memoryview)):
         return bytes(image)
-    if not hasattr(image, "save"):
-        numpy = _needs("numpy", "numpy", f"{what} that is neither PIL's nor a PNG file's bytes")
-        pixels = numpy.asarray(image)
-        if pixels.ndim == 4 and len(pixels) == 1:
-            pixels = pixels[0]
-        if pixels.ndim == 2:
-            pixels = numpy.stack([pixels] * 3, -1)
-        if pixels.ndim != 3 or pixels.shape[2] != 3:
-            raise ValueError(f"{what}: an array of shape {list(pixels.shape)} is not [height, width, 3]")
-        if pixels.dtype != numpy.uint8:
-            pixels = (pixels.clip(0, 1) * 255).round().astype(numpy.uint8)
+    if isinstance(image, (str, os.PathLike)):
+        return _file(image, what)
+    if hasattr(image, "getextrema"):
+        _check_range(image, what)
+    elif hasattr(image, "shape") and hasattr(image, "dtype"):
+        pixels = _levels(_plane(image, what, mask), what, mask)
         image = _needs("PIL.Image", "pillow", f"an array as {what}").fromarray(pixels)
+    else:
+        raise TypeError(f"{what}: {type(image).__name__} is no picture: a file's path or bytes, a PIL image, an array "
+                        "[height, width, 3] or a tensor [3, height, width] is one")
+    try:
+        image = image.convert("L" if mask else "RGB")
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+    image.info = {}  # a colour that stands for transparency would travel along
     file = io.BytesIO()
-    image.convert("RGB").save(file, "PNG")
+    image.save(file, "PNG")
     return file.getvalue()
 
 
-def latents_to_npy(latents: Any) -> bytes:
-    """Latents, a numpy array or a tensor of torch's on the CPU, as a .npy file's bytes in float32."""
-    numpy = _needs("numpy", "numpy", "latents")
-    if hasattr(latents, "detach"):
-        latents = latents.detach().float().cpu().numpy()
+def _file(path: Any, what: str) -> bytes:
+    if str(path).startswith(("http://", "https://", "data:")):
+        raise ValueError(f"{what}: an address is not fetched; a file's path or bytes, or a PIL image, is taken")
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ValueError(f"{what}: {path}: {error.strerror}") from error
+
+
+def _check_range(image: Any, what: str) -> None:
+    """A PIL image of more than 8 bits becomes one of 8 by clipping: right for values from 0 to 255 only."""
+    if image.mode != "F" and not image.mode.startswith("I"):
+        return
+    least, most = image.getextrema()
+    if not 0 <= least <= most <= 255 or 0 < most <= 1:
+        raise ValueError(f'{what}: a PIL image of mode "{image.mode}" with values from {least:g} to {most:g} can mean several '
+                         "pictures; modes of 8 bits (L, RGB), or an array of floats from 0 to 1, are taken")
+
+
+def _plane(image: Any, what: str, mask: bool) -> Any:
+    """The array [height, width] or [height, width, 3] of an array or a tensor, whose channels come first."""
+    numpy = _needs("numpy", "numpy", f"an array as {what}")
+    is_tensor = hasattr(image, "detach")
+    if is_tensor:
+        image = image.detach().cpu()
+        image = image.float() if image.is_floating_point() else image
+    pixels = numpy.asarray(image)
+    shape = list(pixels.shape)
+    if pixels.ndim == 4 and len(pixels) > 1:
+        raise ValueError(f"{what}: {len(pixels)} pictures, {shape}; a job begins with one, so each takes a call of its own")
+    if pixels.ndim == 4 or pixels.ndim == 3 and mask and not is_tensor and len(pixels) == 1 and shape[2] != 1:
+        pixels = pixels[0]
+    if pixels.ndim == 3:
+        pixels = pixels.transpose(1, 2, 0) if is_tensor else pixels
+        pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+    if pixels.ndim not in (2, 3) or pixels.ndim == 3 and pixels.shape[2] != 3 or pixels.size == 0:
+        wanted = "[3, height, width], as tensors are" if is_tensor else "[height, width, 3]"
+        raise ValueError(f"{what}: an array of shape {shape} is not {wanted}, or gray, [height, width]")
+    return pixels
+
+
+def _levels(pixels: Any, what: str, mask: bool) -> Any:
+    """As uint8 from 0 to 255. Values that can mean several pictures are refused."""
+    numpy = _needs("numpy", "numpy", f"an array as {what}")
+    if pixels.dtype.kind not in "buif":
+        raise TypeError(f"{what}: an array of {pixels.dtype} has no pixels")
+    least, most = float(pixels.min()), float(pixels.max())
+    given = f"{what}: an array of {pixels.dtype} with values from {least:g} to {most:g}"
+    half = 0.5 / 255  # what rounding leaves
+    if pixels.dtype.kind == "b" or mask and bool(numpy.isin(pixels, (0, 1)).all()):
+        return pixels.astype(numpy.uint8) * numpy.uint8(255)
+    if mask and bool(numpy.isin(pixels, (0, 255)).all()):
+        return pixels.astype(numpy.uint8)
+    if pixels.dtype == numpy.uint8 and not mask and (most > 1 or most == 0):
+        return pixels
+    if pixels.dtype.kind != "f":
+        raise ValueError(f"{given} can mean several pictures; " + (
+            "a mask has bools, 0 and 1, 0 and 255, or floats from 0 to 1" if mask
+            else "uint8 from 0 to 255, or floats from 0 to 1, are taken"))
+    if not mask and -1 - half <= least < 0 and most <= 1 + half:
+        warnings.warn(f"{given} is taken as one from -1 to 1, as diffusers does; 0 to 1 is what is expected", FutureWarning,
+                      stacklevel=outside())
+        pixels = (pixels.astype(numpy.float64) + 1) / 2
+    elif not -half <= least <= most <= 1 + half:  # NaN is neither
+        raise ValueError(f"{given}; floats go from 0 to 1")
+    return (pixels.clip(0, 1).astype(numpy.float64) * 255).round().astype(numpy.uint8)
+
+
+def latents_to_npy(latents: Any, what: str = "latents") -> bytes:
+    """Latents, a numpy array or a tensor of torch's, as a .npy file's bytes in float32."""
+    numpy = _needs("numpy", "numpy", what)
+    if not hasattr(latents, "shape"):
+        raise TypeError(f"{what}: {type(latents).__name__} is neither a numpy array nor a torch.Tensor")
+    values = numpy.asarray(latents.detach().float().cpu() if hasattr(latents, "detach") else latents)
+    if values.dtype.kind not in "iuf":
+        raise TypeError(f"{what}: an array of {values.dtype} has no latents")
     file = io.BytesIO()
-    numpy.save(file, numpy.ascontiguousarray(latents, dtype=numpy.float32), allow_pickle=False)
+    numpy.save(file, numpy.ascontiguousarray(values, dtype=numpy.float32), allow_pickle=False)
     return file.getvalue()
 
 

@@ -10,11 +10,14 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence, Union
 
+from .arguments import texts, whole
 from .errors import TroupeError
 from .pipeline import TroupePipeline
 
+# Options of `troupe serve` that `local` has arguments for.
+_ARGUMENTS = {"--actors": "actors", "--allow-models": "allow_models", "--device": "device", "--model": "model"}
 # Longer than a cluster needs to end by itself.
 END_SECONDS = 30.0
 
@@ -47,7 +50,9 @@ class LocalCluster:
                 except OSError as error:
                     raise TroupeError(f"{self._command[0]} cannot be started: {error.strerror}") from error
             self.url = self._await_url()
-            return TroupePipeline.connect(self.url, self._model, **self._defaults)
+            pipe = TroupePipeline.connect(self.url, self._model, **self._defaults)
+            pipe.client.words["`troupe start --allow-models DIR`"] = "troupe.local(…, allow_models=[DIR])"
+            return pipe
         except BaseException:
             self.stop()
             raise
@@ -61,10 +66,17 @@ class LocalCluster:
             if found:
                 return found.group()
             if self.process.poll() is not None:
-                raise TroupeError(f"troupe serve ended with {self.process.returncode}: {self.log().strip() or 'it said nothing'}")
+                raise TroupeError(f"troupe serve ended with {self.process.returncode}: {self._said() or 'it said nothing'}")
             if time.monotonic() > deadline:
-                raise TroupeError(f"troupe serve was not ready within {self._start_timeout:g} s: {self.log().strip()}")
+                raise TroupeError(f"troupe serve was not ready within {self._start_timeout:g} s: {self._said()}")
             time.sleep(0.02)
+
+    def _said(self) -> str:
+        """The log with arguments of `local` for the command's options."""
+        return re.sub(r"--[a-z][a-z-]*", lambda found: _ARGUMENTS.get(found.group(), f'arguments=["{found.group()}", …]'), self.log().strip())
+
+    def __repr__(self) -> str:
+        return f"<troupe.LocalCluster {'at ' + self.url if self.url else 'that has not started'}: {self._model}>"
 
     def log(self) -> str:
         """What `troupe serve` wrote so far."""
@@ -94,14 +106,16 @@ class LocalCluster:
         self.stop()
 
 
-def local(model: str, actors: int = 1, device: str = "cpu", arguments: Optional[List[str]] = None,
+def local(model: Union[str, "os.PathLike[str]"], actors: int = 1, device: str = "cpu", arguments: Optional[Sequence[str]] = None,
+          allow_models: Union[None, str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]] = None,
           executable: Optional[str] = None, start_timeout: float = 120.0, **defaults: Any) -> LocalCluster:
     """A cluster on this machine for a model's folder, without anything to set up:
 
         with troupe.local(model="examples/demo/model", actors=2) as pipe:
             pipe("a blue star on a white background").images[0].save("star.png")
 
-    `device` is cpu or cuda; `arguments` are further ones of `troupe serve`; `executable` is the command's path, by default
+    `device` is cpu or cuda; `allow_models` are folders that hold further models and LoRAs for its requests; `arguments` are
+    further ones of `troupe serve`; `executable` is the command's path, by default
     TROUPE or the `troupe` on the PATH; `defaults` are fields of every request. Raises TroupeError with what the
     command wrote where it does not start.
     """
@@ -109,5 +123,8 @@ def local(model: str, actors: int = 1, device: str = "cpu", arguments: Optional[
     if not command:
         raise TroupeError("there is no command `troupe` on the PATH; build it (docs/install.md), or name it: executable=…")
     model = os.path.abspath(model)
-    return LocalCluster([command, "serve", "--model", model, "--actors", str(actors), "--device", device, "--http",
-                         "127.0.0.1:0", "--end-with-stdin", *(arguments or [])], model, start_timeout, defaults)
+    folders = [allow_models] if isinstance(allow_models, (str, os.PathLike)) else list(allow_models or [])
+    further = texts("arguments", arguments) if arguments else []
+    return LocalCluster([command, "serve", "--model", model, "--actors", str(whole("actors", actors)), "--device", device, "--http",
+                         "127.0.0.1:0", "--end-with-stdin", *(word for one in folders for word in ("--allow-models", os.fspath(one))),
+                         *further], model, start_timeout, defaults)

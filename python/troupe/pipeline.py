@@ -1,17 +1,17 @@
 """diffusers' interface to a cluster."""
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from . import images
+from .arguments import Prompt, argument_of, dtype_name, make_request, number, plain, texts
 from .client import Client, Job, check_output_type
-from .embeds import take_embeds, to_safetensors
-from .errors import APIStatusError, BadRequestError
+from .errors import APIStatusError
+from .parts import Parts, dtype_in, settings_for_requests, torch_or_text
 from .progress import Bar
 
-Prompt = Union[str, Sequence[str]]
 Callback = Callable[["TroupePipeline", int, Optional[float], Dict[str, Any]], Optional[Dict[str, Any]]]
 
 
@@ -56,7 +56,7 @@ class _Adapter:
     weight: float = 1.0
 
 
-class TroupePipeline:
+class TroupePipeline(Parts):
     """A pipeline that computes on a cluster. Arguments, outputs and callbacks are those of diffusers' pipelines.
 
         pipe = TroupePipeline.connect("http://127.0.0.1:7480")
@@ -69,10 +69,17 @@ class TroupePipeline:
         self.defaults = defaults
         self._adapters: Dict[str, _Adapter] = {}
         self._active: List[str] = []
+        self._fused: Dict[str, _Adapter] = {}
         self._lora_enabled = True
         self._bar: Dict[str, Any] = {}
         self._jobs: Set[Job] = set()
         self._interrupted = False
+
+    def __repr__(self) -> str:
+        loras = [f"{name} × {adapter.weight:g}" for name, adapter in self._loras({}).items()]
+        told = [f"model {self.model or 'of the cluster'}", *(f"{name}={value!r}" for name, value in self.defaults.items()),
+                *(["LoRAs " + ", ".join(loras)] if loras else [])]
+        return f"<{type(self).__name__} at {self.client.url}: {'; '.join(told)}>"
 
     @classmethod
     def connect(cls, url: Optional[str] = None, model: Optional[str] = None, api_key: Optional[str] = None,
@@ -95,15 +102,21 @@ class TroupePipeline:
 
         `torch_dtype` becomes the `dtype` of every request. `variant` chooses nothing: of each component the cluster reads
         the plain files, where there are none those of the variants fp16 and bf16; others are refused, and so are weights
-        that are no safetensors.
+        that are no safetensors. What says how a folder is fetched or held in memory does nothing; components are refused.
         """
         if variant not in (None, "fp16", "bf16"):
             raise ValueError(f'variant: "{variant}" is not read; where a folder has no plain files, "fp16" and "bf16" are')
         if use_safetensors is False:
             raise ValueError("use_safetensors: pickled weights are not read")
         if torch_dtype is not None:
-            defaults["dtype"] = str(torch_dtype).replace("torch.", "")
-        return cls.connect(url, model, api_key, **defaults)
+            defaults["dtype"] = dtype_name("torch_dtype", torch_dtype)
+        return cls.connect(url, model, api_key, **settings_for_requests(defaults))
+
+    @classmethod
+    def from_single_file(cls, *args: Any, **kwargs: Any) -> "TroupePipeline":
+        """Refused: the cluster reads folders."""
+        raise ValueError("from_single_file: a model is a folder on the cluster's hosts; save_pretrained() of diffusers' pipeline "
+                         "makes one of a file")
 
     def __call__(self, prompt: Optional[Prompt] = None, *, output_type: str = "pil", return_dict: bool = True,
                  callback_on_step_end: Optional[Callback] = None,
@@ -122,7 +135,11 @@ class TroupePipeline:
         Whatever ends the call before the job ends cancels the job: Ctrl-C, an exception in a callback,
         `pipe._interrupt = True`. Raises BadRequestError, JobFailedError, JobCancelledError, APITimeoutError, ….
         """
-        wanted = set(callback_on_step_end_tensor_inputs)
+        if callback_on_step_end is not None and not callable(callback_on_step_end):
+            raise TypeError(f"callback_on_step_end: {type(callback_on_step_end).__name__} cannot be called")
+        inputs = getattr(callback_on_step_end, "tensor_inputs", callback_on_step_end_tensor_inputs)
+        wanted = set(texts("callback_on_step_end_tensor_inputs", inputs) if inputs else ())
+        timeout = None if timeout is None else number("timeout", timeout)
         if wanted - {"preview"}:
             raise ValueError(f'callback_on_step_end_tensor_inputs: {sorted(wanted - {"preview"})} stay on the cluster; '
                              'there is "preview"')
@@ -171,22 +188,33 @@ class TroupePipeline:
         return self._submit(prompt, {**given, **options})[0]
 
     def _submit(self, prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Tuple[Job, Dict[str, Any]]:
-        request = make_request(prompt, {**self.defaults, **arguments})
+        given = {**self.defaults, **arguments}
+        loras = self._loras(given)
+        request = make_request(prompt, given)
         if self.model is not None:
-            request.setdefault("model", self.model)
-        if self._lora_enabled and self._active:
-            request.setdefault("loras", [{"path": self._adapters[name].path, "scale": self._adapters[name].weight}
-                                         for name in self._active])
+            request.setdefault("model", os.fspath(self.model))
+        if loras:
+            request.setdefault("loras", [{"path": lora.path, "scale": lora.weight} for lora in loras.values()])
         try:
             return self.client.submit(request), request
-        except BadRequestError as error:
-            about = error.param == "loras" or any(lora["path"] in error.message for lora in request.get("loras", ())
-                                                  if isinstance(lora, dict))
-            if self._active and about:
-                error.message += "; unload_lora_weights() takes all LoRAs away, delete_adapters(NAME) one of " + \
-                    ", ".join(self._adapters)
-                error.args = (error.message,)
+        except APIStatusError as error:
+            self._say_argument(error, {"prompt": prompt, **given}, request)
             raise
+
+    def _say_argument(self, error: APIStatusError, given: Dict[str, Any], request: Dict[str, Any]) -> None:
+        """A refusal names the argument that the caller gave, and how a LoRA is taken away."""
+        field, argument = error.param, argument_of(error.param, given)
+        first = error.message.split(" ")[0].rstrip(":")
+        if field and argument and first not in given:
+            rest = error.message[len(field):] if first == field else f": {error.message}"
+            error.message = argument + rest
+        error.param = argument
+        about = field == "loras" or any(lora["path"] in error.message for lora in request.get("loras", ())
+                                        if isinstance(lora, dict))
+        if self._adapters and about:
+            error.message += "; unload_lora_weights() takes all LoRAs away, delete_adapters(NAME) one of " + \
+                ", ".join(self._adapters)
+        error.args = (error.message,)
 
     def _follow(self, job: Job, callback: Optional[Callback], wanted: Set[str], timeout: Optional[float]) -> None:
         """Until the job's end, which is never left open: the job is cancelled where an exception comes first."""
@@ -236,42 +264,63 @@ class TroupePipeline:
             for job in list(self._jobs):
                 job.cancel()
 
-    @property
-    def scheduler(self) -> None:
-        """Raises AttributeError: the scheduler is the cluster's."""
-        raise AttributeError(f"scheduler: {_NO_SCHEDULER}")
+    def _loras(self, given: Dict[str, Any]) -> Dict[str, _Adapter]:
+        """Those of the next job, by their names. Takes diffusers' `cross_attention_kwargs={"scale": …}` out of `given`."""
+        scale = 1.0
+        for name in ("attention_kwargs", "cross_attention_kwargs", "joint_attention_kwargs"):
+            settings = given.pop(name, None) or {}
+            if not isinstance(settings, dict) or set(settings) - {"scale"}:
+                raise ValueError(f'{name}: {settings!r} is not {{"scale": …}}, of the LoRAs; attention has no other settings here')
+            if settings and given.get("loras"):
+                raise ValueError(f"{name}: loras=[…] have scales of their own")
+            scale *= number(name, settings.get("scale", 1))
+        active = {name: _Adapter(self._adapters[name].path, self._adapters[name].weight * scale)
+                  for name in self._active if self._lora_enabled and name not in self._fused}
+        return {**self._fused, **active}
 
-    @scheduler.setter
-    def scheduler(self, value: Any) -> None:
-        raise AttributeError(f"scheduler: {_NO_SCHEDULER}")
-
-    def load_lora_weights(self, pretrained_model_name_or_path: str, adapter_name: Optional[str] = None,
+    def load_lora_weights(self, pretrained_model_name_or_path: Union[str, "os.PathLike[str]"], adapter_name: Optional[str] = None,
                           weight_name: Optional[str] = None) -> None:
         """Adds a LoRA file to the jobs that follow. The path is one on the cluster's hosts; of a folder `weight_name`
         names the file. The newest one is active, until `set_adapters` says which are. Whether the file is there and fits
         shows at the next call, which raises BadRequestError; `unload_lora_weights()` takes it away again."""
+        if not isinstance(pretrained_model_name_or_path, (str, os.PathLike)):
+            raise TypeError(f"pretrained_model_name_or_path: {type(pretrained_model_name_or_path).__name__} is not the path of a file on "
+                            "the cluster's hosts")
         name = adapter_name or f"default_{len(self._adapters)}"
         if name in self._adapters:
             raise ValueError(f'adapter_name: "{name}" is loaded already')
-        folder = str(pretrained_model_name_or_path)
+        folder = os.fspath(pretrained_model_name_or_path)
         self._adapters[name] = _Adapter(f"{folder.rstrip('/')}/{weight_name}" if weight_name else folder)
         self._active = [name]
+
+    def fuse_lora(self, components: Any = None, lora_scale: float = 1.0, safe_fusing: bool = False,
+                  adapter_names: Optional[Sequence[str]] = None, **kwargs: Any) -> None:
+        """The active LoRAs, or those named, go on as they are now, with their scales × `lora_scale`, in all jobs that follow, until
+        `unfuse_lora`; `unload_lora_weights` leaves them, as in diffusers."""
+        names = self._active if adapter_names is None else texts("adapter_names", adapter_names)
+        self._check_adapters(names)
+        scale = number("lora_scale", lora_scale)
+        self._fused.update({name: _Adapter(self._adapters[name].path, self._adapters[name].weight * scale) for name in names})
+
+    def unfuse_lora(self, *args: Any, **kwargs: Any) -> None:
+        """Undoes `fuse_lora`."""
+        self._fused.clear()
 
     def set_adapters(self, adapter_names: Union[str, Sequence[str]],
                      adapter_weights: Union[None, float, Sequence[float]] = None) -> None:
         """Which loaded LoRAs the jobs that follow use, and their scales (1 where none is given)."""
-        names = [adapter_names] if isinstance(adapter_names, str) else list(adapter_names)
-        one = 1.0 if adapter_weights is None else adapter_weights
-        weights = [one] * len(names) if isinstance(one, (int, float)) else list(one)
+        names = texts("adapter_names", adapter_names)
+        one = 1.0 if adapter_weights is None else plain("adapter_weights", adapter_weights)
+        weights = list(one) if isinstance(one, list) else [one] * len(names)
         if len(weights) != len(names):
             raise ValueError(f"set_adapters: {len(names)} names and {len(weights)} weights")
         self._check_adapters(names)
         for name, weight in zip(names, weights):
-            self._adapters[name].weight = float(weight)
+            self._adapters[name].weight = 1.0 if weight is None else number("adapter_weights", weight)
         self._active = names
 
     def delete_adapters(self, adapter_names: Union[str, Sequence[str]]) -> None:
-        names = [adapter_names] if isinstance(adapter_names, str) else list(adapter_names)
+        names = texts("adapter_names", adapter_names)
         self._check_adapters(names)
         for name in names:
             del self._adapters[name]
@@ -306,89 +355,23 @@ class TroupePipeline:
         """The jobs that follow have `offload="blocks"`: an actor keeps two of its blocks and reads each when its turn comes."""
         self.defaults["offload"] = "blocks"
 
-    def enable_model_cpu_offload(self, *args: Any, **kwargs: Any) -> None:
-        """Does nothing: text encoders pass through an actor's memory block by block anyway, and none is kept there while the
-        picture is computed. `enable_sequential_cpu_offload()` is what needs less memory."""
-
     def set_progress_bar_config(self, **config: Any) -> None:
         """`disable=True` shows none; `desc` is a text before it. tqdm's other settings have no effect."""
         self._bar = {"disable": bool(config.get("disable", False)), "description": config.get("desc") or ""}
 
     def to(self, *args: Any, **kwargs: Any) -> "TroupePipeline":
-        """Does nothing: the devices are the cluster's."""
+        """A dtype becomes that of the jobs that follow. With a device it does nothing: the devices are the cluster's."""
+        dtype = dtype_in(args, kwargs)
+        if dtype is not None:
+            self.defaults["dtype"] = dtype_name("dtype", dtype)
         return self
 
+    @property
+    def device(self) -> Any:
+        """Where generators and tensors of the program's own belong: the CPU."""
+        return torch_or_text("device", "cpu")
 
-_NO_SCHEDULER = ('it is the cluster\'s; sampler="euler", … here, of a call or of connect(), chooses another: '
-                 "pipe.client.options()[\"samplers\"] lists them")
-
-# diffusers' names of what a request calls otherwise.
-_NAMES = {"num_inference_steps": "steps", "num_images_per_prompt": "images_per_prompt", "num_videos_per_prompt": "images_per_prompt",
-          "use_resolution_binning": "resolution_binning"}
-
-
-def make_request(prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Dict[str, Any]:
-    """The body of POST /api/v1/jobs for a call's arguments, those that are None left out."""
-    given = {_NAMES.get(name, name): value for name, value in arguments.items() if value is not None}
-    for name in ("callback", "callback_steps"):
-        if name in given:
-            raise ValueError(f"{name}: callback_on_step_end=… takes its place, as in diffusers; it is called as "
-                             "callback(pipe, step, timestep, kwargs) after each step")
-    if not isinstance(given.get("dtype", ""), str):
-        given["dtype"] = str(given["dtype"]).replace("torch.", "")  # of a torch.dtype
-    embeds = take_embeds(given)
-    if prompt is None and not embeds:
-        raise ValueError("prompt: there is none")
-    prompts = [prompt] if isinstance(prompt, str) else list(prompt or ())
-    if embeds:
-        prompts = _embedded_prompts(prompts, embeds)
-        given["prompt_embeds"] = images.base64_text(to_safetensors(embeds))
-    negative = given.get("negative_prompt")
-    if negative is not None and not isinstance(negative, str):
-        given["negative_prompts"] = list(given.pop("negative_prompt"))
-    generator, seed = given.pop("generator", None), given.pop("seed", None)
-    if generator is not None and seed is not None:
-        raise ValueError("generator and seed: either says it all")
-    if isinstance(generator, (list, tuple)):
-        given["picture_seeds"] = [seed_of(one) for one in generator]
-    elif generator is not None:
-        given["seed"] = seed_of(generator)
-    elif isinstance(seed, (list, tuple)):
-        given["picture_seeds"] = [int(one) for one in seed]
-    else:
-        given["seed"] = secrets.randbits(32) if seed is None else int(seed)
-    for name in ("timesteps", "sigmas"):
-        if hasattr(given.get(name), "tolist"):
-            given[name] = given[name].tolist()
-    if "latents" in given:
-        given["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))
-    for name, field in (("image", "init_image"), ("mask_image", "mask_image")):
-        if name in given:
-            given[field] = images.base64_text(images.to_png(given.pop(name), name))
-    return {"prompts": prompts, **given}
-
-
-def _embedded_prompts(prompts: List[str], embeds: Dict[str, Any]) -> List[str]:
-    """An empty text for each prompt that `embeds` stand for."""
-    first = next(iter(embeds))
-    if prompts:
-        raise ValueError(f"prompt and {first}: embeds stand for the prompts, so there is no text beside them")
-    if "prompt_embeds" not in embeds:
-        raise ValueError(f"{first}: needs prompt_embeds")
-    shape: Any = getattr(embeds["prompt_embeds"], "shape", ())
-    return [""] * int(shape[0] if len(shape) else 0)
-
-
-def seed_of(generator: Any) -> int:
-    """The seed of a torch.Generator, where that says what it will draw."""
-    if not hasattr(generator, "initial_seed"):
-        raise TypeError(f"generator: {type(generator).__name__} is no torch.Generator; numbers are said as seed=…")
-    if generator.device.type != "cpu":
-        raise ValueError(f'generator: it is on "{generator.device}", and Troupe draws what one on the CPU draws; '
-                         "use torch.Generator().manual_seed(…)")
-    seed = generator.initial_seed()
-    fresh = type(generator)().manual_seed(seed)
-    if not bool((fresh.get_state() == generator.get_state()).all()):
-        raise ValueError("generator: it has drawn numbers already, and Troupe takes its seed only; "
-                         f"generator.manual_seed({seed}) begins it anew")
-    return int(seed)
+    @property
+    def dtype(self) -> Any:
+        """The type that the jobs that follow compute in."""
+        return torch_or_text("dtype", dtype_name("dtype", self.defaults.get("dtype") or "float32"))

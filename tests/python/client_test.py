@@ -8,11 +8,14 @@ import contextlib
 import io
 import json
 import os
+import pathlib
 import sys
+import tempfile
 import threading
 import time
 import types
 import unittest
+import warnings
 from unittest import mock
 
 import numpy as np
@@ -22,7 +25,7 @@ import troupe
 from fake_server import FakeServer, npy, png
 from troupe import TroupePipeline, images
 from troupe.client import Client
-from troupe.pipeline import make_request
+from troupe.arguments import make_request
 from troupe.progress import Bar
 
 
@@ -169,11 +172,69 @@ class Arguments(WithServer):
                                    (dict(prompt="a", callback=print), "callback: callback_on_step_end"),
                                    (dict(prompt="a", callback_steps=2), "callback_steps: callback_on_step_end"),
                                    (dict(prompt="a", image=np.zeros(4)), "image: an array of shape"),
-                                   (dict(prompt="a", image=np.zeros((4, 2)), mask_image=np.zeros((4, 2, 1))), "mask_image: an array"),
+                                   (dict(prompt="a", image=np.zeros((4, 2)), mask_image=np.zeros((4, 2, 2))), "mask_image: an array"),
                                    (dict(prompt="a", callback_on_step_end_tensor_inputs=["latents"]), "latents")):
             with self.assertRaisesRegex(ValueError, message):
                 self.pipe(**arguments)
         self.assertEqual(self.server.jobs, [])
+
+    def test_scalars_of_every_type(self):
+        class Tensor:  # of no dimensions, as far as torch's is asked
+            def tolist(self):
+                return 5
+
+            def __index__(self):
+                return 5
+
+        self.pipe.submit(("a cat", "a dog"), num_inference_steps=Tensor(), height=np.int64(64), width=64.0, guidance_scale=np.float32(2.5),
+                         seed=np.array([3, 4]), timesteps=np.array([9.0, 1.0]), sigmas=(np.float64(1), 0), clean_caption=np.bool_(True),
+                         loras=[{"path": pathlib.Path("/l"), "scale": np.float32(0.5)}])
+        self.assertEqual(self.request(), {
+            "prompts": ["a cat", "a dog"], "steps": 5, "height": 64, "width": 64.0, "guidance_scale": 2.5, "picture_seeds": [3, 4],
+            "timesteps": [9.0, 1.0], "sigmas": [1.0, 0], "clean_caption": True, "loras": [{"path": "/l", "scale": 0.5}]})
+        self.pipe.submit("a", seed=Tensor())
+        self.assertEqual(self.request()["seed"], 5)
+        self.pipe.client.submit({"prompts": ["a"], "steps": np.int32(3)})
+        self.assertEqual(self.request()["steps"], 3)
+
+    def test_types_that_mean_nothing_are_refused_by_name(self):
+        fine = np.zeros((1, 4, 2, 2), np.float32)
+        for arguments, message in ((dict(prompt=3), r"prompt: 3 \(int\)"), (dict(prompt={"a": 1}), "prompt: .*dict"),
+                                   (dict(prompt=["a", None]), "prompt"), (dict(prompt=[]), "prompt: the list is empty"),
+                                   (dict(prompt=b"a"), "prompt: .*bytes"), (dict(negative_prompt=[1]), "negative_prompt"),
+                                   (dict(seed=1.5), "seed: 1.5"), (dict(seed="7"), "seed: '7'"), (dict(seed=True), "seed: True"),
+                                   (dict(seed=[]), "seed: the list"), (dict(generator=[]), "generator: the list"),
+                                   (dict(guidance_scale=float("nan")), "guidance_scale: nan"), (dict(height={1: 2}), "height: 1"),
+                                   (dict(sampler=object()), "sampler: <object"), (dict(dtype=np.float16), "dtype: <class"),
+                                   (dict(latents=[[1.0]]), "latents: list"), (dict(latents=np.array(["a"])), "latents: an array of <U1"),
+                                   (dict(prompt=None, prompt_embeds=np.array([[["a"]]])), "prompt_embeds: an array of <U1"),
+                                   (dict(callback_on_step_end=3), "callback_on_step_end: int"), (dict(timeout="1"), "timeout: '1'"),
+                                   (dict(callback_on_step_end_tensor_inputs=3), "callback_on_step_end_tensor_inputs: 3"),
+                                   (dict(latents=fine, steps=1j), "steps: 1j")):
+            with self.subTest(arguments), self.assertRaisesRegex((ValueError, TypeError), message):
+                self.pipe(**{"prompt": "a", **arguments})
+        with self.assertRaisesRegex(TypeError, "steps: "):
+            self.pipe.client.submit({"prompts": ["a"], "steps": object()})
+        self.assertEqual(self.server.jobs, [])
+
+    def test_diffusers_arguments_without_a_field(self):
+        self.pipe.submit("a", negative_prompt="b", seed=1, prompt_2="a", negative_prompt_2="b", clip_skip=0, crops_coords_top_left=(0, 0),
+                         skip_layer_guidance_scale=2.8, aesthetic_score=6, cross_attention_kwargs={}, ip_adapter_image=None)
+        self.assertEqual(self.request(), {"prompts": ["a"], "negative_prompt": "b", "seed": 1})
+        for name, value in dict(prompt_2="b", clip_skip=2, original_size=(512, 512), ip_adapter_image=png(1), denoising_end=0.8,
+                                skip_guidance_layers=[7], padding_mask_crop=32, cross_attention_kwargs={"x": 1},
+                                joint_attention_kwargs={"scale": "a"}).items():
+            with self.subTest(name), self.assertRaisesRegex((ValueError, TypeError), f"^{name}: "):
+                self.pipe.submit("a", **{name: value})
+
+    def test_refusals_speak_of_arguments(self):
+        for arguments, argument, message in (
+                (dict(num_inference_steps=77777), "num_inference_steps", "num_inference_steps: is 77777; see pp=2"),
+                (dict(steps=77777), "steps", "steps: is 77777; see pp=2"),
+                (dict(num_pipeline_patch=7), "num_pipeline_patch", "num_pipeline_patch: patches is 7: at most 4, with image")):
+            with self.assertRaises(troupe.BadRequestError) as caught:
+                self.pipe("a", **arguments)
+            self.assertEqual((caught.exception.param, str(caught.exception)), (argument, message))
 
     def test_loras(self):
         self.pipe.load_lora_weights("/loras/style.safetensors")
@@ -204,9 +265,157 @@ class Arguments(WithServer):
         self.pipe.submit("a")
         self.assertNotIn("loras", self.request())
 
-    def test_the_scheduler_is_the_clusters(self):
-        with self.assertRaisesRegex(AttributeError, 'sampler="euler"'):
-            self.pipe.scheduler = object()
+    def test_fused_loras_stay(self):
+        self.pipe.load_lora_weights("/a", adapter_name="a")
+        self.pipe.set_adapters("a", np.float32(0.5))
+        self.pipe.submit("a", cross_attention_kwargs={"scale": 0.5})
+        self.assertEqual(self.request()["loras"], [{"path": "/a", "scale": 0.25}])
+        self.pipe.fuse_lora(lora_scale=2)
+        self.pipe.unload_lora_weights()
+        self.pipe.load_lora_weights("/b", adapter_name="b")
+        self.pipe.submit("a", joint_attention_kwargs={"scale": 0.5})
+        self.assertEqual(self.request()["loras"], [{"path": "/a", "scale": 1.0}, {"path": "/b", "scale": 0.5}])
+        self.pipe.unfuse_lora()
+        self.pipe.submit("a")
+        self.assertEqual(self.request()["loras"], [{"path": "/b", "scale": 1.0}])
+        for call, message in ((lambda: self.pipe.load_lora_weights({"weight": 1}), "pretrained_model_name_or_path"),
+                              (lambda: self.pipe.set_adapters("b", {"unet": 1}), "adapter_weights"),
+                              (lambda: self.pipe.set_adapters(3), "adapter_names"), (lambda: self.pipe.fuse_lora(lora_scale="a"), "lora_scale"),
+                              (lambda: self.pipe.submit("a", loras=[{"path": "/c"}], attention_kwargs={"scale": 2}), "attention_kwargs")):
+            with self.assertRaisesRegex((TypeError, ValueError), message):
+                call()
+
+
+class Parts(WithServer):
+    def test_what_changes_no_picture_does_nothing(self):
+        for pipe in (self.pipe, troupe.AsyncTroupePipeline(self.pipe)):
+            self.assertIs(pipe.to("cuda"), pipe)
+            for name in ("enable_attention_slicing", "enable_xformers_memory_efficient_attention", "enable_model_cpu_offload",
+                         "enable_vae_slicing", "fuse_qkv_projections"):
+                self.assertIsNone(getattr(pipe, name)())
+            pipe.safety_checker = None
+            self.assertIsNone(pipe.safety_checker)
+            self.assertIs(pipe.unet.to("cuda").set_default_attn_processor(), None)
+            pipe.transformer.compile(mode="max-autotune")
+        self.pipe.submit("a", seed=1)
+        self.assertEqual(self.request(), {"prompts": ["a"], "seed": 1})
+        TroupePipeline.from_pretrained("/m", self.server.url, safety_checker=None, low_cpu_mem_usage=True, device_map="balanced").submit("a", seed=1)
+        self.assertEqual(self.request(), {"prompts": ["a"], "seed": 1, "model": "/m"})
+
+    def test_what_is_set_counts(self):
+        class Type:
+            def __str__(self):
+                return "torch.float16"
+
+        self.assertEqual((self.pipe.device, self.pipe.dtype), ("cpu", "float32"))
+        self.pipe.to("cuda", Type())
+        self.pipe.vae.enable_tiling()
+        self.pipe.submit("a", seed=1)
+        self.assertEqual(self.request(), {"prompts": ["a"], "seed": 1, "dtype": "float16", "vae_tiling": True})
+        stand_in = types.SimpleNamespace(device=lambda name: ("device", name), float16="half")
+        with mock.patch.dict(sys.modules, {"torch": stand_in}):
+            self.assertEqual((self.pipe.device, self.pipe.dtype, self.pipe.vae.dtype), (("device", "cpu"), "half", "half"))
+        self.pipe.vae.disable_tiling()
+        self.pipe.submit("a")
+        self.assertNotIn("vae_tiling", self.request())
+
+    def test_all_else_is_refused_by_name(self):
+        for pipe in (self.pipe, troupe.AsyncTroupePipeline(self.pipe)):
+            for name, words in dict(scheduler='sampler="euler"', unet="actors", vae="enable_vae_tiling", safety_checker="None").items():
+                with self.subTest(name), self.assertRaisesRegex(AttributeError, f"^{name}: .*{words}"):
+                    setattr(pipe, name, object())
+            for name in ("scheduler", "enable_freeu", "encode_prompt", "load_ip_adapter", "save_pretrained", "components"):
+                with self.subTest(name), self.assertRaisesRegex(AttributeError, f"^{name}: "):
+                    getattr(pipe, name)
+            for call in (lambda: pipe.vae.decode(1), lambda: setattr(pipe.unet, "x", 1)):
+                with self.assertRaisesRegex(AttributeError, r"^(vae\.decode|unet\.x): "):
+                    call()
+            with self.assertRaisesRegex(TypeError, "^tokenizer: .*prompt_embeds"):
+                pipe.tokenizer("a")
+            with self.assertRaisesRegex(AttributeError, "no attribute 'enable_warp'"):
+                pipe.enable_warp()
+        for name, value in dict(scheduler=object(), text_encoder_3=None, custom_pipeline="x", safety_checker=object()).items():
+            with self.subTest(name), self.assertRaisesRegex(ValueError, f"^{name}: "):
+                TroupePipeline.from_pretrained("/m", self.server.url, **{name: value})
+        with self.assertRaisesRegex(ValueError, "from_single_file: "):
+            TroupePipeline.from_single_file("a.safetensors")
+
+    def test_what_is_printed(self):
+        pipe = TroupePipeline(Client(self.server.url, "secret"), "/m", dtype="float16")
+        pipe.load_lora_weights("/a", adapter_name="style")
+        self.assertEqual(repr(pipe), f"<TroupePipeline at {self.server.url}: model /m; dtype='float16'; LoRAs style × 1>")
+        self.assertEqual(repr(troupe.AsyncTroupePipeline(pipe)), f"<AsyncTroupePipeline: {pipe!r}>")
+        self.assertEqual(repr(pipe.client), f"<troupe.Client of {self.server.url}>")
+        self.assertEqual(repr(pipe.submit("a")), "<troupe.Job 0: queued>")
+
+
+class Pictures(unittest.TestCase):
+    """What comes of each type, beside what diffusers' image processor makes of it (the pixel that 0 to 1 are)."""
+
+    def pixel(self, image, mask=False):
+        made = Image.open(io.BytesIO(images.to_png(image, "image", mask)))
+        self.assertEqual((made.mode, made.info), ("L" if mask else "RGB", {}))
+        return made.getpixel((0, 0))
+
+    def test_arrays_and_tensors(self):
+        class Tensor:
+            def __init__(self, array):
+                self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+            detach = cpu = float = lambda self: self
+
+            def is_floating_point(self):
+                return self.array.dtype.kind == "f"
+
+            def __array__(self, *args, **kwargs):
+                return self.array
+
+        red = np.zeros((4, 2, 3), np.float32)
+        red[..., 0] = 1
+        planes = red.transpose(2, 0, 1)
+        for image in (red, red.astype(np.float16), red[None], [red], red.astype(bool), (red * 255).astype(np.uint8), Tensor(planes),
+                      Tensor(planes[None]), [Tensor(planes)], Tensor((planes * 255).astype(np.uint8)), red + 1e-4):
+            self.assertEqual(self.pixel(image), (255, 0, 0))
+        self.assertEqual(self.pixel(np.full((4, 2), 0.5)), (128, 128, 128))
+        for mask in (np.ones((4, 2)), np.ones((4, 2), bool), np.ones((1, 4, 2), np.uint8), np.full((4, 2), 255, np.int64), np.ones((4, 2, 1)),
+                     Tensor(np.ones((1, 4, 2))), Tensor(np.ones((1, 1, 4, 2))), np.full((4, 2), 255.0)):
+            self.assertEqual(self.pixel(mask, mask=True), 255)
+        self.assertEqual(self.pixel(np.full((4, 2), 0.4, np.float32), mask=True), 102)
+        with self.assertWarnsRegex(FutureWarning, "from -1 to 1") as caught:
+            self.assertEqual(self.pixel(red * 2 - 1), (255, 0, 0))
+        self.assertEqual(caught.filename, __file__)
+        for wrong, message in ((red.astype(np.int64) * 255, "int64 with values from 0 to 255"), (red.astype(np.uint16) * 255, "uint16"),
+                               (red * 255, "float32 with values from 0 to 255; floats go from 0 to 1"), (red.astype(np.uint8), "uint8 with values from 0 to 1"),
+                               (red * np.nan, "nan"), (red.astype(complex), "complex"), (red.astype(object), "object"), (red[:0], "shape"),
+                               (np.zeros((4, 2, 4)), "shape"), (Tensor(red), "as tensors are"), (np.stack([red, red]), "2 pictures"),
+                               ([red, red], "a list of 2"), (3, "int is no picture"), ({}, "dict is no picture"), ([], "a list of 0")):
+            with self.subTest(message), self.assertRaisesRegex((ValueError, TypeError), f"^image: .*{message}"):
+                images.to_png(wrong)
+        for wrong in (np.full((4, 2), 100, np.uint8), np.full((4, 2), 2.0), np.full((4, 2), -1.0)):
+            with self.assertRaisesRegex(ValueError, "^mask_image: "):
+                images.to_png(wrong, "mask_image", True)
+
+    def test_pil_in_every_mode(self):
+        for mode, colour, wanted in (("1", 1, (255,) * 3), ("L", 7, (7,) * 3), ("LA", (7, 0), (7,) * 3), ("P", 0, (0,) * 3), ("RGB", (1, 2, 3), (1, 2, 3)),
+                                     ("RGBA", (1, 2, 3, 0), (1, 2, 3)), ("CMYK", (0, 255, 255, 0), (255, 0, 0)), ("HSV", (0, 255, 255), (255, 0, 0)),
+                                     ("F", 127.5, (127,) * 3), ("I", 200, (200,) * 3), ("I;16", 200, (200,) * 3), ("F", 0, (0,) * 3)):
+            image = Image.new(mode, (4, 2), colour)
+            image.info["transparency"] = 0
+            self.assertEqual(self.pixel(image), wanted, mode)
+            self.assertEqual(self.pixel(image, mask=True), Image.new("RGB", (1, 1), wanted).convert("L").getpixel((0, 0)), mode)
+        for mode, colour in (("F", 1.0), ("F", 300.0), ("F", -1.0), ("I", 65535), ("I;16", 65535)):
+            with self.subTest(mode), self.assertRaisesRegex(ValueError, f"^image: .*{mode}"):
+                images.to_png(Image.new(mode, (4, 2), colour))
+
+    def test_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "a.png")
+            file.write_bytes(png(9))
+            for image in (file, str(file), png(9), bytearray(png(9)), [str(file)]):
+                self.assertEqual(images.to_png(image), png(9))
+            for wrong, message in ((f"{folder}/none.png", "No such file"), (folder, "directory"), ("https://a/b.png", "not fetched")):
+                with self.assertRaisesRegex(ValueError, f"^image: .*{message}"):
+                    images.to_png(wrong)
 
 
 class Outputs(WithServer):
@@ -279,6 +488,29 @@ class Outputs(WithServer):
         self.assertIn("data:image/png", job._repr_html_())
 
 
+class Warnings(WithServer):
+    WORDS = 'the prompt was cut; method="exact", num_pipeline_patch=4 and elastic change nothing, --nothing either'
+
+    def test_they_are_pythons_once(self):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            output = self.pipe("warns", num_inference_steps=3)
+            output.job.refresh()
+        self.assertEqual([(str(one.message), one.category, one.filename) for one in caught], [(self.WORDS, troupe.TroupeWarning, __file__)])
+        self.assertEqual(output.job.info.warnings, [self.WORDS])
+        job = self.pipe.submit("warns")
+        with self.assertWarns(troupe.TroupeWarning):
+            job.wait()
+        self.pipe.client.jobs()  # those of others, for example
+
+    def test_they_come_from_the_twin_too(self):
+        async def main():
+            return await (await troupe.AsyncTroupePipeline.connect(self.server.url))("warns")
+
+        with self.assertWarns(troupe.TroupeWarning):
+            asyncio.run(main())
+
+
 class Callbacks(WithServer):
     def test_each_step_in_order(self):
         for prompt in ("a cat", "quick"):
@@ -313,6 +545,7 @@ class Callbacks(WithServer):
         with self.assertRaises(troupe.JobCancelledError) as caught:
             self.pipe("slow", callback_on_step_end=callback)
         self.assertEqual((caught.exception.job.state, self.pipe.interrupt), ("cancelled", True))
+        self.assertEqual(str(caught.exception), "job 0 was cancelled by this program")
         self.pipe("a cat")  # the next call is not interrupted
         self.assertFalse(self.pipe.interrupt)
 

@@ -105,7 +105,7 @@ class Nodes(unittest.TestCase):
         with_loras = self.run_node("TroupeLora", cluster=cluster, path="/loras/a.safetensors", scale=0.5)
         with_loras = self.run_node("TroupeLora", cluster=with_loras, path="/loras/b.safetensors")
         images = self.run_node("TroupeGenerate", cluster=with_loras, prompt="a cat", steps=3, batch_size=2, width=64, seed=5,
-                               image=Tensor(np.ones((1, 2, 4, 3), np.float32)), mask=Tensor(np.ones((1, 2, 4), np.float32)),
+                               image=Tensor(np.full((1, 2, 4, 3), 1.1, np.float32)), mask=Tensor(np.ones((1, 2, 4), np.float32)),
                                strength=0.6)
         self.assertEqual((images.shape, images.dtype), ((2, 2, 4, 3), np.float32))
         request = self.server.jobs[-1].request
@@ -135,6 +135,9 @@ class Nodes(unittest.TestCase):
             self.run_node("TroupeGenerate", cluster=cluster, prompt="fails")
         with self.assertRaises(troupe.APIConnectionError):
             self.run_node("TroupeConnect", url="http://127.0.0.1:1")
+        for options, message in (("{pp: 2}", "options: no JSON: .*line 1 column 2"), ("[1]", "options: a JSON object")):
+            with self.assertRaisesRegex(ValueError, message):
+                self.run_node("TroupeConnect", url=self.server.url, options=options)
 
     def test_the_workflow_fits_the_nodes(self):
         workflow = json.loads((NODES / "workflow.json").read_text())

@@ -15,12 +15,14 @@ import time
 import unittest
 import urllib.error
 import urllib.request
+import warnings
 
 import kubernetes_validate
 import numpy as np
 import troupe
 import yaml
 
+warnings.simplefilter("ignore", troupe.TroupeWarning)  # pictures here are small
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 MANIFESTS = [path for path in sorted(DEPLOY.glob("kubernetes/*.yaml")) if path.name != "kustomization.yaml"]

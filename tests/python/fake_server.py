@@ -6,6 +6,7 @@ prompt     what becomes of the job
 "errs"     its first stream of events ends with an error
 "slow"     it makes a step in 0.2 s and would need a thousand
 "quick"    its events leave steps out
+"warns"    its text was cut, which is told at its first step
 else       it succeeds
 """
 import base64
@@ -42,6 +43,14 @@ def npy(values):
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(values)}f", *values)
 
 
+OPTIONS = {
+    "fields": [{"name": "method", "option": "--method", "type": "string", "choices": ["exact", "pipefusion", "distrifusion"]},
+               {"name": "num_pipeline_patch", "option": "--patches", "type": "integer"},
+               {"name": "negative_prompt", "option": "--negative-prompt", "type": "string"},
+               {"name": "negative_prompts", "option": "--negative-prompt", "type": "list"}],
+    "degrees": [{"name": "pp", "option": "--pp", "type": "integer"}], "samplers": ["euler"], "models": []}
+
+
 class FakeJob:
     def __init__(self, number, request):
         self.request = request
@@ -67,6 +76,8 @@ class FakeJob:
                 break
             self.info["step"] = min(self.info["step"] + (3 if self.prompt == "quick" else 1), self.info["steps"])
             self.info["timestep"] = 1000.5 - self.info["step"]
+            if self.prompt == "warns":
+                self.info["warnings"] = ["the prompt was cut; --method exact, --patches 4 and --elastic change nothing, --nothing either"]
             if self.prompt == "fails" and self.info["step"] == 2:
                 self.end("failed", "actor 3, step 2: killed by signal 9")
                 yield "failed", self.info
@@ -111,6 +122,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/v1/models":
             return self.answer(200, {"object": "list", "data": [{"id": "fake", "object": "model"}]})
+        if path == "/api/v1/options":
+            return self.answer(200, OPTIONS)
         if path == "/api/v1/silent":
             time.sleep(2)
             return None
@@ -149,6 +162,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fake = self.server.fake
         if request.get("height") == 7:
             return self.refuse(400, "invalid_request_error", "height: is 7, not a multiple of 16", "height")
+        if request.get("steps") == 77777:
+            return self.refuse(400, "invalid_request_error", "steps: is 77777; see --pp 2", "steps")
+        if request.get("num_pipeline_patch") == 7:
+            return self.refuse(400, "invalid_request_error", "patches is 7: at most 4, with --init-image", "num_pipeline_patch")
         missing = [lora["path"] for lora in request.get("loras", []) if "none" in lora["path"]]
         if missing:
             return self.refuse(400, "invalid_request_error", f"{missing[0]}: no such file")

@@ -15,13 +15,16 @@ import sys
 import tempfile
 import time
 import unittest
+import warnings
 
 import numpy as np
 import troupe
 from PIL import Image
 from troupe import TroupePipeline
 from troupe.embeds import to_safetensors
+from troupe.images import to_png
 
+warnings.simplefilter("ignore", troupe.TroupeWarning)  # pictures here are small
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "demo" / "model"
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -62,7 +65,7 @@ def pixels(png):
 class WithCluster(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = troupe.local(DEMO, actors=2, arguments=["--allow-models", str(FIXTURES)])
+        cls.cluster = troupe.local(DEMO, actors=2, allow_models=FIXTURES)
         cls.pipe = cls.cluster.start()
         cls.addClassCleanup(cls.cluster.stop)
         cls.pipe.set_progress_bar_config(disable=True)
@@ -100,6 +103,60 @@ class AsDiffusers(WithCluster):
         torch.randn(3, generator=used)
         with self.assertRaisesRegex(ValueError, "drawn numbers already"):
             self.pipe(PROMPT, generator=used)
+
+    @unittest.skipUnless(diffusers, "diffusers is not installed")
+    def test_pictures_of_every_type_beside_diffusers(self):
+        processor = diffusers.image_processor.VaeImageProcessor(do_resize=False)
+        masks = diffusers.image_processor.VaeImageProcessor(do_resize=False, do_normalize=False, do_binarize=True, do_convert_grayscale=True)
+        noise = np.random.default_rng(1).random((8, 16, 3), np.float32)
+        levels = (noise * 255).round().astype(np.uint8)
+        tensor = torch.from_numpy(noise.transpose(2, 0, 1))
+        for image in (noise, noise[None], [noise], noise.astype(np.float64), noise * 2 - 1, tensor, tensor[None], [tensor], tensor.double(),
+                      Image.fromarray(levels), [Image.fromarray(levels)]):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of values from -1 on
+                theirs = processor.preprocess(image)[0].permute(1, 2, 0).numpy() / 2 + 0.5
+                ours = np.asarray(Image.open(io.BytesIO(to_png(image))), np.float32) / 255
+            self.assertLessEqual(np.abs(ours - theirs).max(), 0.51 / 255)  # 8 bits
+        for image in (tensor.half(), tensor.bfloat16(), tensor.requires_grad_(), (tensor.detach() * 255).round().byte()):
+            made = np.asarray(Image.open(io.BytesIO(to_png(image))), np.float32)
+            self.assertLessEqual(np.abs(made - levels).max(), 1)
+        gray, halves = noise[..., 0], noise[..., 0] > 0.5
+        for mask in (gray, gray[None], gray[..., None], gray[None, ..., None], torch.from_numpy(gray), torch.from_numpy(gray)[None],
+                     torch.from_numpy(gray)[None, None], halves.astype(np.int64), halves.astype(np.uint8), halves.astype(np.uint8) * 255,
+                     halves * 255.0, torch.from_numpy(halves.astype(np.int64)), Image.fromarray(levels), Image.fromarray(halves)):
+            theirs = masks.preprocess(mask)[0, 0].numpy()
+            ours = np.asarray(Image.open(io.BytesIO(to_png(mask, "mask_image", True)))) >= 128
+            self.assertEqual(np.count_nonzero(ours != theirs), 0, type(mask))
+
+    @unittest.skipUnless(diffusers, "diffusers is not installed")
+    def test_what_diffusers_programs_set_up(self):
+        pipe = TroupePipeline(self.pipe.client)
+        pipe.set_progress_bar_config(disable=True)
+        theirs = diffusers.PixArtAlphaPipeline.from_pretrained(DEMO)
+        for program in (theirs, pipe):
+            program.to("cpu").to(torch.float32)
+            program.enable_attention_slicing()
+            program.transformer.eval()
+            program.vae.enable_slicing()
+            program.vae.enable_tiling()
+            program.vae.disable_tiling()
+            self.assertEqual((program.device, program.dtype, program.vae.dtype), (torch.device("cpu"), torch.float32, torch.float32))
+            generator = torch.Generator(program.device).manual_seed(3)
+            made = program(PROMPT, generator=generator, num_inference_steps=2, height=128, width=128, use_resolution_binning=False, clean_caption=False,
+                           output_type="pt").images
+            if program is theirs:
+                wanted = made
+        self.assertLessEqual((made - wanted).abs().max(), 1.01 / 255)
+        begun = pipe(PROMPT, image=made, strength=torch.tensor(0.5), num_inference_steps=np.int64(4), height=128, width=128)
+        self.assertEqual(begun.images[0].size, (128, 128))
+
+    def test_warnings_are_pythons_and_the_reports(self):
+        with self.assertWarnsRegex(troupe.TroupeWarning, "negative prompt is unused") as caught:
+            output = self.pipe(PROMPT, negative_prompt="a dog", guidance_scale=1, num_inference_steps=2, height=128, width=128)
+        self.assertEqual(caught.filename, __file__)
+        self.assertEqual(output.job.report()["warnings"], [str(caught.warning)])
+        self.assertEqual(output.job.info.warnings, [str(caught.warning)])
 
     def test_loras(self):
         pipe = TroupePipeline(self.pipe.client, str(FIXTURES / "tiny-pixart"))
@@ -216,8 +273,17 @@ class OnARealCluster(WithCluster):
         with self.assertRaises(troupe.BadRequestError) as caught:
             self.pipe(PROMPT, steps="many")
         self.assertEqual((caught.exception.status_code, caught.exception.param), (400, "steps"))
-        with self.assertRaisesRegex(troupe.BadRequestError, "height"):
+        with self.assertRaisesRegex(troupe.BadRequestError, "^height"):
             self.pipe(PROMPT, height=250)
+        for arguments, words in ((dict(num_inference_steps=0), "^num_inference_steps"), (dict(num_images_per_prompt=0), "^num_images_per_prompt: "),
+                                 (dict(latents=np.zeros((1, 1, 32, 32))), "^latents"), (dict(num_pipeline_patch=4000), "^num_pipeline_patch: ")):
+            with self.assertRaisesRegex(troupe.BadRequestError, words) as caught:
+                self.pipe(PROMPT, **arguments)
+            self.assertEqual(caught.exception.param, next(iter(arguments)))
+            self.assertNotIn("--", str(caught.exception))
+        elsewhere = TroupePipeline(self.pipe.client, "/elsewhere")
+        with self.assertRaisesRegex(troupe.BadRequestError, r"troupe.local\(…, allow_models=\[DIR\]\)"):
+            elsewhere(PROMPT)
         with self.assertRaises(troupe.BadRequestError) as caught:
             self.pipe(PROMPT, timestep=[1])
         self.assertEqual(caught.exception.param, "timestep")
@@ -279,8 +345,10 @@ class Local(unittest.TestCase):
     def test_what_does_not_start_says_why(self):
         with self.assertRaisesRegex(troupe.TroupeError, "nobody"):
             troupe.local("/nobody").start()
-        with self.assertRaisesRegex(troupe.TroupeError, "--actors"):
+        with self.assertRaisesRegex(troupe.TroupeError, "(?<!-)actors"):
             troupe.local(DEMO, actors=0).start()
+        with self.assertRaisesRegex(TypeError, "actors: 'two'"):
+            troupe.local(DEMO, actors="two")
 
     def test_the_notebook(self):
         notebook = json.loads((ROOT / "examples" / "python" / "troupe.ipynb").read_text())
