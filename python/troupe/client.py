@@ -212,8 +212,9 @@ class Job:
         return images.latents_from_npy(self._client.get_bytes(f"{self._path}/latents"))
 
     def report(self) -> Any:
-        """The request, the plan, seconds, bytes and memory (docs/commands.md)."""
-        return self._client.get(f"{self._path}/report")
+        """The request, the plan, seconds, bytes, memory and warnings (docs/commands.md)."""
+        report = self._client.get(f"{self._path}/report")
+        return {**report, "warnings": [self._client.in_python(text) for text in report.get("warnings", [])]}
 
     def timeline(self) -> Any:
         """What ran when on which actor, as Chrome's trace format, which Perfetto opens."""

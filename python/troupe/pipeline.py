@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
@@ -208,6 +209,8 @@ class TroupePipeline(Parts):
         if field and argument and first not in given:
             rest = error.message[len(field):] if first == field else f": {error.message}"
             error.message = argument + rest
+        for ours, theirs in (("image", "init_image"), ("latents", "init_latents")):
+            error.message = re.sub(rf"\b{theirs}\b", ours, error.message)
         error.param = argument
         about = field == "loras" or any(lora["path"] in error.message for lora in request.get("loras", ())
                                         if isinstance(lora, dict))

@@ -231,7 +231,7 @@ class Arguments(WithServer):
         for arguments, argument, message in (
                 (dict(num_inference_steps=77777), "num_inference_steps", "num_inference_steps: is 77777; see pp=2"),
                 (dict(steps=77777), "steps", "steps: is 77777; see pp=2"),
-                (dict(num_pipeline_patch=7), "num_pipeline_patch", "num_pipeline_patch: patches is 7: at most 4, with image")):
+                (dict(num_pipeline_patch=7), "num_pipeline_patch", "num_pipeline_patch: patches is 7: at most 4, with image and latents")):
             with self.assertRaises(troupe.BadRequestError) as caught:
                 self.pipe("a", **arguments)
             self.assertEqual((caught.exception.param, str(caught.exception)), (argument, message))
@@ -471,7 +471,7 @@ class Outputs(WithServer):
         self.assertFalse(job.done())
         self.assertEqual([event.info.step for event in job.events() if event.kind == "progress"], [1, 2, 3, 4])
         self.assertEqual((job.wait().state, job.done(), job.cancel()), ("succeeded", True, False))
-        self.assertEqual(job.report(), {"seed": self.request()["seed"]})
+        self.assertEqual(job.report(), {"seed": self.request()["seed"], "warnings": []})
         self.assertEqual(job.logs(), "-- process 1 began")
         job.picture(0, "jpeg", 90)
         self.assertEqual(self.server.queries[-1], "format=jpeg&quality=90")
@@ -497,7 +497,7 @@ class Warnings(WithServer):
             output = self.pipe("warns", num_inference_steps=3)
             output.job.refresh()
         self.assertEqual([(str(one.message), one.category, one.filename) for one in caught], [(self.WORDS, troupe.TroupeWarning, __file__)])
-        self.assertEqual(output.job.info.warnings, [self.WORDS])
+        self.assertEqual((output.job.info.warnings, output.job.report()["warnings"]), ([self.WORDS], [self.WORDS]))
         job = self.pipe.submit("warns")
         with self.assertWarns(troupe.TroupeWarning):
             job.wait()

@@ -156,7 +156,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(200, npy([0.5, -2.0]), "application/octet-stream")
         if rest == "logs":
             return self.answer(200, b"-- process 1 began", "text/plain")
-        return self.answer(200, {"seed": job.request["seed"]} if rest == "report" else job.info)
+        return self.answer(200, {"seed": job.request["seed"], "warnings": job.info["warnings"]} if rest == "report" else job.info)
 
     def submit(self, request):
         fake = self.server.fake
@@ -165,7 +165,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if request.get("steps") == 77777:
             return self.refuse(400, "invalid_request_error", "steps: is 77777; see --pp 2", "steps")
         if request.get("num_pipeline_patch") == 7:
-            return self.refuse(400, "invalid_request_error", "patches is 7: at most 4, with --init-image", "num_pipeline_patch")
+            return self.refuse(400, "invalid_request_error", "patches is 7: at most 4, with --init-image and init_latents", "num_pipeline_patch")
         missing = [lora["path"] for lora in request.get("loras", []) if "none" in lora["path"]]
         if missing:
             return self.refuse(400, "invalid_request_error", f"{missing[0]}: no such file")
