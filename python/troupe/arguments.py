@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 from . import images
 from .embeds import take_embeds, to_safetensors
 
+Path = Union[str, "os.PathLike[str]"]
 Prompt = Union[str, Sequence[str]]
 
 # The request's fields for arguments that have another name; those of the second table travel in another form, too.
@@ -84,6 +85,11 @@ def texts(name: str, value: Any) -> List[str]:
     if not value:
         raise ValueError(f"{name}: the list is empty")
     return list(value)
+
+
+def path(name: str, value: Any) -> str:
+    """A path, as a text or an os.PathLike."""
+    return os.fspath(value if isinstance(value, (str, os.PathLike)) else _unfit(name, value, "a path"))
 
 
 def number(name: str, value: Any) -> float:

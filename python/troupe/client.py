@@ -11,10 +11,10 @@ import time
 import urllib.parse
 import warnings
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 from . import images
-from .arguments import plain
+from .arguments import Path, number, plain
 from .errors import (APIConnectionError, APIStatusError, APITimeoutError, InternalServerError, JobCancelledError,
                      JobFailedError, TroupeError, TroupeWarning, from_response, outside)
 
@@ -132,7 +132,7 @@ class Job:
         A stream that breaks is opened again for as long as the client's `patience`. After `timeout` seconds
         APITimeoutError is raised, and the job goes on.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + number("timeout", timeout)
         lost_since: Optional[float] = None
         while True:
             broken: Exception = APIConnectionError(f"the events of job {self.id} ended before the job")
@@ -257,8 +257,8 @@ class Client:
             raise ValueError(f'url: "{self.url}" is not http://HOST:PORT or https://HOST:PORT')
         self._parts = parts
         self._key = api_key or os.environ.get("TROUPE_API_KEY")
-        self.timeout = timeout
-        self.patience = patience
+        self.timeout = number("timeout", timeout)
+        self.patience = number("patience", patience)
         self._options: Optional[Dict[str, Dict[str, Any]]] = None  # by the command line's; None: not asked for yet
         self.words: Dict[str, str] = {}  # other texts of the cluster's, and what they are to this program
 
@@ -326,14 +326,14 @@ class Client:
         """`status` is ok, starting or degraded. Raises InternalServerError where nothing can be painted."""
         return self.get("/health")
 
-    def parameters(self, png: bytes, bring: Sequence[str] = ()) -> Any:
-        """The request that made a picture of Troupe's; `submit` makes it again.
+    def parameters(self, png: Union[bytes, Path], bring: Sequence[str] = ()) -> Any:
+        """The request that made a picture of Troupe's, a file's bytes or path; `submit` makes it again.
 
         `bring`: fields that the picture was made with, but does not hold, and that are set before it is submitted:
         init_image, mask_image, init_latents, prompt_embeds.
         """
         query = "?bring=" + ",".join(bring) if bring else ""
-        return json.loads(self._answer("POST", "/api/v1/parameters" + query, png, "image/png"))
+        return json.loads(self._answer("POST", "/api/v1/parameters" + query, images.file_bytes(png, "png"), "image/png"))
 
     def get(self, path: str) -> Any:
         return json.loads(self._answer("GET", path))

@@ -63,10 +63,8 @@ def to_png(image: Any, what: str = "image", mask: bool = False) -> bytes:
         if len(image) != 1:
             raise ValueError(f"{what}: a list of {len(image)}; a job begins with one picture, so each takes a call of its own")
         image = image[0]
-    if isinstance(image, (bytes, bytearray, memoryview)):
-        return bytes(image)
-    if isinstance(image, (str, os.PathLike)):
-        return _file(image, what)
+    if isinstance(image, (bytes, bytearray, memoryview, str, os.PathLike)):
+        return file_bytes(image, what)
     if hasattr(image, "getextrema"):
         _check_range(image, what)
     elif hasattr(image, "shape") and hasattr(image, "dtype"):
@@ -85,14 +83,17 @@ def to_png(image: Any, what: str = "image", mask: bool = False) -> bytes:
     return file.getvalue()
 
 
-def _file(path: Any, what: str) -> bytes:
-    if str(path).startswith(("http://", "https://", "data:")):
+def file_bytes(file: Any, what: str) -> bytes:
+    """The bytes of a file that is given by them or by its path."""
+    if isinstance(file, (bytes, bytearray, memoryview)):
+        return bytes(file)
+    if str(file).startswith(("http://", "https://", "data:")):
         raise ValueError(f"{what}: an address is not fetched; a file's path or bytes, or a PIL image, is taken")
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        with open(file, "rb") as opened:
+            return opened.read()
     except OSError as error:
-        raise ValueError(f"{what}: {path}: {error.strerror}") from error
+        raise ValueError(f"{what}: {file}: {error.strerror}") from error
 
 
 def _check_range(image: Any, what: str) -> None:

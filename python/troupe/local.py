@@ -3,16 +3,16 @@ from __future__ import annotations
 
 import atexit
 import os
+import pathlib
 import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from typing import Any, List, Optional, Sequence, Union
 
-from .arguments import texts, whole
+from .arguments import Path, path, texts, whole
 from .errors import TroupeError
 from .pipeline import TroupePipeline
 
@@ -33,13 +33,13 @@ class LocalCluster:
         self._model = model
         self._start_timeout = start_timeout
         self._defaults = defaults
-        self._folder: Optional[Path] = None
+        self._folder: Optional[pathlib.Path] = None
         self.process: Optional[subprocess.Popen[bytes]] = None
         self.url = ""
 
     def start(self) -> TroupePipeline:
         """Starts the cluster and returns a pipeline once it can be spoken to. `stop()` ends it."""
-        self._folder = Path(tempfile.mkdtemp(prefix="troupe-"))
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="troupe-"))
         atexit.register(self.stop)
         try:
             with open(self._folder / "log", "wb") as log:
@@ -106,8 +106,8 @@ class LocalCluster:
         self.stop()
 
 
-def local(model: Union[str, "os.PathLike[str]"], actors: int = 1, device: str = "cpu", arguments: Optional[Sequence[str]] = None,
-          allow_models: Union[None, str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]] = None,
+def local(model: Path, actors: int = 1, device: str = "cpu", arguments: Optional[Sequence[str]] = None,
+          allow_models: Union[None, Path, Sequence[Path]] = None,
           executable: Optional[str] = None, start_timeout: float = 120.0, **defaults: Any) -> LocalCluster:
     """A cluster on this machine for a model's folder, without anything to set up:
 
@@ -122,9 +122,9 @@ def local(model: Union[str, "os.PathLike[str]"], actors: int = 1, device: str = 
     command = executable or os.environ.get("TROUPE") or shutil.which("troupe")
     if not command:
         raise TroupeError("there is no command `troupe` on the PATH; build it (docs/install.md), or name it: executable=…")
-    model = os.path.abspath(model)
+    model = os.path.abspath(path("model", model))
     folders = [allow_models] if isinstance(allow_models, (str, os.PathLike)) else list(allow_models or [])
     further = texts("arguments", arguments) if arguments else []
     return LocalCluster([command, "serve", "--model", model, "--actors", str(whole("actors", actors)), "--device", device, "--http",
-                         "127.0.0.1:0", "--end-with-stdin", *(word for one in folders for word in ("--allow-models", os.fspath(one))),
+                         "127.0.0.1:0", "--end-with-stdin", *(word for one in folders for word in ("--allow-models", path("allow_models", one))),
                          *further], model, start_timeout, defaults)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from . import images
-from .arguments import Prompt, argument_of, dtype_name, make_request, number, plain, texts
+from .arguments import Path, Prompt, argument_of, dtype_name, make_request, number, path, plain, texts
 from .client import Client, Job, check_output_type
 from .errors import APIStatusError
 from .parts import Parts, dtype_in, settings_for_requests, torch_or_text
@@ -64,9 +64,9 @@ class TroupePipeline(Parts):
         picture = pipe("a lighthouse in a storm", generator=torch.Generator().manual_seed(0)).images[0]
     """
 
-    def __init__(self, client: Client, model: Optional[str] = None, **defaults: Any) -> None:
+    def __init__(self, client: Client, model: Optional[Path] = None, **defaults: Any) -> None:
         self.client = client
-        self.model = model
+        self.model = None if model is None else path("model", model)
         self.defaults = defaults
         self._adapters: Dict[str, _Adapter] = {}
         self._active: List[str] = []
@@ -83,7 +83,7 @@ class TroupePipeline(Parts):
         return f"<{type(self).__name__} at {self.client.url}: {'; '.join(told)}>"
 
     @classmethod
-    def connect(cls, url: Optional[str] = None, model: Optional[str] = None, api_key: Optional[str] = None,
+    def connect(cls, url: Optional[str] = None, model: Optional[Path] = None, api_key: Optional[str] = None,
                 **defaults: Any) -> "TroupePipeline":
         """A pipeline for the server at `url` (default: TROUPE_URL, else http://127.0.0.1:7480).
 
@@ -96,7 +96,7 @@ class TroupePipeline(Parts):
         return cls(client, model, **defaults)
 
     @classmethod
-    def from_pretrained(cls, model: str, url: Optional[str] = None, torch_dtype: Any = None, api_key: Optional[str] = None,
+    def from_pretrained(cls, model: Path, url: Optional[str] = None, torch_dtype: Any = None, api_key: Optional[str] = None,
                         variant: Optional[str] = None, use_safetensors: Optional[bool] = None,
                         **defaults: Any) -> "TroupePipeline":
         """As diffusers' of that name, with a folder that the cluster's hosts see: `connect` with its arguments.
@@ -155,7 +155,7 @@ class TroupePipeline(Parts):
         job, request = self._submit(prompt, arguments)
         self._follow(job, callback_on_step_end, wanted, timeout)
         done = job.result(output_type)
-        asked = len(request["prompts"]) * request.get("images_per_prompt", 1)
+        asked = len(request["prompts"]) * int(request.get("images_per_prompt", 1))
         videos = asked if len(done) > asked else 0
         output = TroupePipelineOutput(done, job, request["seed"] if "seed" in request else request["picture_seeds"],
                                        videos)
@@ -193,7 +193,7 @@ class TroupePipeline(Parts):
         loras = self._loras(given)
         request = make_request(prompt, given)
         if self.model is not None:
-            request.setdefault("model", os.fspath(self.model))
+            request.setdefault("model", self.model)
         if loras:
             request.setdefault("loras", [{"path": lora.path, "scale": lora.weight} for lora in loras.values()])
         try:
@@ -237,6 +237,8 @@ class TroupePipeline(Parts):
                     kwargs = {"preview": images.to_pil(preview, "a preview") if preview else None} if wanted else {}
                     timestep = event.info.timestep if done + 1 == event.info.step else None
                     changed = callback(self, done, timestep, kwargs)
+                    if not isinstance(changed, (dict, type(None))):
+                        raise TypeError(f"callback_on_step_end: returned {type(changed).__name__}, not its kwargs, or None")
                     if changed and set(changed) - wanted:
                         raise ValueError(f"callback_on_step_end: {sorted(set(changed) - wanted)} cannot be changed from here")
                     done += 1
@@ -281,18 +283,15 @@ class TroupePipeline(Parts):
                   for name in self._active if self._lora_enabled and name not in self._fused}
         return {**self._fused, **active}
 
-    def load_lora_weights(self, pretrained_model_name_or_path: Union[str, "os.PathLike[str]"], adapter_name: Optional[str] = None,
+    def load_lora_weights(self, pretrained_model_name_or_path: Path, adapter_name: Optional[str] = None,
                           weight_name: Optional[str] = None) -> None:
         """Adds a LoRA file to the jobs that follow. The path is one on the cluster's hosts; of a folder `weight_name`
         names the file. The newest one is active, until `set_adapters` says which are. Whether the file is there and fits
         shows at the next call, which raises BadRequestError; `unload_lora_weights()` takes it away again."""
-        if not isinstance(pretrained_model_name_or_path, (str, os.PathLike)):
-            raise TypeError(f"pretrained_model_name_or_path: {type(pretrained_model_name_or_path).__name__} is not the path of a file on "
-                            "the cluster's hosts")
+        folder = path("pretrained_model_name_or_path", pretrained_model_name_or_path)
         name = adapter_name or f"default_{len(self._adapters)}"
         if name in self._adapters:
             raise ValueError(f'adapter_name: "{name}" is loaded already')
-        folder = os.fspath(pretrained_model_name_or_path)
         self._adapters[name] = _Adapter(f"{folder.rstrip('/')}/{weight_name}" if weight_name else folder)
         self._active = [name]
 

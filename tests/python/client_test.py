@@ -213,8 +213,12 @@ class Arguments(WithServer):
                                    (dict(latents=fine, steps=1j), "steps: 1j")):
             with self.subTest(arguments), self.assertRaisesRegex((ValueError, TypeError), message):
                 self.pipe(**{"prompt": "a", **arguments})
-        with self.assertRaisesRegex(TypeError, "steps: "):
-            self.pipe.client.submit({"prompts": ["a"], "steps": object()})
+        for call, message in ((lambda: self.pipe.client.submit({"prompts": ["a"], "steps": object()}), "steps: "),
+                              (lambda: TroupePipeline(self.pipe.client, 3), "model: 3"), (lambda: Client(timeout="1"), "timeout: '1'"),
+                              (lambda: troupe.local("/m", allow_models=[3], executable="troupe"), "allow_models: 3"),
+                              (lambda: troupe.local("/m", arguments=[3], executable="troupe"), "arguments: ")):
+            with self.assertRaisesRegex(TypeError, message):
+                call()
         self.assertEqual(self.server.jobs, [])
 
     def test_diffusers_arguments_without_a_field(self):
@@ -459,7 +463,7 @@ class Outputs(WithServer):
         self.assertEqual(len(self.server.jobs), jobs, "it is said before anything is computed")
 
     def test_videos_have_frames(self):
-        output = self.pipe("a cat", num_frames=3, num_images_per_prompt=2)
+        output = self.pipe("a cat", num_frames=3, num_images_per_prompt=2.0)
         self.assertEqual([[image.getpixel((0, 0))[0] for image in frames] for frames in output.frames],
                          [[100, 101, 102], [101, 102, 103]])
         self.assertEqual(self.pipe("a cat", num_frames=3, output_type="png").frames, [png(100, frames=3)])
@@ -479,6 +483,12 @@ class Outputs(WithServer):
         self.assertEqual(again.result("png"), [png(100)])
         self.assertEqual([entry.id for entry in self.pipe.client.jobs()], [job.id])
         self.assertEqual(self.pipe.client.parameters(png(1))["seed"], 5)
+        with tempfile.NamedTemporaryFile(suffix=".png") as file:
+            file.write(png(1))
+            file.flush()
+            self.assertEqual(self.pipe.client.parameters(file.name)["seed"], 5)
+        with self.assertRaisesRegex(TypeError, "timeout: 'soon'"):
+            self.pipe.submit("a").wait("soon")
 
     def test_notebooks_show_pictures(self):
         self.assertEqual(self.pipe("a", num_images_per_prompt=2)._repr_html_().count("data:image/png;base64,"), 2)
@@ -535,6 +545,10 @@ class Callbacks(WithServer):
         with self.assertRaisesRegex(ValueError, "latents.*cannot be changed"):
             self.pipe("slow", callback_on_step_end=lambda *_: {"latents": 1})
         self.assertTrue(self.server.jobs[-1].cancelled.is_set())
+
+    def test_what_a_callback_may_return(self):
+        with self.assertRaisesRegex(TypeError, "callback_on_step_end: returned bool"):
+            self.pipe("a", callback_on_step_end=lambda *_: True)
 
     def test_interrupt_from_a_callback(self):
         def callback(pipe, step, timestep, kwargs):

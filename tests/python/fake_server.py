@@ -62,7 +62,7 @@ class FakeJob:
         self.cancelled = threading.Event()
 
     def end(self, state, cause=None):
-        count = len(self.request["prompts"]) * self.request.get("images_per_prompt", 1)
+        count = len(self.request["prompts"]) * int(self.request.get("images_per_prompt", 1))
         pictures = [{"url": f"/api/v1/jobs/{self.info['id']}/pictures/{i}", "width": 4, "height": 2} for i in range(count)]
         self.info.update(state=state, cause=cause, pictures=pictures if state == "succeeded" else [])
 
