@@ -476,6 +476,8 @@ class RealTest(unittest.TestCase):
 
     def setUp(self):
         self.browser.open(self.url)
+        self.browser.run('sessionStorage.clear()')  # what the test before left in the form
+        self.browser.driver.refresh()
         self.addCleanup(lambda: self.assertEqual(self.browser.complaints(), []))
 
     def open(self, view):
