@@ -2,6 +2,7 @@
 otherwise."""
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
@@ -100,10 +101,10 @@ def number(name: str, value: Any) -> float:
 
 def whole(name: str, value: Any) -> int:
     """A whole number, whatever type it has."""
-    try:
-        return operator.index(_unfit(name, value, "a whole number") if isinstance(value, bool) else value)
-    except TypeError:
-        return int(_unfit(name, value, "a whole number"))
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    return int(_unfit(name, value, "a whole number"))
 
 
 def dtype_name(name: str, value: Any) -> str:

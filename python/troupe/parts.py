@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any, Dict, Optional
 
-_MEMORY = frozenset({
+# Methods on which no picture depends: of the pipeline, and of its components.
+_HARMLESS = frozenset({
     "disable_attention_slicing", "disable_freeu", "disable_vae_slicing", "disable_xformers_memory_efficient_attention",
     "enable_attention_slicing", "enable_lora_hotswap", "enable_model_cpu_offload", "enable_vae_slicing",
     "enable_xformers_memory_efficient_attention", "fuse_qkv_projections", "maybe_free_model_hooks", "remove_all_hooks",
     "reset_device_map", "set_attention_slice", "set_lora_device", "set_use_memory_efficient_attention_xformers",
     "unfuse_qkv_projections", "unload_ip_adapter", "unload_textual_inversion",
 })
-_MEMORY_OF_PARTS = frozenset({
+_HARMLESS_OF_PARTS = frozenset({
     "compile", "compile_repeated_blocks", "disable_attention_slicing", "disable_gradient_checkpointing", "disable_slicing",
     "disable_xformers_memory_efficient_attention", "enable_attention_slicing", "enable_slicing",
     "enable_xformers_memory_efficient_attention", "eval", "fuse_qkv_projections", "requires_grad_", "set_attention_slice",
@@ -49,9 +50,9 @@ _REFUSED = {
     "save_lora_weights": "a LoRA's file is on the cluster's hosts already",
     "save_pretrained": "the model's folder is on the cluster's hosts already",
 }
-
-
+# Arguments of from_pretrained that would change what is computed.
 _OF_FOLDERS = {
+    "add_watermarker": "no watermark is added",
     "custom_pipeline": "a pipeline's own code is not run; families are computed by the cluster's actors",
     "quantization_config": 'weight_dtype="int8" (CPU) or "fp8" (GPU) keeps the weights smaller',
     "revision": "the folder is one on the cluster's hosts, as it is",
@@ -62,7 +63,7 @@ def settings_for_requests(given: Dict[str, Any]) -> Dict[str, Any]:
     """Of the further arguments of diffusers' from_pretrained those that are fields of a request."""
     kept = {}
     for name, value in given.items():
-        if name in _HOLDING or value is None and (name in _OF_FOLDERS or name in _NONE):
+        if name in _HOLDING or not value and (name in _OF_FOLDERS or name in _NONE):
             continue
         instead = _OF_FOLDERS.get(name) or PARTS.get(name) or _REFUSED.get(name) or _NONE.get(name)
         if instead and not (name == "vae" and isinstance(value, int)):  # a request's degree has that name
@@ -113,7 +114,7 @@ class Part:
             return getattr(self._pipe, name)
         if self._name == "vae" and name in ("enable_tiling", "disable_tiling"):
             return self._pipe.enable_vae_tiling if name == "enable_tiling" else self._pipe.disable_vae_tiling
-        if name in _MEMORY_OF_PARTS:
+        if name in _HARMLESS_OF_PARTS:
             return nothing
         raise AttributeError(f"{self._name}.{name}: {PARTS[self._name]}")
 
@@ -125,7 +126,7 @@ class Parts:
     """The attributes of diffusers' pipelines that a pipeline here has no use for."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in _MEMORY:
+        if name in _HARMLESS:
             return nothing
         if name in PARTS:
             return Part(name, self)

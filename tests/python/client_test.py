@@ -303,7 +303,8 @@ class Parts(WithServer):
             pipe.transformer.compile(mode="max-autotune")
         self.pipe.submit("a", seed=1)
         self.assertEqual(self.request(), {"prompts": ["a"], "seed": 1})
-        TroupePipeline.from_pretrained("/m", self.server.url, safety_checker=None, low_cpu_mem_usage=True, device_map="balanced").submit("a", seed=1)
+        TroupePipeline.from_pretrained("/m", self.server.url, safety_checker=None, low_cpu_mem_usage=True, device_map="balanced",
+                                       add_watermarker=False).submit("a", seed=1)
         self.assertEqual(self.request(), {"prompts": ["a"], "seed": 1, "model": "/m"})
 
     def test_what_is_set_counts(self):
@@ -338,7 +339,7 @@ class Parts(WithServer):
                 pipe.tokenizer("a")
             with self.assertRaisesRegex(AttributeError, "no attribute 'enable_warp'"):
                 pipe.enable_warp()
-        for name, value in dict(scheduler=object(), text_encoder_3=None, custom_pipeline="x", safety_checker=object()).items():
+        for name, value in dict(scheduler=object(), text_encoder_3=None, custom_pipeline="x", safety_checker=object(), add_watermarker=True).items():
             with self.subTest(name), self.assertRaisesRegex(ValueError, f"^{name}: "):
                 TroupePipeline.from_pretrained("/m", self.server.url, **{name: value})
         with self.assertRaisesRegex(ValueError, "from_single_file: "):
