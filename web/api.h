@@ -28,6 +28,11 @@ Response error_response(const ApiError& error);
 /// Sends what a handler of a later answer throws, too.
 void answer_error(const ReplyPtr& reply, const ApiError& error);
 
+/// For whom workers work: the key's name, or where none is asked for the client's address.
+inline std::string asker_of(const Request& request) {
+  return request.caller->name.empty() ? request.head.peer : request.caller->name;
+}
+
 /// What `parse` makes of a request, on a worker where that may take long; ApiErrors are answered.
 template <class T>
 void parse_then(Api& api, const Request& request, const ReplyPtr& reply, std::function<T()> parse,
@@ -51,7 +56,8 @@ void parse_then(Api& api, const Request& request, const ReplyPtr& reply, std::fu
         if (auto* error = std::get_if<ApiError>(&outcome.value()))
           return answer_error(reply, *error);
         then(std::move(std::get<T>(outcome.value())));
-      });
+      },
+      asker_of(request));
 }
 
 /// The job of a route's {}, if the caller may see it; else throws ApiError 404.

@@ -22,17 +22,29 @@ ClipFiles::File ClipFiles::find(const Key& key) {
   return found->second;
 }
 
-std::uint64_t ClipFiles::make(const Key& key, std::shared_ptr<const JobResult> result, Then then) {
+std::size_t ClipFiles::waiting(const std::string* owner) const {
+  return static_cast<std::size_t>(std::ranges::count_if(making_, [owner](const auto& making) {
+    return !making->has_begun && (!owner || making->owner == *owner);
+  }));
+}
+
+bool ClipFiles::is_busy_for(const std::string& owner) const {
+  return std::ranges::find(busy_, owner) != busy_.end();
+}
+
+std::uint64_t ClipFiles::make(const Key& key, const std::string& owner,
+                              std::shared_ptr<const JobResult> result, Then then) {
   const std::uint64_t asked = ++last_asked_;
   auto at = std::ranges::find(making_, key, &Making::key);
   if (at == making_.end()) {
-    const auto waiting = std::ranges::count(making_, false, &Making::has_begun);
-    if (busy_ + static_cast<std::size_t>(waiting) >= limits_.threads + limits_.waiting) {
+    if (busy_.size() + waiting(nullptr) >= limits_.threads + limits_.waiting ||
+        waiting(&owner) >= limits_.waiting_of_one) {
       then(Error{"overloaded", "too many clips are being encoded: try again"});
       return asked;
     }
     at = making_.insert(making_.end(), std::make_shared<Making>());
     (*at)->key = key;
+    (*at)->owner = owner;
     (*at)->result = std::move(result);
   }
   (*at)->asked.emplace(asked, std::move(then));
@@ -41,12 +53,18 @@ std::uint64_t ClipFiles::make(const Key& key, std::shared_ptr<const JobResult> r
 }
 
 void ClipFiles::begin_next() {
-  while (busy_ < limits_.threads) {
-    const auto at = std::ranges::find(making_, false, &Making::has_begun);
+  while (busy_.size() < limits_.threads) {
+    const auto at = std::ranges::find_if(making_, [this](const MakingPtr& making) {
+      return !making->has_begun && !is_busy_for(making->owner);
+    });
     if (at == making_.end()) return;
     const MakingPtr making = *at;
     making->has_begun = true;
-    ++busy_;
+    busy_.push_back(making->owner);
+    // The owner's other clips wait until all others have had their turns.
+    making_.sort([&](const MakingPtr& one, const MakingPtr& other) {
+      return (one->owner == making->owner) < (other->owner == making->owner);
+    });
     workers_.post([this, making] {
       const auto file = std::make_shared<std::optional<Result<std::string>>>();
       try {
@@ -70,7 +88,7 @@ void ClipFiles::leave(std::uint64_t asked) {
 }
 
 void ClipFiles::made(const MakingPtr& making, Result<std::string> file) {
-  --busy_;
+  busy_.erase(std::ranges::find(busy_, making->owner));
   making_.remove(making);
   begin_next();
   const auto asked = std::exchange(making->asked, {});

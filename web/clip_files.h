@@ -9,6 +9,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/image/clip_file.h"
 #include "troupe/client.h"
@@ -18,12 +19,14 @@ namespace troupe::web {
 
 /// The video files of clips. To encode one takes a processor for seconds, so it happens on a thread
 /// of its own, once for all who ask for the same file and as long as one of them waits, and the
-/// file is kept. Used on the loop's thread.
+/// file is kept. Those whose clips they are take turns, and have one thread each at most. Used on
+/// the loop's thread.
 class ClipFiles {
  public:
   struct Limits {
-    std::size_t threads = 1;
+    std::size_t threads = 2;
     std::size_t waiting = 16;                    // files that are still to be encoded
+    std::size_t waiting_of_one = 8;              // of one of those whose clips they are
     std::size_t bytes = std::size_t{256} << 20;  // of files that are kept, the newest ones
   };
   struct Key {
@@ -44,9 +47,11 @@ class ClipFiles {
 
   /// Null where it is not kept.
   File find(const Key& key);
-  /// Encodes the picture of that number, unless the file is being made already. `then` is called
-  /// later, or at once where too many wait: "overloaded". Answers with a number for `leave`.
-  std::uint64_t make(const Key& key, std::shared_ptr<const JobResult> result, Then then);
+  /// Encodes the picture of that number, unless the file is being made already. `owner`: the key's
+  /// name that the job came with. `then` is called later, or at once where too many wait:
+  /// "overloaded". Answers with a number for `leave`.
+  std::uint64_t make(const Key& key, const std::string& owner,
+                     std::shared_ptr<const JobResult> result, Then then);
   /// Who has asked is gone, and `then` is not called. What nobody waits for any more is not
   /// encoded, or no further than to the next frame.
   void leave(std::uint64_t asked);
@@ -56,6 +61,7 @@ class ClipFiles {
  private:
   struct Making {
     Key key;
+    std::string owner;
     std::shared_ptr<const JobResult> result;
     std::map<std::uint64_t, Then> asked;
     std::stop_source stop;
@@ -64,6 +70,8 @@ class ClipFiles {
   using MakingPtr = std::shared_ptr<Making>;
 
   void begin_next();
+  std::size_t waiting(const std::string* owner) const;
+  bool is_busy_for(const std::string& owner) const;
   void made(const MakingPtr& making, Result<std::string> file);
   void keep(const Key& key, File file);
 
@@ -72,8 +80,9 @@ class ClipFiles {
   Encode encode_;
   std::list<std::pair<Key, File>> kept_;  // the one that was asked for last first
   std::size_t kept_bytes_ = 0;
-  std::list<MakingPtr> making_;  // in the order in which they were asked for
-  std::size_t busy_ = 0;         // threads, with those that make what nobody waits for any more
+  std::list<MakingPtr> making_;  // waiting or begun; of those who wait the next one first
+  std::vector<std::string>
+      busy_;  // whose clips threads encode, also what nobody waits for any more
   std::uint64_t last_asked_ = 0;
   Workers workers_;
 };

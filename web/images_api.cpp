@@ -133,7 +133,8 @@ struct Painting : std::enable_shared_from_this<Painting> {
         [self = shared_from_this()](Result<std::string> text) {
           if (!text) return self->failed(to_api_error(text.error()));
           self->succeeded(std::move(text.value()));
-        });
+        },
+        job->caller);
   }
 
   void succeeded(std::string text) {

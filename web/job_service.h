@@ -78,9 +78,10 @@ class JobService {
   void ask_of(const Job& job, std::function<Result<T>(Inspector&)> question,
               std::function<void(Result<T>)> then);
   /// Runs `work` on a worker, then `then` on the loop with what it made; what it throws is an
-  /// error, code failed.
+  /// error, code failed. `asker`: whose turn it is, as Workers has it.
   template <class T>
-  void work(std::function<Result<T>()> work, std::function<void(Result<T>)> then);
+  void work(std::function<Result<T>()> work, std::function<void(Result<T>)> then,
+            const std::string& asker = "");
 
   static double now();
 
@@ -126,8 +127,9 @@ class JobService {
 };
 
 template <class T>
-void JobService::work(std::function<Result<T>()> work, std::function<void(Result<T>)> then) {
-  const bool begun = workers_.post([this, work = std::move(work), then] {
+void JobService::work(std::function<Result<T>()> work, std::function<void(Result<T>)> then,
+                      const std::string& asker) {
+  const auto task = [this, work = std::move(work), then] {
     auto result = std::make_shared<std::optional<Result<T>>>();
     try {
       result->emplace(work());
@@ -135,7 +137,8 @@ void JobService::work(std::function<Result<T>()> work, std::function<void(Result
       result->emplace(Error{"failed", error.what()});
     }
     boost::asio::post(io_, [then, result] { then(std::move(**result)); });
-  });
+  };
+  const bool begun = workers_.post(task, asker);
   if (!begun) then(Error{"overloaded", "too much is being done: try again"});
 }
 

@@ -245,8 +245,8 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
                                               kept->pictures.size())});
     }
     if (clip) {
-      const auto asked =
-          api.clips.make(key, kept, [reply, kind](const Result<ClipFiles::File>& file) {
+      const auto asked = api.clips.make(
+          key, job->caller, kept, [reply, kind](const Result<ClipFiles::File>& file) {
             if (file) return send_file(reply, kind.format, *file.value());
             const bool full = file.error().code == "overloaded";
             answer_error(reply, full ? ApiError(503, "overloaded", file.error().what)
@@ -259,7 +259,8 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
         [reply, kind](Result<std::string> file) {
           if (!file) return answer_error(reply, to_api_error(file.error()));
           send_file(reply, kind.format, std::move(file.value()));
-        });
+        },
+        job->caller);
   });
 }
 

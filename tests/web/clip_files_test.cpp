@@ -44,9 +44,10 @@ struct Fixture {
 
   /// What came of it: the bytes, or the error's code.
   std::shared_ptr<std::string> make(const ClipFiles::Key& key,
-                                    std::shared_ptr<const JobResult> result) {
+                                    std::shared_ptr<const JobResult> result,
+                                    const std::string& owner = "me") {
     auto answer = std::make_shared<std::string>();
-    last = files.make(key, std::move(result), [answer](const Result<ClipFiles::File>& file) {
+    last = files.make(key, owner, std::move(result), [answer](const Result<ClipFiles::File>& file) {
       *answer = file ? *file.value() : file.error().code;
     });
     return answer;
@@ -166,6 +167,27 @@ TEST_CASE("who asks for what was just stopped gets an encoding of its own") {
   *one.encoder.held = false;
   one.wait_for(*again);
   CHECK(*again == "a90");
+}
+
+TEST_CASE("whose clips they are takes turns with others, and has one thread") {
+  Fixture one({.threads = 2, .waiting = 8, .waiting_of_one = 3});
+  *one.encoder.held = true;
+  const auto result = clips({"a", "b", "c", "d", "e"});
+  const auto mine = [&](std::size_t picture) {
+    return one.make({"1-aa", picture, kMp4, 90}, result, "me");
+  };
+  const auto first = mine(0), second = mine(1), third = mine(2), fourth = mine(3);
+  CHECK(*mine(4) == "overloaded");
+  const auto others = one.make({"2-aa", 0, kMp4, 90}, result, "other");
+  while (*one.encoder.count < 2)  // mine and the other's, though mine were asked for before
+    std::this_thread::yield();
+  CHECK(*one.encoder.count == 2);
+  *one.encoder.held = false;
+  one.wait_for(*others);
+  one.wait_for(*fourth);
+  CHECK(*first == "a90");
+  CHECK(*second == "b90");
+  CHECK(*third == "c90");
 }
 
 TEST_CASE("the end does not wait for a clip to be encoded") {
