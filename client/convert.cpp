@@ -4,12 +4,13 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <stdexcept>
 
 #include "base/counted.h"
 #include "base/finite.h"
 #include "base/format.h"
 #include "base/text.h"
-#include "models/image/png_bytes.h"
+#include "models/image/picture_file.h"
 #include "transport/calls/errors.h"
 #include "transport/wire/request_fields.h"
 #include "transport/wire/request_limits.h"
@@ -71,6 +72,14 @@ void set_field(E& to, const std::string& from, const wire::RequestField& field,
   }
 }
 
+/// What a picture's header says of its pixels. Throws std::runtime_error.
+void describe(const std::string& file, std::int32_t& height, std::int32_t& width) {
+  if (file.empty()) return;
+  const auto header = models::read_picture_header(file);
+  height = static_cast<std::int32_t>(header.height());
+  width = static_cast<std::int32_t>(header.width());
+}
+
 }  // namespace
 
 Result<wire::JobSpec> to_wire(const Submission& submission) {
@@ -95,13 +104,13 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
     if (!given->empty()) to.steps = static_cast<std::int32_t>(given->size());
   if (!wrong.empty()) return Error{"bad_request", "[plan] " + wrong};
   to.init_image_bytes = from.init_image.size();
-  const auto pixels = models::png_size(from.init_image);
-  to.init_image_height = static_cast<std::int32_t>(pixels.height);
-  to.init_image_width = static_cast<std::int32_t>(pixels.width);
   to.mask_image_bytes = from.mask_image.size();
-  const auto mask_pixels = models::png_size(from.mask_image);
-  to.mask_image_height = static_cast<std::int32_t>(mask_pixels.height);
-  to.mask_image_width = static_cast<std::int32_t>(mask_pixels.width);
+  try {
+    describe(from.init_image, to.init_image_height, to.init_image_width);
+    describe(from.mask_image, to.mask_image_height, to.mask_image_width);
+  } catch (const std::runtime_error& error) {
+    return Error{"bad_request", std::string("a picture to begin with ") + error.what()};
+  }
   for (const auto& [name, tensor] : from.prompt_embeds) {
     to.prompt_embeds.push_back({name, tensor.shape});
     to.prompt_embeds_bytes += tensor.data.size() * sizeof(float);

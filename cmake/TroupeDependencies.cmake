@@ -36,7 +36,7 @@ find_package(SQLite3 REQUIRED)
 # Of the HTTP gateway, and of clips.
 find_package(OpenSSL REQUIRED)
 find_package(JPEG REQUIRED)
-pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp)
+pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
 pkg_check_modules(Vpx REQUIRED IMPORTED_TARGET vpx)
 pkg_check_modules(Matroska REQUIRED IMPORTED_TARGET libmatroska libebml)
 pkg_check_modules(OpenH264 REQUIRED IMPORTED_TARGET openh264)

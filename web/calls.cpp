@@ -65,9 +65,9 @@ void read_common(Fields& fields, Submission& submission) {
   submission.elastic = fields.flag("elastic").value_or(false);
   submission.may_batch = fields.flag("may_batch").value_or(false);
   if (const auto image = fields.text("init_image"))
-    request.init_image = png_of_field("init_image", *image);
+    request.init_image = picture_of_field("init_image", *image);
   if (const auto mask = fields.text("mask_image"))
-    request.mask_image = png_of_field("mask_image", *mask);
+    request.mask_image = picture_of_field("mask_image", *mask);
   if (const auto latents = fields.text("init_latents")) {
     const std::string bytes = bytes_of_field("init_latents", *latents);
     try {
@@ -139,7 +139,7 @@ Fields form_fields(const std::string& content_type, const std::string& body,
                       is_image ? "one picture is taken, to begin with" : "is there more than once");
     if (is_mask) {
       try {
-        part.bytes = mask_of_alpha(part.bytes);
+        part.bytes = taken_picture(std::move(part.bytes), models::AlphaUse::clear_parts);
       } catch (const std::runtime_error& error) {
         throw bad_field("mask", error.what());
       }
@@ -213,10 +213,11 @@ std::string bytes_of_field(const std::string& field, const std::string& base64) 
   return std::move(*bytes);
 }
 
-std::string png_of_field(const std::string& field, const std::string& base64) {
-  const std::string file = bytes_of_field(field, base64);
+std::string picture_of_field(const std::string& field, const std::string& base64,
+                             models::AlphaUse alpha) {
+  std::string bytes = bytes_of_field(field, base64);
   try {
-    return to_png(file);
+    return taken_picture(std::move(bytes), alpha);
   } catch (const std::runtime_error& error) {
     throw bad_field(field, error.what());
   }

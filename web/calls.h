@@ -4,6 +4,7 @@
 
 #include "base/choice.h"
 #include "models/image/clip_file.h"
+#include "models/image/load_picture.h"
 #include "troupe/client.h"
 #include "web/fields.h"
 
@@ -59,16 +60,17 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed);
 /// `mask_image`.
 Fields edit_fields(const std::string& content_type, const std::string& body);
 
-/// A form's fields; the file of one of `images` becomes `init_image`, that of `mask`, a PNG, is
-/// `mask_image` as mask_of_alpha makes it.
+/// A form's fields; the file of one of `images` becomes `init_image`, that of `mask` is
+/// `mask_image`, white where it is transparent.
 Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases);
 
 /// What a field's base64 stands for.
 std::string bytes_of_field(const std::string& field, const std::string& base64);
-/// The PNG of the PNG, JPEG or WebP that a field has as base64.
-std::string png_of_field(const std::string& field, const std::string& base64);
+/// The picture that a field has as base64, as taken_picture has it. Throws ApiError.
+std::string picture_of_field(const std::string& field, const std::string& base64,
+                             models::AlphaUse alpha = models::AlphaUse::dropped);
 
 /// Refuses a request whose answer is to be pictures, but that asks for latents alone.
 void need_pictures(const ImageRequest& request);

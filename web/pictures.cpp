@@ -1,7 +1,6 @@
 #include "web/pictures.h"
 
 #include <png.h>
-#include <webp/decode.h>
 #include <webp/encode.h>
 
 #include <csetjmp>
@@ -12,14 +11,11 @@
 #include <vector>
 
 #include "base/format.h"
-#include "models/image/png_bytes.h"
 
 #include <jpeglib.h>  // needs <cstdio> before it
 
 namespace troupe::web {
 namespace {
-
-constexpr std::uint64_t kMostPixels = 1 << 25;  // of a JPEG or WebP that is read: 100 MB
 
 struct Pixels {
   int width = 0;
@@ -27,7 +23,7 @@ struct Pixels {
   std::vector<unsigned char> rgb;
 };
 
-/// 8-bit RGB; alpha is dropped. Source: libpng's simplified API.
+/// A picture of ours, which is 8-bit RGB.
 Pixels read_png(std::string_view png) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
@@ -53,12 +49,6 @@ struct JpegErrors : jpeg_error_mgr {
   auto* errors = static_cast<JpegErrors*>(info->err);
   (*errors->format_message)(info, errors->text);
   std::longjmp(errors->back, 1);
-}
-
-/// What libjpeg would write to standard error: damage that it could go on after.
-void keep_jpeg_message(j_common_ptr info) {
-  auto* errors = static_cast<JpegErrors*>(info->err);
-  (*errors->format_message)(info, errors->text);
 }
 
 /// False with the reason in `errors`. What it has must need no destructor: libjpeg jumps back.
@@ -118,108 +108,11 @@ std::string webp_file(const Pixels& pixels, int quality) {
   return {reinterpret_cast<const char*>(bytes), size};
 }
 
-/// The size, and into `rgb` the pixels unless it is null. What it has must need no destructor.
-bool read_jpeg(const std::string& file, JpegErrors& errors, int& width, int& height,
-               unsigned char* rgb) {
-  jpeg_decompress_struct info{};
-  info.err = jpeg_std_error(&errors);
-  errors.error_exit = on_jpeg_error;
-  errors.output_message = keep_jpeg_message;
-  if (setjmp(errors.back) != 0) {
-    jpeg_destroy_decompress(&info);
-    return false;
-  }
-  jpeg_create_decompress(&info);
-  jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(file.data()), file.size());
-  jpeg_read_header(&info, TRUE);
-  width = static_cast<int>(info.image_width);
-  height = static_cast<int>(info.image_height);
-  if (rgb) {
-    info.out_color_space = JCS_RGB;
-    jpeg_start_decompress(&info);
-    while (info.output_scanline < info.output_height) {
-      JSAMPLE* row = rgb + std::size_t{info.output_scanline} * info.output_width * 3;
-      jpeg_read_scanlines(&info, &row, 1);
-    }
-    jpeg_finish_decompress(&info);
-  }
-  const bool whole = errors.num_warnings == 0;
-  jpeg_destroy_decompress(&info);
-  return whole;
-}
-
-void check_pixels(int width, int height) {
-  if (width < 1 || height < 1 ||
-      static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(height) > kMostPixels)
-    throw std::runtime_error(fmt::format("{} x {} pixels are none, or too many", width, height));
-}
-
-Pixels pixels_of_jpeg(const std::string& file) {
-  JpegErrors errors{};
-  Pixels pixels;
-  if (!read_jpeg(file, errors, pixels.width, pixels.height, nullptr))
-    throw std::runtime_error(std::string("the JPEG cannot be read: ") + errors.text);
-  check_pixels(pixels.width, pixels.height);
-  pixels.rgb.resize(std::size_t(pixels.width) * std::size_t(pixels.height) * 3);
-  if (!read_jpeg(file, errors, pixels.width, pixels.height, pixels.rgb.data()))
-    throw std::runtime_error(std::string("the JPEG cannot be read: ") + errors.text);
-  return pixels;
-}
-
-Pixels pixels_of_webp(const std::string& file) {
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(file.data());
-  Pixels pixels;
-  if (!WebPGetInfo(bytes, file.size(), &pixels.width, &pixels.height))
-    throw std::runtime_error("the WebP cannot be read");
-  check_pixels(pixels.width, pixels.height);
-  pixels.rgb.resize(std::size_t(pixels.width) * std::size_t(pixels.height) * 3);
-  if (!WebPDecodeRGBInto(bytes, file.size(), pixels.rgb.data(), pixels.rgb.size(),
-                         pixels.width * 3))
-    throw std::runtime_error("the WebP cannot be read");
-  return pixels;
-}
-
-std::string write_png(const Pixels& pixels) {
-  png_image image{};
-  image.version = PNG_IMAGE_VERSION;
-  image.width = static_cast<png_uint_32>(pixels.width);
-  image.height = static_cast<png_uint_32>(pixels.height);
-  image.format = PNG_FORMAT_RGB;
-  std::string png(PNG_IMAGE_PNG_SIZE_MAX(image), '\0');
-  png_alloc_size_t size = png.size();
-  if (!png_image_write_to_memory(&image, png.data(), &size, 0, pixels.rgb.data(), 0, nullptr))
-    throw std::runtime_error(std::string("no PNG can be made of it: ") + image.message);
-  png.resize(size);
-  return png;
-}
-
 }  // namespace
 
-std::string to_png(const std::string& file) {
-  if (file.starts_with(models::kPngSignature)) return file;
-  if (file.starts_with("\xff\xd8\xff")) return write_png(pixels_of_jpeg(file));
-  if (file.starts_with("RIFF") && file.substr(0, 12).ends_with("WEBP"))
-    return write_png(pixels_of_webp(file));
-  throw std::runtime_error("is no PNG, JPEG or WebP file");
-}
-
-std::string mask_of_alpha(const std::string& png) {
-  png_image image{};
-  image.version = PNG_IMAGE_VERSION;
-  const std::unique_ptr<png_image, void (*)(png_image*)> end(&image, png_image_free);
-  const auto check = [&](int fine) {
-    if (!fine) throw std::runtime_error(std::string("the PNG cannot be read: ") + image.message);
-  };
-  check(png_image_begin_read_from_memory(&image, png.data(), png.size()));
-  if ((image.format & PNG_FORMAT_FLAG_ALPHA) == 0) return png;
-  image.format = PNG_FORMAT_GA;
-  Pixels mask{static_cast<int>(image.width), static_cast<int>(image.height), {}};
-  check_pixels(mask.width, mask.height);
-  std::vector<unsigned char> pixels(PNG_IMAGE_SIZE(image));
-  check(png_image_finish_read(&image, nullptr, pixels.data(), 0, nullptr));
-  for (std::size_t i = 1; i < pixels.size(); i += 2)
-    mask.rgb.insert(mask.rgb.end(), 3, static_cast<unsigned char>(255 - pixels[i]));
-  return write_png(mask);
+std::string taken_picture(std::string file, models::AlphaUse alpha) {
+  const auto pixels = models::load_picture(file, alpha);
+  return pixels.is_of_alpha ? models::write_png(pixels) : file;
 }
 
 std::string npy_file(const Latents& latents) {

@@ -2,6 +2,7 @@
 #include <string>
 #include <string_view>
 
+#include "models/image/load_picture.h"
 #include "web/calls.h"
 
 namespace troupe::web {
@@ -10,13 +11,10 @@ namespace troupe::web {
 /// Throws std::runtime_error for a PNG that cannot be read, and where the format cannot hold it.
 std::string picture_file(std::string_view png, const PictureKind& kind);
 
-/// The PNG of a picture that is a PNG (which stays as it is), a JPEG or a WebP. Throws
-/// std::runtime_error for another file, a damaged one, and more than 2^25 pixels of a JPEG or WebP.
-std::string to_png(const std::string& file);
-
-/// What a PNG with alpha says as a mask, where OpenAI's API paints what is transparent: a PNG that
-/// is white there. One without alpha stays as it is. Throws as to_png, also for a JPEG or WebP.
-std::string mask_of_alpha(const std::string& png);
+/// The file of a picture as a job takes it: a PNG, JPEG or WebP as it came, or, where its alpha
+/// counts, a PNG of what that makes of it. All of it is decoded, so that damage is found here.
+/// Throws std::runtime_error as load_picture does.
+std::string taken_picture(std::string file, models::AlphaUse alpha = models::AlphaUse::dropped);
 
 /// NumPy's file of float32 values. Source: NumPy's format 1.0.
 std::string npy_file(const Latents& latents);

@@ -69,7 +69,7 @@ void read_mask(Fields& fields, WebuiCall& call) {
       fields.any(name);
     return;
   }
-  call.submission.request.mask_image = png_of_field("mask", *mask);
+  call.submission.request.mask_image = picture_of_field("mask", *mask, models::AlphaUse::mask);
   std::string unsaid;
   for (const auto& [name, value] :
        {std::pair("mask_blur", "0"), {"inpainting_fill", "1"}, {"inpaint_full_res", "false"}}) {
@@ -135,7 +135,8 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
     const auto images = fields.texts("init_images");
     if (!images || images->size() != 1)
       throw bad_field("init_images", "is not a list of one picture");
-    request.init_image = png_of_field("init_images", images->front());
+    request.init_image =
+        picture_of_field("init_images", images->front(), models::AlphaUse::over_white);
     read_mask(fields, call);
   }
   if (const json* settings = fields.any("override_settings"))

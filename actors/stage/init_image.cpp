@@ -13,23 +13,26 @@
 
 namespace troupe::actors {
 
-at::Tensor InitImage::read_pixels(control::BlobBytes& png, const std::string& what) {
-  if (!png) throw std::logic_error("[actor] " + what + " is not here");
-  const auto file = std::exchange(png, nullptr);
+at::Tensor InitImage::read_pixels(control::BlobBytes& picture, const std::string& what) {
+  if (!picture) throw std::logic_error("[actor] " + what + " is not here");
+  const auto file = std::exchange(picture, nullptr);
   const auto& request = job_.begin.request;
   try {
     return models::resize_lanczos(
-        models::decode_png({reinterpret_cast<const char*>(file->data()), file->size()}),
+        models::decode_picture({reinterpret_cast<const char*>(file->data()), file->size()},
+                               [this] { job_.tick(); }),
         request.height, request.width);
+  } catch (const EpochEnded&) {
+    throw;
   } catch (const std::exception& error) {
-    throw std::runtime_error("[actor] " + what + " cannot be decoded: " + error.what());
+    throw std::runtime_error("[actor] " + what + " cannot be decoded: it " + error.what());
   }
 }
 
 at::Tensor InitImage::encode() {
   if (!needs_image(job_.begin) || job_.begin.vae.degree == 0) return {};
   // The file and its own pixels are gone before the encoder begins: the plan counts on it.
-  const auto pixels = models::to_model_range(read_pixels(png_, "the picture to begin with"));
+  const auto pixels = models::to_model_range(read_pixels(picture_, "the picture to begin with"));
   const auto encoded = encode_together(pixels, latents_.image_noise());
   if (!encoded.defined()) return {};
   job_.require_finite(encoded, "encoded picture");

@@ -14,9 +14,11 @@ namespace troupe::actors {
 /// everybody's latents begin with it.
 class InitImage {
  public:
-  /// `png` where this actor helps to encode it, `mask` at the first of those; else null.
-  InitImage(JobContext& job, JobLatents& latents, control::BlobBytes png, control::BlobBytes mask)
-      : job_(job), latents_(latents), png_(std::move(png)), mask_(std::move(mask)) {}
+  /// `picture`, a file, where this actor helps to encode it, `mask` at the first of those; else
+  /// null.
+  InitImage(JobContext& job, JobLatents& latents, control::BlobBytes picture,
+            control::BlobBytes mask)
+      : job_(job), latents_(latents), picture_(std::move(picture)), mask_(std::move(mask)) {}
 
   /// Reads the picture and drops it. Its latents [1, C, h, w], float32, or of seeds for each
   /// picture as many, at the first of those who encode; undefined at the others, and where there is
@@ -29,14 +31,14 @@ class InitImage {
 
  private:
   /// uint8 [H, W, 3] in the request's size; drops the file. `what` is it in words.
-  at::Tensor read_pixels(control::BlobBytes& png, const std::string& what);
+  at::Tensor read_pixels(control::BlobBytes& picture, const std::string& what);
   /// A sample of the encoder's distribution by `noise` [k, C, h, w], scaled as a sampler takes
   /// latents.
   at::Tensor encode_together(const at::Tensor& pixels, const at::Tensor& noise);
 
   JobContext& job_;
   JobLatents& latents_;
-  control::BlobBytes png_;
+  control::BlobBytes picture_;
   control::BlobBytes mask_;
 };
 

@@ -52,12 +52,12 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
   app.add_option(std::string(wire::kJobOptions.init_image), options.init_image_path,
                  "Start from this picture, brought to the request's size, and noise")
       ->check(not_empty())
-      ->type_name("FILE.png")
+      ->type_name("FILE")
       ->group(group);
   app.add_option(std::string(wire::kJobOptions.mask_image), options.mask_path,
                  "With --init-image: paint only where this picture is white, keep the rest")
       ->check(not_empty())
-      ->type_name("FILE.png")
+      ->type_name("FILE")
       ->group(group);
   app.add_option(std::string(wire::kRequestFields.strength.option), options.strength,
                  "With --init-image: how much of it is made anew, above 0, up to 1 (all)")

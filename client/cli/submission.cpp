@@ -13,6 +13,7 @@
 #include "client/cli/verb.h"
 #include "client/init_image.h"
 #include "models/image/limits.h"
+#include "models/image/load_picture.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/prompt_embeds_file.h"
@@ -152,12 +153,19 @@ void read_picture(const std::string& option, const std::string& path, Submission
                   std::string ImageRequest::*picture) {
   if (path.empty()) return;
   submission.request.*picture = naming(option, [&] {
-    auto bytes = read_file(path, models::kMaxPngBytes);
+    auto bytes = read_file(path, models::kMaxPictureBytes);
     if (bytes.empty()) throw CommandError(Error{"bad_request", path + ": is empty"});
     return bytes;
   });
-  if (const auto error = client::check_init_image(submission.request))
-    throw CommandError(Error{error->code, option + " " + path + ": " + error->what});
+  const auto refuse = [&](const Error& error) {
+    throw CommandError(Error{error.code, option + " " + path + ": " + error.what});
+  };
+  if (const auto error = client::check_init_image(submission.request)) refuse(*error);
+  try {
+    models::load_picture(submission.request.*picture);
+  } catch (const std::runtime_error& error) {
+    refuse({"bad_request", error.what()});
+  }
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include "controller/deployments/device_fit.h"
 #include "controller/deployments/device_kinds.h"
 #include "controller/deployments/memory_check.h"
-#include "controller/gateway/init_image.h"
 #include "controller/gateway/permissions.h"
 #include "controller/jobs/inputs.h"
 #include "controller/jobs/replan.h"
@@ -15,7 +14,7 @@
 #include "controller/jobs/settled_stages.h"
 #include "controller/plan/staleness.h"
 #include "models/image/limits.h"
-#include "models/image/png_bytes.h"
+#include "models/image/picture_file.h"
 #include "transport/wire/request_fields.h"
 #include "transport/wire/request_limits.h"
 
@@ -43,15 +42,15 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
     return bad("prompt embeds were sent along without shapes");
   if (request.init_latents_blob != 0 && request.init_image_blob != 0)
     return bad("init image and init latents do not go together");
-  if (request.init_image_bytes > models::kMaxPngBytes)
+  if (request.init_image_bytes > models::kMaxPictureBytes)
     return bad(fmt::format("init image has {} bytes: at most {}", request.init_image_bytes,
-                           models::kMaxPngBytes));
+                           models::kMaxPictureBytes));
   if (request.mask_image_blob == 0) request.mask_image_height = request.mask_image_width = 0;
   if (request.mask_image_bytes != 0 && request.mask_image_blob == 0)
     return bad("mask image has a size, but was not sent along");
-  if (request.mask_image_bytes > models::kMaxPngBytes)
+  if (request.mask_image_bytes > models::kMaxPictureBytes)
     return bad(fmt::format("mask image has {} bytes: at most {}", request.mask_image_bytes,
-                           models::kMaxPngBytes));
+                           models::kMaxPictureBytes));
   read_model(peer, header, std::move(submission));
 }
 
@@ -183,19 +182,31 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
         }
         const bool is_mask = inputs[index].id == &request.mask_image_blob;
         if (is_mask || inputs[index].id == &request.init_image_blob) {
-          if (const auto wrong = wrong_with_picture(name, *blob.bytes); !wrong.empty()) {
+          models::PictureHeader picture;
+          try {
+            picture = models::read_picture_header(*blob.bytes);
+          } catch (const std::runtime_error& error) {
             give_up();
-            return refuse(peer, header, wire::FailureCode::bad_request, wrong);
+            return refuse(peer, header, wire::FailureCode::bad_request, name + " " + error.what());
           }
-          const auto size = models::png_size(*blob.bytes);
           (is_mask ? request.mask_image_height : request.init_image_height) =
-              static_cast<std::int32_t>(size.height);
+              static_cast<std::int32_t>(picture.height());
           (is_mask ? request.mask_image_width : request.init_image_width) =
-              static_cast<std::int32_t>(size.width);
+              static_cast<std::int32_t>(picture.width());
         }
         *inputs[index].id = tools_.blobs.add(blob.bytes);
         fetch_input(peer, header, std::move(submission), reading, upload, index + 1);
       });
+}
+
+void Admission::say_left_out(plan::Plan& plan) const {
+  for (const auto& [name, blob] : {std::pair("init image", plan.request.init_image_blob),
+                                   {"mask image", plan.request.mask_image_blob}}) {
+    if (blob == 0) continue;
+    for (const auto& text :
+         models::left_out(models::read_picture_header(*tools_.blobs.bytes(blob))))
+      plan.warnings.push_back(std::string(name) + " " + text);
+  }
 }
 
 std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelReading& reading,
@@ -273,6 +284,7 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   auto& job = submission.job;
   auto plan = planned(job, reading, refused);
   if (!plan) return;
+  say_left_out(*plan);
   const auto added = tools_.table.add(job, std::move(*plan), peer, submission.detached,
                                       tools_.now(), reading.fingerprint);
   if (!added) {

@@ -41,6 +41,8 @@ class Admission {
   /// Completes the job by its model and plans it; nothing when it was `refused`.
   std::optional<plan::Plan> planned(wire::JobSpec& job, const ModelReading& reading,
                                     const Refused& refused) const;
+  /// Warns of what pictures that came along hold and the job does not take.
+  void say_left_out(plan::Plan& plan) const;
   /// It is in the journal, or there is none: it may begin, and its client is told.
   void admit(jobs::JobId job, bool in_time);
   void not_kept(jobs::JobId job, const std::string& why);

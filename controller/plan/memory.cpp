@@ -5,6 +5,7 @@
 #include "controller/plan/layout.h"
 #include "controller/plan/unet_memory.h"
 #include "controller/plan/vae_traffic.h"
+#include "models/image/limits.h"
 #include "models/spec/text_share.h"
 
 namespace troupe::plan {
@@ -90,8 +91,7 @@ std::uint64_t area(std::int64_t height, std::int64_t width) {
   return static_cast<std::uint64_t>(height) * static_cast<std::uint64_t>(width);
 }
 
-/// A picture of its own size is decoded (four bytes for each of its pixels) and resized, one side
-/// after the other in bytes.
+/// A picture of its own size is decoded and resized, one side after the other in bytes.
 std::uint64_t resized_picture(const wire::ImageRequest& request, std::int64_t height,
                               std::int64_t width) {
   // As models/image/resize_lanczos.h chooses the side to begin with.
@@ -99,7 +99,8 @@ std::uint64_t resized_picture(const wire::ImageRequest& request, std::int64_t he
   const std::int64_t narrower = width - request.width;
   const std::uint64_t between =
       lower > 0 && lower > 2 * narrower ? area(request.height, width) : area(height, request.width);
-  return 4 * area(height, width) + 3 * (between + area(request.height, request.width));
+  return models::kPictureBytesOfPixel * area(height, width) +
+         3 * (between + area(request.height, request.width));
 }
 
 /// A picture to begin with is resized, made floats of, and encoded when all but these are gone;

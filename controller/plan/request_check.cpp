@@ -70,13 +70,13 @@ void check_texts(const wire::ImageRequest& request) {
 void check_picture(const std::string& name, std::uint64_t blob, std::uint64_t bytes,
                    std::int64_t height, std::int64_t width) {
   if (blob != 0 && bytes == 0) refuse(name + " is empty");
-  if (bytes > models::kMaxPngBytes)
-    refuse(fmt::format("{} has {} bytes: at most {}", name, bytes, models::kMaxPngBytes));
+  if (bytes > models::kMaxPictureBytes)
+    refuse(fmt::format("{} has {} bytes: at most {}", name, bytes, models::kMaxPictureBytes));
   require_at_least(name + " height", height, 0);
   require_at_least(name + " width", width, 0);
-  if (static_cast<std::uint64_t>(height * width) > models::kMaxPngPixels) {
+  if (static_cast<std::uint64_t>(height * width) > models::kMaxPicturePixels) {
     refuse(fmt::format("{} has {} x {} pixels: at most {}", name, width, height,
-                       models::kMaxPngPixels));
+                       models::kMaxPicturePixels));
   }
 }
 

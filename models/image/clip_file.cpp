@@ -32,7 +32,7 @@ std::string clip_file(std::string_view png, ClipFormat format, int quality, std:
   if (format == ClipFormat::apng) return std::string(png);
   const auto size = png_size(png);
   if (size.width == 0 || size.height == 0) throw std::runtime_error("it is no PNG file");
-  if (std::uint64_t{size.width} * size.height > kMaxPngPixels)
+  if (std::uint64_t{size.width} * size.height > kMaxPicturePixels)
     throw std::runtime_error("a frame has too many pixels");
   const ClipShape shape{static_cast<int>(size.width), static_cast<int>(size.height),
                         clip_of(png).frames_per_second, std::clamp(quality, 1, 100),

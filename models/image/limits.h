@@ -1,11 +1,13 @@
 #pragma once
-#include <cstddef>
 #include <cstdint>
 
 namespace troupe::models {
 
-/// Of a PNG that is taken from outside, by clients, the controller and actors alike.
-inline constexpr std::uint64_t kMaxPngBytes = std::uint64_t{1} << 30;
-inline constexpr std::uint64_t kMaxPngPixels = std::uint64_t{1} << 28;
+/// Bytes of a file of a picture or clip that is read.
+inline constexpr std::uint64_t kMaxPictureBytes = std::uint64_t{1} << 30;
+/// Bytes that each of its pixels takes at most while it is decoded and turned.
+inline constexpr std::uint64_t kPictureBytesOfPixel = 12;
+/// Pixels of a picture that is taken from outside, by clients, the controller and actors alike.
+inline constexpr std::uint64_t kMaxPicturePixels = std::uint64_t{1} << 26;
 
 }  // namespace troupe::models

@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 #include <png.h>
 
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 
-#include "models/image/limits.h"
-#include "models/image/png_bytes.h"
+#include "models/image/load_picture.h"
 
 namespace troupe::models {
 namespace {
@@ -59,28 +59,10 @@ std::string encode_png(const at::Tensor& rgb, const PngText& text) {
   return add_png_text(png, text);
 }
 
-at::Tensor decode_png(std::string_view png) {
-  Image image;
-  image.require(png_image_begin_read_from_memory(image.get(), png.data(), png.size()),
-                "decode_png");
-  const std::uint64_t pixels = std::uint64_t{image->width} * image->height;
-  if (pixels > kMaxPngPixels) {
-    throw std::runtime_error("[decode_png] " + std::to_string(image->width) + " x " +
-                             std::to_string(image->height) + " pixels are more than are read");
-  }
-  image->format = PNG_FORMAT_RGBA;
-  const auto count = static_cast<std::int64_t>(pixels);
-  const at::Tensor rgba = at::empty({count * 4}, at::kByte);
-  auto* bytes = rgba.mutable_data_ptr<std::uint8_t>();
-  image.require(png_image_finish_read(image.get(), nullptr, bytes, 0, nullptr), "decode_png");
-  if (!each_png_chunk(png, [](const PngChunk&) {}))
-    throw std::runtime_error("[decode_png] cut off before its end chunk");
-  // Moved together in place: a second copy would nearly double what a picture takes.
-  for (std::int64_t i = 1; i < count; ++i) {
-    for (int channel = 0; channel < 3; ++channel)
-      bytes[3 * i + channel] = bytes[4 * i + channel];
-  }
-  return rgba.narrow(0, 0, count * 3).view({image->height, image->width, 3});
+at::Tensor decode_picture(std::string_view file, const std::function<void()>& tick) {
+  const auto pixels = std::make_shared<Pixels>(load_picture(file, AlphaUse::dropped, tick));
+  return at::from_blob(
+      pixels->rgb.data(), {pixels->height, pixels->width, 3}, [pixels](void*) {}, at::kByte);
 }
 
 }  // namespace troupe::models

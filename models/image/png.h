@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -12,9 +13,8 @@ namespace troupe::models {
 /// down. Throws std::invalid_argument for another tensor and as add_png_text does.
 std::string encode_png(const at::Tensor& rgb, const PngText& text);
 
-/// The pixels of any PNG, uint8 [H, W, 3], converted to 8-bit sRGB; alpha is dropped, not blended.
-/// Takes four bytes a pixel, also as long as the tensor lives. Throws std::runtime_error for
-/// whatever libpng cannot read and for more than 2^28 pixels.
-at::Tensor decode_png(std::string_view png);
+/// The pixels of a PNG, JPEG or WebP as load_picture has them, uint8 [H, W, 3] on the CPU. `tick`
+/// is called every few rows. Throws as load_picture does, and what `tick` throws.
+at::Tensor decode_picture(std::string_view file, const std::function<void()>& tick = {});
 
 }  // namespace troupe::models

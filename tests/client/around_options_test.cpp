@@ -71,7 +71,7 @@ TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
   CHECK(wire[1].scale == -0.5);
 }
 
-TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
+TEST_CASE("a picture to begin with is read into the submission: PNG, JPEG or WebP") {
   const Scratch folder;
   const auto file = folder.file("a.png", kPng).string();
   auto submission =
@@ -85,11 +85,28 @@ TEST_CASE("a picture to begin with is read into the submission, PNG alone") {
   CHECK(wire.init_image_height > 0);
   CHECK(wire.strength == 0.3);
   CHECK(wire.guidance_rescale == 0.7);
+  for (const char* name : {"exif6.jpg", "exif6.webp", "exif6.png"}) {
+    CAPTURE(name);
+    const std::string picture = TROUPE_SOURCE_DIR "/tests/fixtures/pictures/" + std::string(name);
+    const auto turned = parse_submission({"--init-image", picture, "--mask", picture});
+    CHECK(turned.request.init_image == read_all(picture));
+    CHECK(turned.request.mask_image == read_all(picture));
+    const auto sent = client::to_wire(turned).value().request;
+    CHECK(sent.init_image_width == 5);  // coded as 7 x 5, and lies on its side
+    CHECK(sent.init_image_height == 7);
+    CHECK(sent.mask_image_width == 5);
+  }
+  const auto jpeg = read_all(TROUPE_SOURCE_DIR "/tests/fixtures/pictures/420.jpg");
+  const auto damaged = folder.file("cut.jpg", jpeg.substr(0, jpeg.size() - 9)).string();
+  CHECK(has(message_of([&] {
+              parse_submission({"--init-image", damaged});
+            }),
+            "--init-image " + damaged + ": is damaged: the JPEG cannot be read"));
   for (const auto& [bytes, name] :
-       {std::pair<std::string, std::string>{"\xff\xd8\xff\xe1", "a JPEG"},
-        {"GIF89a", "a GIF"},
-        {"RIFFxxxxWEBP", "a WebP"},
-        {"hello", "no PNG"}}) {
+       {std::pair<std::string, std::string>{"\xff\xd8\xff\xe1", "a damaged JPEG"},
+        {"GIF89a", "a GIF: PNG, JPEG and WebP are taken"},
+        {"RIFFxxxxWEBP", "a damaged WebP"},
+        {"hello", "no PNG, JPEG or WebP"}}) {
     submission.request.init_image = bytes;
     const auto error = client::check_init_image(submission.request);
     REQUIRE(error);
@@ -147,11 +164,11 @@ TEST_CASE("a mask is read beside the picture that it is laid over") {
   CHECK(wire.mask_image_height == 1);
   CHECK(client::inputs_of(submission.request).size() == 2);
   CHECK(has(message_of([&] { parse_submission({"--mask", file}); }), "--mask needs --init-image"));
-  const auto jpeg = folder.file("a.jpg", "\xff\xd8\xff\xe1").string();
+  const auto gif = folder.file("a.gif", "GIF89a").string();
   CHECK(has(message_of([&] {
-              parse_submission({"--init-image", file, "--mask", jpeg});
+              parse_submission({"--init-image", file, "--mask", gif});
             }),
-            "--mask " + jpeg + ": mask_image is a JPEG file: only PNG is taken"));
+            "--mask " + gif + ": mask_image is a GIF: PNG, JPEG and WebP are taken"));
   submission.request.init_image.clear();
   CHECK(has(client::check_init_image(submission.request)->what, "mask_image needs init_image"));
 }

@@ -138,20 +138,20 @@ TEST_CASE(
   auto request = request_of(0.5, 4);
   request.height = request.width = 192;
   request.init_image_bytes = 780'000;
-  request.init_image_height = request.init_image_width = 16384;
+  request.init_image_height = request.init_image_width = 8192;
   const auto plan = plan::make_plan(model, request, {});
   const auto& own = plan.memory[0];
-  const std::uint64_t pixels = 16384 * 16384;
-  CHECK(own.picture == 780'000 + 4 * pixels + 3 * 192 * (16384 + 192));
+  const std::uint64_t pixels = 8192 * 8192;
+  CHECK(own.picture == 780'000 + 12 * pixels + 3 * 192 * (8192 + 192));
   CHECK(own.peak() == own.weights + own.picture);
-  CHECK(has(plan::to_text(plan), "picture to begin with: 1084.1 MB"));
-  const cluster::Shortage lack{.rank = 0, .needs = own.peak(), .limit = 300'000'000};
-  CHECK(has(cluster::too_large(plan, lack, "actor 0"), "picture to begin with 1.084 GB"));
+  CHECK(has(plan::to_text(plan), "picture to begin with: 810.9 MB"));
+  const cluster::Shortage lack{.rank = 0, .needs = own.peak(), .limit = 200'000'000};
+  CHECK(has(cluster::too_large(plan, lack, "actor 0"), "picture to begin with 810.9 MB"));
   wire::JobSpec job;
   job.request = request;
-  const auto fits = [&](const plan::Plan& other) { return other.memory[0].peak() < 300'000'000; };
+  const auto fits = [&](const plan::Plan& other) { return other.memory[0].peak() < 200'000'000; };
   CHECK(cluster::memory_remedy(model, job, 4, fits, {}, {}, {})
-            .starts_with("an --init-image of 192 x 192 in place of 16384 x 16384 needs "));
+            .starts_with("an --init-image of 192 x 192 in place of 8192 x 8192 needs "));
   request.mask_image_bytes = 1000;
   request.mask_image_height = request.mask_image_width = 100;
   CHECK(plan::make_plan(model, request, {}).memory[0].picture == own.picture + 1000);
@@ -160,17 +160,17 @@ TEST_CASE(
   job.request = request;
   CHECK(plan::make_plan(model, request, {}).memory[0].picture == own.picture - 780'000 + 1000);
   CHECK(cluster::memory_remedy(model, job, 4, fits, {}, {}, {})
-            .starts_with("a --mask of 192 x 192 in place of 16384 x 16384 needs "));
-  request.mask_image_width = 16385;
+            .starts_with("a --mask of 192 x 192 in place of 8192 x 8192 needs "));
+  request.mask_image_width = 8193;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
-            "mask image has 16385 x 16384 pixels: at most 268435456"));
+            "mask image has 8193 x 8192 pixels: at most 67108864"));
   request.init_image_bytes = 0;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
             "mask image is given, but no init image that it is laid over"));
   request = job.request = plan.request;
-  request.init_image_height = 16385;
+  request.init_image_height = 8193;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
-            "init image has 16384 x 16385 pixels: at most 268435456"));
+            "init image has 8192 x 8193 pixels: at most 67108864"));
   request.init_image_height = request.init_image_width = -1;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
             "init image height is -1: at least 0 is needed"));

@@ -1,11 +1,13 @@
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
 
+#include "base/format.h"
 #include "controller/gateway/gateway.h"
-#include "controller/gateway/init_image.h"
 #include "tests/controller/gateway_fixture.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 // What a gateway refuses before a job is made of it.
 
@@ -70,19 +72,6 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
         bytes.push_back(static_cast<char>(number >> shift & 0xff));
     return bytes + std::string(9, 'x');
   };
-  const auto wrong_with = [](const std::string& bytes) {
-    return gateway::wrong_with_picture("init image", bytes);
-  };
-  CHECK(wrong_with(png(1, 1)).empty());
-  CHECK(wrong_with(png(1 << 14, 1 << 14)).empty());
-  CHECK(wrong_with(png((1 << 14) + 1, 1 << 14)) ==
-        "init image has 16385 x 16384 pixels: from 1 to 268435456 are taken");
-  CHECK(wrong_with(png(0xffffffff, 0xffffffff)).starts_with("init image has 4294967295"));
-  CHECK(wrong_with(png(0, 7)).starts_with("init image has 0 x 7 pixels"));
-  CHECK(wrong_with(png(1, 1).substr(0, 32)) == "init image is no PNG file");
-  CHECK(wrong_with("\xff\xd8\xff") == "init image is no PNG file");
-  CHECK(wrong_with("") == "init image is no PNG file");
-
   GatewayFixture fixture;
   fixture.gate.open();
   control::BlobStore own;
@@ -110,12 +99,23 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
     return failure->what;
   };
   CHECK(refusal("x", (1 << 30) + 1) == "init image has 1073741825 bytes: at most 1073741824");
-  CHECK(refusal("no picture", 10) == "init image is no PNG file");
-  CHECK(refusal(png(1 << 20, 1 << 20), 33) ==
-        "init image has 1048576 x 1048576 pixels: from 1 to 268435456 are taken");
-  CHECK(refusal(png(1, 1), 33, "no mask") == "mask image is no PNG file");
+  CHECK(refusal("no picture", 10) == "init image is no PNG, JPEG or WebP file");
+  CHECK(refusal("GIF89a", 6) == "init image is a GIF: PNG, JPEG and WebP are taken");
+  CHECK(refusal(png(1, 1).substr(0, 32), 32) ==
+        "init image is a damaged PNG: its header is cut off");
+  for (const auto& [width, height] : {std::pair<std::uint32_t, std::uint32_t>{8193, 8192},
+                                      {1 << 20, 1 << 20},
+                                      {0xffffffff, 0xffffffff},
+                                      {0, 7}})
+    CHECK(
+        refusal(png(width, height), 33) ==
+        fmt::format("init image has {} x {} pixels: from 1 to 67108864 are taken", width, height));
+  CHECK(refusal(png(1, 1), 33, "no mask") == "mask image is no PNG, JPEG or WebP file");
   CHECK(refusal(png(1, 1), 33, png(0, 1)) ==
-        "mask image has 0 x 1 pixels: from 1 to 268435456 are taken");
+        "mask image has 0 x 1 pixels: from 1 to 67108864 are taken");
+  const auto padded = png(1, 1) + std::string(17 << 20, 'x');
+  CHECK(refusal(padded, padded.size()) ==
+        "init image has 17825825 bytes for 1 x 1 pixels: at most 16777232 are taken");
   CHECK(fixture.blobs.size() == 0);
   CHECK(fixture.table.all().empty());
 
@@ -123,9 +123,15 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   wire::SubmitJob submission;
   submission.job.model = "a";
   submission.job.request.prompts = {"x"};
-  submission.job.request.init_image_blob = own.add(png(1 << 14, 1 << 14));
-  submission.job.request.init_image_bytes = 33;
+  const std::string turned =
+      testing::read_all(TROUPE_SOURCE_DIR "/tests/fixtures/pictures/exif6.jpg");
+  const std::string moving =
+      testing::read_all(TROUPE_SOURCE_DIR "/tests/fixtures/pictures/animated.png");
+  submission.job.request.init_image_blob = own.add(turned);
+  submission.job.request.init_image_bytes = turned.size();
   submission.job.request.init_image_height = submission.job.request.init_image_width = 1;
+  submission.job.request.mask_image_blob = own.add(moving);
+  submission.job.request.mask_image_bytes = moving.size();
   std::string said = "nothing";
   fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
     said = reply ? "" : reply.failure().what;
@@ -133,9 +139,9 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   REQUIRE(fixture.until([&] { return said != "nothing"; }));
   REQUIRE(said == "");
   const auto& plan = fixture.table.all().begin()->second.plan;
-  CHECK(plan.request.init_image_height == 1 << 14);
-  CHECK(plan.request.init_image_width == 1 << 14);
-  CHECK(plan.memory.front().picture > std::uint64_t{1} << 30);
+  CHECK(plan.request.init_image_height == 7);  // coded as 7 x 5, and lies on its side
+  CHECK(plan.request.init_image_width == 5);
+  CHECK(std::ranges::count(plan.warnings, "mask image is animated: its first frame is taken") == 1);
 }
 
 TEST_CASE("what a job begins with is held against its request and a budget before it comes") {

@@ -145,7 +145,8 @@ BOUNDS = {
          ("10,000 added tokens", "models/text/special_tokens.h", "kMaxAddedTokens = 10'000;")],
         "damaged tokenizer files are refused without a crash"),
     "initial picture": (
-        [("2^28 pixels", "models/image/limits.h", "kMaxPngPixels = std::uint64_t{1} << 28;")],
+        [("2^26 pixels", "models/image/limits.h", "kMaxPicturePixels = std::uint64_t{1} << 26;"),
+         ("64 scans", "models/image/load_picture.cpp", "kMostScans = 64;")],
         "a picture to start from is looked at before a job is made of it"),
     "text of a PNG, MP4 or WebM": (
         [("16 MiB", "models/image/png_text.h", "kMostTextBytes = std::size_t{16} << 20;")],

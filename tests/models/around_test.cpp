@@ -187,7 +187,7 @@ TEST_CASE("whatever product a LoRA may name meets its addition when a family is 
 }
 
 TEST_CASE("a picture is resized to the bit as Pillow does it") {
-  const auto picture = models::decode_png(read_all(kFixtures / "init/picture.png"));
+  const auto picture = models::decode_picture(read_all(kFixtures / "init/picture.png"));
   int sizes = 0;
   for (const auto& [name, wanted] :
        models::load_safetensors(kFixtures / "expected/init_image.safetensors")) {
@@ -206,7 +206,7 @@ TEST_CASE("a picture is resized to the bit as Pillow does it") {
 }
 
 TEST_CASE("a mask covers the latents that it covers in diffusers' pipelines") {
-  const auto mask = models::decode_png(read_all(kFixtures / "init/mask.png"));
+  const auto mask = models::decode_picture(read_all(kFixtures / "init/mask.png"));
   int sizes = 0;
   for (const auto& [name, wanted] :
        models::load_safetensors(kFixtures / "expected/inpaint.safetensors")) {

@@ -35,14 +35,14 @@ TEST_CASE("frames come out of an animation as they went in, with its text") {
   const auto all = pictures(4);
   const auto clip = join_frames(encoded(all), {{"parameters", "a cat"}}, 16);
   // Whoever knows no animations sees the first frame.
-  CHECK(at::equal(decode_png(clip), all[0]));
+  CHECK(at::equal(decode_picture(clip), all[0]));
   CHECK(read_png_text(clip) == PngText{{"parameters", "a cat"}});
   CHECK(count_of(clip, "fcTL") == 4);
   CHECK(count_of(clip, "acTL") == 1);
   const auto frames = split_frames(clip);
   REQUIRE(frames.size() == 4);
   for (int i = 0; i < 4; ++i) {
-    CHECK(at::equal(decode_png(frames[i]), all[i]));
+    CHECK(at::equal(decode_picture(frames[i]), all[i]));
     CHECK(read_png_text(frames[i]) == PngText{{"parameters", "a cat"}});
   }
 }
@@ -52,7 +52,7 @@ TEST_CASE("a single frame is a plain PNG") {
   const auto clip = join_frames(encoded(all), {}, 16);
   CHECK(count_of(clip, "acTL") == 0);
   REQUIRE(split_frames(clip).size() == 1);
-  CHECK(at::equal(decode_png(split_frames(clip)[0]), all[0]));
+  CHECK(at::equal(decode_picture(split_frames(clip)[0]), all[0]));
 }
 
 TEST_CASE("the speed changes, the frames do not") {

@@ -8,7 +8,7 @@
 #include "models/image/png_text.h"
 #include "tests/support/doctest.h"
 
-using troupe::models::decode_png;
+using troupe::models::decode_picture;
 using troupe::models::encode_png;
 using troupe::models::PngText;
 using troupe::models::read_png_text;
@@ -25,11 +25,11 @@ TEST_CASE("a picture and its texts come back from PNG") {
     CAPTURE(width);
     const at::Tensor rgb = at::randint(0, 256, {height, width, 3}, at::kByte);
     const auto png = encode_png(rgb, text);
-    CHECK(at::equal(decode_png(png), rgb));
+    CHECK(at::equal(decode_picture(png), rgb));
     CHECK(read_png_text(png) == text);
   }
   const at::Tensor strided = at::randint(0, 256, {3, 9, 8}, at::kByte).permute({1, 2, 0});
-  CHECK(at::equal(decode_png(encode_png(strided, {})), strided));
+  CHECK(at::equal(decode_picture(encode_png(strided, {})), strided));
 }
 
 TEST_CASE("ASCII goes to tEXt, the rest to iTXt") {
@@ -73,7 +73,7 @@ TEST_CASE(
   };
   CHECK(read_png_text(with(15)).size() == 15);
   CHECK_THROWS_WITH(read_png_text(with(100)), "[read_png_text] texts of more than 16 MiB");
-  CHECK(at::equal(decode_png(with(100)), at::zeros({2, 2, 3}, at::kByte)));
+  CHECK(at::equal(decode_picture(with(100)), at::zeros({2, 2, 3}, at::kByte)));
 }
 
 TEST_CASE("what a PNG cannot hold is refused") {
@@ -95,11 +95,11 @@ TEST_CASE("what a PNG cannot hold is refused") {
 TEST_CASE("damaged PNG is refused, at every length and every flipped byte without a crash") {
   const std::string png =
       encode_png(at::randint(0, 256, {5, 4, 3}, at::kByte), {{"k", "text"}, {"u", "ü"}});
-  CHECK_THROWS_AS(decode_png("GIF89a"), std::runtime_error);
+  CHECK_THROWS_AS(decode_picture("GIF89a"), std::runtime_error);
   CHECK_THROWS_AS(read_png_text("GIF89a"), std::runtime_error);
   CHECK_THROWS_AS(troupe::models::read_png_size("GIF89a"), std::runtime_error);
   for (size_t n = 0; n < png.size(); ++n) {
-    CHECK_THROWS_AS(decode_png(png.substr(0, n)), std::runtime_error);
+    CHECK_THROWS_AS(decode_picture(png.substr(0, n)), std::runtime_error);
     CHECK_THROWS_AS(read_png_text(png.substr(0, n)), std::runtime_error);
   }
   int noticed = 0;

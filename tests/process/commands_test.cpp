@@ -8,6 +8,7 @@
 #include <regex>
 #include <sstream>
 
+#include "models/image/load_picture.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/processes.h"
@@ -250,6 +251,32 @@ TEST_CASE("run: one document on standard output, pictures that tell their parame
   CHECK(again.code == 0);
   CHECK(again.out == user.made("same-0.png") + "\n" + user.made("same-1.png") + "\n");
   CHECK(decode_png(read_all(user.made("same-1.png"))).data == decode_png(png).data);
+}
+
+TEST_CASE("a picture to begin with is what its file shows, whatever the format") {
+  const User user;
+  const std::string folder = TROUPE_SOURCE_DIR "/tests/fixtures/pictures/";
+  const auto painted = [&](const std::string& picture, const Words& more) {
+    Words all{"run",      "--model",  checkpoint("tiny-sd3"),
+              "--prompt", "a",        "--steps",
+              "2",        "--height", "64",
+              "--width",  "64",       "--init-image",
+              picture,    "--output", user.made("out.png")};
+    all.insert(all.end(), more.begin(), more.end());
+    auto ended = user.does(all);
+    CHECK(ended.code == 0);
+    return std::pair(decode_png(read_all(user.made("out.png"))).data, ended.err);
+  };
+  for (const char* name : {"exif6.jpg", "lossless.webp", "gamma16.png"}) {
+    CAPTURE(name);
+    const auto plain = user.made("plain.png");
+    std::ofstream(plain, std::ios::binary)
+        << models::write_png(models::load_picture(read_all(folder + name)));
+    CHECK(painted(folder + name, {}).first == painted(plain, {}).first);
+  }
+  const auto warned = painted(folder + "profile.jpg", {"--mask", folder + "animated.webp"}).second;
+  CHECK(has(warned, "init image has a colour profile, which is ignored"));
+  CHECK(has(warned, "mask image is animated: its first frame is taken"));
 }
 
 TEST_CASE("plan: what would go where, and what cannot be") {

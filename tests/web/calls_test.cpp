@@ -143,8 +143,8 @@ TEST_CASE("a seed has 64 bits, also in the body that a picture's parameters are"
     Fields fields(json{{"seed", wrong}}, {}, true);
     CHECK(wrong_field([&] { fields.natural("seed"); }) == "seed");
   }
-  const auto plain = to_png(picture_file(testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png"),
-                                         {PictureFormat::webp, 100}));
+  const auto plain = models::write_png(
+      models::load_picture(testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png")));
   const auto png =
       models::add_png_text(plain, {{"troupe", json{{"prompt", "a"}, {"seed", UINT64_MAX}}.dump()}});
   CHECK(parse_job(parameters_of(png).dump()).submission.request.seed == UINT64_MAX);
@@ -407,7 +407,7 @@ TEST_CASE("a form: fields and files, by its boundary") {
 
 TEST_CASE("what a picture was made with, but does not hold, is to be brought along") {
   const std::string demo = testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png");
-  const auto plain = to_png(picture_file(demo, {PictureFormat::webp, 100}));
+  const auto plain = models::write_png(models::load_picture(demo));
   const auto made_with = [&](const char* name) {
     return models::add_png_text(
         plain, {{"troupe", json{{"prompt", "a"}, {"steps", 3}, {name, true}}.dump()}});

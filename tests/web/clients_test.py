@@ -34,11 +34,17 @@ def png_size(png):
     return struct.unpack(">II", png[16:24])
 
 
-def one_pixel(kind, pixel):
-    """A PNG of one pixel; kind 0 is gray, 2 RGB, 6 RGBA."""
+def png_of(kind, width, height, pixels):
+    """A PNG; kind 0 is gray, 2 RGB, 6 RGBA."""
+    row = len(pixels) // height
+    rows = b"".join(b"\0" + pixels[at:at + row] for at in range(0, len(pixels), row))
     chunk = lambda name, data: struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, kind, 0, 0, 0))
-            + chunk(b"IDAT", zlib.compress(b"\0" + pixel)) + chunk(b"IEND", b""))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def one_pixel(kind, pixel):
+    return png_of(kind, 1, 1, pixel)
 
 
 class Gateway:
@@ -138,6 +144,25 @@ class ClientsTest(unittest.TestCase):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.openai.images.edit(image=[("a", fetched.content), ("b", fetched.content)], prompt="a")
         self.assertEqual(caught.exception.param, "image[]")
+
+    def test_files_that_begin_a_picture(self):
+        """What their files show counts, as the table of tests/fixtures/pictures has it."""
+        fixtures = ROOT / "tests" / "fixtures"
+        table = json.loads((fixtures / "expected" / "pictures.json").read_text())["cases"]
+
+        def edited(file):
+            made = self.openai.images.edit(image=("begin", file), prompt="a", size="64x64", extra_body={"steps": "2", "seed": "1"})
+            return self.pixels_of(base64.b64decode(made.data[0].b64_json))
+
+        for name in ("exif6.webp", "cmyk.jpg", "rgb16.png"):
+            shown = table[name]
+            plain = png_of(2, shown["width"], shown["height"], bytes.fromhex(shown["rgb"]))
+            self.assertEqual(edited((fixtures / "pictures" / name).read_bytes()), edited(plain), name)
+        animated = base64.b64encode((fixtures / "pictures" / "animated.webp").read_bytes()).decode()
+        job = self.http.post("/api/v1/jobs", json={"prompt": "a", "steps": 1, "width": 64, "height": 64, "init_image": animated}).json()
+        self.assertIn("init image is animated: its first frame is taken", str(self.http.get(f"/api/v1/jobs/{job['id']}").json()["warnings"]))
+        refused = self.http.post("/api/v1/jobs", json={"prompt": "a", "init_image": base64.b64encode(b"GIF89a").decode()})
+        self.assertIn("is a GIF: PNG, JPEG and WebP are taken", refused.json()["error"]["message"])
 
     def test_masks(self):
         """Where nothing is painted, the prompt does not matter."""

@@ -4,6 +4,7 @@
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
+using namespace troupe;
 using namespace troupe::web;
 
 TEST_CASE("a PNG becomes a JPEG, a WebP, or stays as it is") {
@@ -22,19 +23,26 @@ TEST_CASE("a PNG becomes a JPEG, a WebP, or stays as it is") {
     CHECK_THROWS_AS(picture_file(damaged, {PictureFormat::jpeg, 90}), std::runtime_error);
 }
 
-TEST_CASE("a JPEG or a WebP becomes a PNG") {
-  const std::string png = troupe::testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png");
-  CHECK(to_png(png) == png);
-  const auto size = troupe::models::png_size(png);
-  for (const auto format : {PictureFormat::jpeg, PictureFormat::webp}) {
-    const std::string file = picture_file(png, {format, 90});
-    const std::string back = to_png(file);
-    CHECK(troupe::models::png_size(back).width == size.width);
-    CHECK(troupe::models::png_size(back).height == size.height);
-    CHECK_THROWS_AS(to_png(file.substr(0, 100)), std::runtime_error);
+TEST_CASE("a picture that comes in stays as it is, unless its alpha counts") {
+  using models::AlphaUse;
+  const auto file_of = [](const std::string& name) {
+    return troupe::testing::read_all(TROUPE_SOURCE_DIR "/tests/fixtures/pictures/" + name);
+  };
+  for (const char* name : {"rgb16.png", "exif6.jpg", "cmyk.jpg", "animated.webp", "rgba8.png"}) {
+    CAPTURE(name);
+    CHECK(taken_picture(file_of(name)) == file_of(name));
   }
-  // Without loss there is nothing that could differ.
-  const std::string lossless = picture_file(png, {PictureFormat::webp, 100});
-  CHECK(picture_file(to_png(lossless), {PictureFormat::webp, 100}) == lossless);
-  CHECK_THROWS_AS(to_png("GIF89a"), std::runtime_error);
+  for (const auto alpha : {AlphaUse::clear_parts, AlphaUse::mask, AlphaUse::over_white}) {
+    for (const char* name : {"rgb8.png", "420.jpg", "lossless.webp"})
+      CHECK(taken_picture(file_of(name), alpha) == file_of(name));
+    for (const char* name : {"rgba8.png", "palette_alpha.png", "alpha.webp"}) {
+      CAPTURE(name);
+      const auto made = taken_picture(file_of(name), alpha);
+      CHECK(made.starts_with(models::kPngSignature));
+      CHECK(models::load_picture(made).rgb == models::load_picture(file_of(name), alpha).rgb);
+    }
+  }
+  CHECK_THROWS_WITH(taken_picture("GIF89a"), "is a GIF: PNG, JPEG and WebP are taken");
+  const auto jpeg = file_of("420.jpg");
+  CHECK_THROWS_AS(taken_picture(jpeg.substr(0, jpeg.size() - 9)), std::runtime_error);
 }

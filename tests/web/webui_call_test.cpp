@@ -14,7 +14,10 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kPng = "iVBORw0KGgo=";  // begins as one
+// One gray pixel.
+constexpr const char* kPng =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklE"
+    "QVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg==";
 
 /// A body with everything that its call needs.
 json body_of(Call call, json fields = json::object()) {

@@ -54,7 +54,7 @@ class InspectVerb : public Verb {
   int inspect_picture() {
     models::PngText texts;
     std::optional<models::PngSize> size;  // of a picture
-    const std::string bytes = read_file(file_, models::kMaxPngBytes);
+    const std::string bytes = read_file(file_, models::kMaxPictureBytes);
     try {
       texts = models::read_file_text(bytes);
       if (!models::is_video_file(bytes)) size = models::read_png_size(bytes);

@@ -97,7 +97,7 @@ class SubmitVerb : public Verb {
     const bool own_prompts = !request.prompts.empty() || brought.contains("prompt_embeds");
     if (own_prompts) brought.insert("prompt_embeds");
     const ImageRequest made = naming("--from", [&] {
-      const auto file = read_file(from_, models::kMaxPngBytes);
+      const auto file = read_file(from_, models::kMaxPictureBytes);
       try {
         ImageRequest read;
         wire::read_recorded(wire::recorded_request(models::read_file_text(file), brought), read);

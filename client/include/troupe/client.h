@@ -90,9 +90,9 @@ struct ImageRequest {
   bool want_latents = false;
   std::optional<Latents>
       init_latents;              // replaces the seed's noise: unit variance, before sampler scaling
-  std::string init_image;        // bytes of a PNG to start from; "" = noise alone
+  std::string init_image;        // a PNG, JPEG or WebP file to start from; "" = noise alone
   double strength = 0.8;         // with it: the part of the steps that are done, above 0, up to 1
-  std::string mask_image;        // with it: bytes of a PNG whose white is painted anew; "" = all is
+  std::string mask_image;        // with it: a file whose white is painted anew; "" = all is
   double guidance_rescale = 0;   // 0 to 1: guided predictions get the deviation of the text's own
   std::vector<Lora> loras = {};  // added up, in this order
   int progress_interval = 0;     // every how many steps progress carries latents or a preview

@@ -1,4 +1,9 @@
 // What comes over HTTP: targets, JSON bodies, forms, pictures to begin with, the file of keys.
+#include <algorithm>
+#include <filesystem>
+
+#include "models/image/load_picture.h"
+#include "models/image/picture_file.h"
 #include "tests/fuzz/targets/all.h"
 #include "tests/support/text.h"
 #include "web/api_error.h"
@@ -81,10 +86,19 @@ std::vector<std::string> seeds_http_target() {
 }
 
 void run_http_picture(std::string_view bytes) {
-  refusable([&] {
-    const std::string png = web::to_png(std::string(bytes));
-    require(!png.empty(), "a picture is none");
-  });
+  for (const auto alpha : {models::AlphaUse::dropped, models::AlphaUse::over_white,
+                           models::AlphaUse::mask, models::AlphaUse::clear_parts}) {
+    refusable([&] {
+      const auto header = models::read_picture_header(bytes);
+      // What is small is decoded.
+      if (std::uint64_t{header.coded_width} * header.coded_height > 1 << 16) return;
+      const auto pixels = models::load_picture(bytes, alpha);
+      require(pixels.rgb.size() == std::size_t{3} * pixels.width * pixels.height,
+              "three bytes a pixel");
+      require(models::load_picture(models::write_png(pixels)).rgb == pixels.rgb,
+              "what is written is read");
+    });
+  }
   refusable([&] {
     const auto request = web::parameters_of(std::string(bytes));
     require(request.is_object(), "a request is an object");
@@ -92,9 +106,11 @@ void run_http_picture(std::string_view bytes) {
 }
 
 std::vector<std::string> seeds_http_picture() {
-  const std::string& png = small_picture();
-  return {png, web::picture_file(png, {web::PictureFormat::jpeg, 10}),
-          web::picture_file(png, {web::PictureFormat::webp, 10})};
+  std::vector<std::string> seeds = {small_picture()};
+  for (const auto& entry : std::filesystem::directory_iterator(fixtures() / "pictures"))
+    seeds.push_back(testing::read_all(entry.path()));
+  std::ranges::sort(seeds);
+  return seeds;
 }
 
 }  // namespace troupe::fuzz
