@@ -161,7 +161,8 @@ BOUNDS = {
          ("36,864 blocks", "models/image/mp4.cpp", "kMostBlocks = 36864;")],
         "what no MP4 file can be made of is refused with the reason"),
     "clips as WebM": (
-        [("one is encoded at a time", "web/clip_files.h", "threads = 1;"),
+        [("two are encoded at a time", "web/clip_files.h", "threads = 2;"),
+         ("of one key 8", "web/clip_files.h", "waiting_of_one = 8;"),
          ("16 files wait", "web/clip_files.h", "waiting = 16;"),
          ("256 MiB", "web/clip_files.h", "bytes = std::size_t{256} << 20;")],
         "what waits to be encoded is bounded, and what is kept in bytes"),
