@@ -63,7 +63,7 @@ Stage::Stage(const wire::LoadStage& load, at::Device device, const Tick& tick)
 
 void Stage::check_unchanged() const {
   for (const auto& [lora, known] : load_.loras) {
-    if (known != 0 && spec::file_fingerprint(lora.path) != known)
+    if (known != 0 && spec::lora_fingerprint(lora.path) != known)
       throw std::runtime_error("[actor] " + lora.path +
                                ": it has changed since the job was accepted: submit it again");
   }

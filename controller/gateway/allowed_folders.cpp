@@ -33,6 +33,14 @@ std::optional<std::string> AllowedFolders::resolve(const std::string& folder) co
   return real.string();
 }
 
+std::optional<std::string> AllowedFolders::resolve_file(const std::string& file) const {
+  if (any_) return file;
+  const fs::path path(file);
+  const auto folder = resolve(path.parent_path().string());
+  if (!folder || !resolve(file)) return std::nullopt;
+  return (fs::path(*folder) / path.filename()).string();
+}
+
 std::string AllowedFolders::refusal(const std::string& folder) {
   return "[model] " + folder +
          ": clients of this cluster may not name this folder: `troupe start --allow-models DIR` "

@@ -69,9 +69,9 @@ class ModelReader::Memory {
   /// Paths that clients may not name are refused before they are looked at.
   void add_loras(ModelReading& reading, const std::vector<wire::Lora>& loras) const {
     for (const auto& lora : loras) {
-      const auto found = allowed_.resolve(lora.path);
+      const auto found = allowed_.resolve_file(lora.path);
       if (!found) throw std::runtime_error(AllowedFolders::refusal(lora.path));
-      reading.lora_fingerprints.push_back(spec::file_fingerprint(*found));
+      reading.lora_fingerprints.push_back(spec::lora_fingerprint(*found));
       spec::read_lora_spec(*found, *reading.model);
       reading.loras.push_back({*found, lora.scale});
     }

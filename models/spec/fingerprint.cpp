@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/spec/lora_metadata.h"
+
 namespace troupe::spec {
 namespace {
 
@@ -80,10 +82,11 @@ std::uint64_t fingerprint(const fs::path& folder) {
   return hash.value();
 }
 
-std::uint64_t file_fingerprint(const fs::path& file) {
+std::uint64_t lora_fingerprint(const fs::path& file) {
   Hash hash;
   hash.add(file.native());
   add_file(hash, file, "");
+  add_file(hash, file.parent_path() / kAdapterConfig, kAdapterConfig);
   return hash.value();
 }
 

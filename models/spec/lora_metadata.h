@@ -1,30 +1,45 @@
 #pragma once
 
-#include <filesystem>
-#include <nlohmann/json.hpp>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "models/spec/config.h"
 #include "models/spec/lora_targets.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::spec {
 
-/// What diffusers writes into a file's metadata: how the adapters of its components were made.
+/// What PEFT writes beside its files.
+inline constexpr const char* kAdapterConfig = "adapter_config.json";
+
+/// How a LoRA's layers were made, by component: what diffusers writes into the file's metadata, or
+/// kAdapterConfig beside a file of PEFT's.
 class LoraMetadata {
  public:
   /// Throws as `read_lora_spec` does for what is not supported.
   explicit LoraMetadata(const WeightIndex& weights);
 
-  /// The alpha of a product, where the metadata have one for its component.
-  std::optional<double> alpha(const LoraOwner& owner) const;
+  /// The alpha of a product of `rank`, where there is one for its component. Throws where that is
+  /// said to be of another rank.
+  std::optional<double> alpha(const LoraOwner& owner, const TensorEntry& down) const;
 
  private:
-  void check_patterns(const std::string& key, const nlohmann::json& patterns) const;
-  std::optional<double> by_pattern(const std::string& key, const std::string& name) const;
+  /// PEFT's LoraConfig, as far as it says what is added.
+  struct Adapter {
+    std::string source;
+    double alpha = 8;
+    std::map<std::string, double> alphas;  ///< of layers, by patterns
+    std::optional<double> rank;
+    std::map<std::string, double> ranks;
+    bool by_root = false;  ///< alpha is divided by the root of the rank
+  };
 
-  std::filesystem::path file_;
-  nlohmann::json json_;
+  Adapter read(const ConfigReader& in, std::string source) const;
+
+  std::map<std::string, Adapter> adapters_;
 };
 
 }  // namespace troupe::spec

@@ -69,7 +69,7 @@ LoraLayer layer_of(const std::string& base, const LoraPair& pair, const LoraTarg
                   .down = pair.down->name,
                   .up = pair.up->name,
                   .alpha = pair.alpha ? pair.alpha->name : "",
-                  .known_alpha = metadata.alpha(owner),
+                  .known_alpha = metadata.alpha(owner, *pair.down),
                   .rank = pair.down->shape[0],
                   .parts = *parts};
   if (layer.rank == 0) refuse_lora(*pair.down, "is of rank 0");

@@ -18,7 +18,7 @@ struct LoraLayer {
   std::string down;       ///< tensors of the file
   std::string up;
   std::string alpha;                  ///< a scalar; "" where the file has none for this pair
-  std::optional<double> known_alpha;  ///< what the file's metadata say; goes before `alpha`
+  std::optional<double> known_alpha;  ///< what the file's settings say; goes before `alpha`
   std::int64_t rank = 0;
   /// Rows of the product and of the weights that they are added to. Weights are seen as matrices:
   /// a kernel's inputs and places side by side.
@@ -37,7 +37,9 @@ struct LoraSpec {
 /// Reads the header of a LoRA's safetensors file and finds the layer of each of its tensors, in
 /// diffusers' and PEFT's naming (`transformer.….lora_A.weight`, `unet.`, `text_encoder.`, also
 /// `….lora.up.weight`), or in kohya's (`lora_unet_….lora_up.weight`, `lora_te1_…`), there also by
-/// the names of FLUX's and SD3's authors. Without an alpha the product is added as it is. Throws
+/// the names of FLUX's and SD3's authors. Alphas are what diffusers' metadata in the file say, or
+/// PEFT's adapter_config.json beside a file of PEFT's; else those of the file; without one the
+/// product is added as it is. Throws
 /// std::runtime_error naming file and tensor for whatever has no layer in this model, is no half of
 /// a pair, is of another kind (DoRA, LoHa, LoKr, differences, biases), or has other shapes.
 LoraSpec read_lora_spec(const std::filesystem::path& file, const ModelSpec& model);

@@ -1,5 +1,6 @@
 #include "models/spec/lora_spec.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/spec/model_folder.h"
@@ -40,8 +41,14 @@ class File {
              const std::string& up = ".lora_B.weight") {
     return add(base + down, {4, 24}).add(base + up, {24, 4});
   }
+  /// PEFT's settings beside the file.
+  File& beside(const nlohmann::json& settings) {
+    beside_ = settings;
+    return *this;
+  }
   spec::LoraSpec read() const {
     const Scratch folder;
+    if (!beside_.is_null()) folder.file("adapter_config.json", beside_.dump());
     return spec::read_lora_spec(
         folder.file("x.safetensors", with_prefix(header_.dump()) + std::string(size_, '\0')),
         flux());
@@ -52,6 +59,7 @@ class File {
 
  private:
   nlohmann::json header_ = nlohmann::json::object();
+  nlohmann::json beside_;
   std::int64_t size_ = 0;
 };
 
@@ -142,13 +150,83 @@ TEST_CASE("metadata's alphas go by component and by pattern") {
   CHECK(lora.layers[0].known_alpha == 8.0);
   CHECK(!File().pair(kQ).read().layers[0].known_alpha);
   CHECK(has(File().pair(kQ).metadata({{"transformer.use_dora", true}}).error(),
-            "metadata \"transformer.use_dora\" = true is not supported"));
+            "metadata of transformer: key \"use_dora\" = true is not supported"));
   CHECK(has(
       File()
           .pair(kQ)
           .metadata({{"transformer.lora_alpha", 1}, {"transformer.alpha_pattern", {{".*to_q", 3}}}})
           .error(),
       "pattern that is not supported: \".*to_q\""));
+}
+
+TEST_CASE("metadata's other settings are taken, or refused by name, as by PEFT's LoraConfig") {
+  const auto read = [](nlohmann::json more) {
+    more["transformer.lora_alpha"] = 6;
+    return File().pair("transformer." + kQ).metadata(more);
+  };
+  const auto alpha = [&](const nlohmann::json& more) {
+    return read(more).read().layers[0].known_alpha.value();
+  };
+  CHECK(alpha({{"transformer.use_rslora", true}}) == 12);  // 6 / √4 is 12 / 4
+  CHECK(alpha({{"transformer.fan_in_fan_out", true}}) == 6);
+  CHECK(alpha({{"transformer.r", 8}, {"transformer.rank_pattern", {{"attn.to_q", 4}}}}) == 6);
+  CHECK(alpha({{"transformer.alpha_pattern", {{"^" + kQ, 5}}}}) == 5);
+  CHECK(alpha({{"transformer.alpha_pattern", {{"^attn.to_q", 5}}}}) == 6);  // whole names only
+  CHECK(has(read({{"transformer.r", 2}}).error(), "is of rank 4, but the file's metadata says 2"));
+  CHECK(has(read({{"transformer.init_lora_weights", "pissa"}}).error(), "\"init_lora_weights\""));
+  CHECK(has(read({{"transformer.lora_bias", true}}).error(), "\"lora_bias\" = true"));
+  CHECK(has(read({{"transformer.new_kind", true}}).error(), "new_kind"));
+  CHECK(File()
+            .pair("transformer." + kQ)
+            .metadata({{"transformer.r", 4}})
+            .read()
+            .layers[0]
+            .known_alpha == 8.0);  // LoraConfig's own
+}
+
+TEST_CASE("a file of PEFT's has the settings beside it; others have not") {
+  const nlohmann::json said = {{"peft_type", "LORA"},
+                               {"r", 4},
+                               {"lora_alpha", 16},
+                               {"alpha_pattern", {{"to_k", 2}}},
+                               {"rank_pattern", nlohmann::json::object()},
+                               {"target_modules", {"to_q"}},
+                               {"use_dora", false},
+                               {"modules_to_save", nullptr},
+                               {"bias", "none"},
+                               {"init_lora_weights", true},
+                               {"lora_dropout", 0.1}};
+  const std::string peft = "base_model.model.";
+  const auto beside = [&](const nlohmann::json& more) {
+    auto settings = said;
+    settings.update(more);
+    return File().pair(peft + kQ).beside(settings);
+  };
+  CHECK(beside(nlohmann::json::object()).read().layers[0].known_alpha == 16.0);
+  CHECK(File()
+            .pair(peft + "transformer_blocks.0.attn.to_k")
+            .beside(said)
+            .read()
+            .layers[0]
+            .known_alpha == 2.0);
+  CHECK(!File().pair(peft + kQ).read().layers[0].known_alpha);
+  CHECK(!File().pair("transformer." + kQ).beside(said).read().layers[0].known_alpha);
+  for (const auto& [key, value] :
+       std::map<std::string, nlohmann::json>{{"use_dora", true},
+                                             {"peft_type", "LOHA"},
+                                             {"bias", "lora_only"},
+                                             {"layer_replication", {{0, 2}}},
+                                             {"modules_to_save", {"proj_out"}},
+                                             {"init_lora_weights", "olora"},
+                                             {"use_bdlora", {{"nblocks", 2}}},
+                                             {"unheard_of", 1}}) {
+    CAPTURE(key);
+    const auto error = beside({{key, value}}).error();
+    CAPTURE(error);
+    CHECK(has(error, "adapter_config.json: "));
+    CHECK(has(error, key));
+  }
+  CHECK(has(beside({{"r", 2}}).error(), "is of rank 4, but adapter_config.json says 2"));
 }
 
 TEST_CASE(
