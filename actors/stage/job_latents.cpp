@@ -12,13 +12,15 @@ JobLatents::JobLatents(JobContext& job, const at::Tensor& init_latents, const at
   const auto& spec = job_.tools.stage.spec();
   const auto& begin = job_.begin;
   const auto& request = begin.request;
-  sampler_ = models::make_sampler(spec.scheduler, request.sampler,
-                                  {.num_steps = begin.sampler_steps,
-                                   .image_tokens = job_.size.latent_height / job_.patch_size *
-                                                   (job_.size.latent_width / job_.patch_size),
-                                   .even_sigmas = spec.even_sigmas,
-                                   .first = begin.skipped_steps,
-                                   .settings = {request.eta, request.timesteps, request.sigmas}});
+  sampler_ = models::make_sampler(
+      spec.scheduler, request.sampler,
+      {.num_steps = begin.sampler_steps,
+       .image_tokens =
+           job_.size.latent_height / job_.patch_size * (job_.size.latent_width / job_.patch_size),
+       .even_sigmas = spec.even_sigmas,
+       .first = begin.skipped_steps,
+       .task = job_.is_masked() ? spec::PipelineTask::inpainting : spec::PipelineTask::generation,
+       .settings = {request.eta, request.timesteps, request.sigmas}});
   if (sampler_->steps() != request.steps) {
     throw std::invalid_argument("[actor] sampler options make " +
                                 std::to_string(sampler_->steps()) + " steps of the " +

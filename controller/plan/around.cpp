@@ -27,9 +27,16 @@ int skipped_steps(int steps, double strength, bool flow) {
   return flow ? static_cast<int>(steps - done) : steps - static_cast<int>(done);
 }
 
+spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
+                                     const spec::ModelSpec& model) {
+  const auto task = request.mask_image_bytes > 0 ? spec::PipelineTask::inpainting
+                                                 : spec::PipelineTask::generation;
+  return spec::scheduler_config_for(model.scheduler, request.sampler, task);
+}
+
 void set_calls(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
-  const auto chosen = spec::scheduler_config_for(model.scheduler, request.sampler);
+  const auto chosen = sampler_config(request, model);
   plan.sampler_steps = spec::given_steps(chosen, {request.eta, request.timesteps, request.sigmas})
                            .value_or(request.steps);
   request.steps = spec::model_calls(chosen, plan.sampler_steps);

@@ -1,5 +1,6 @@
 #pragma once
 #include "controller/plan/plan.h"
+#include "models/spec/scheduler_config.h"
 
 namespace troupe::plan {
 
@@ -7,6 +8,10 @@ namespace troupe::plan {
 /// pipelines count them: of flow-matching models ⌊steps − steps · strength⌋, of others
 /// steps − ⌊steps · strength⌋.
 int skipped_steps(int steps, double strength, bool flow);
+
+/// The sampler that a request runs.
+spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
+                                     const spec::ModelSpec& model);
 
 /// Turns the steps that are asked for into the calls of the model that are computed: as many as the
 /// sampler makes, without those that a picture to begin with leaves out. Holds that picture against

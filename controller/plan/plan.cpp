@@ -235,7 +235,7 @@ void set_patches(Plan& plan, const spec::ModelSpec& model) {
 /// Everything a sampler's configuration can be refused for, before any actor loads anything.
 void check_sampler(Plan& plan, const spec::ModelSpec& model) {
   spec::check_sampler_fits(model.scheduler, plan.request.sampler);
-  const auto config = spec::scheduler_config_for(model.scheduler, plan.request.sampler);
+  const auto config = sampler_config(plan.request, model);
   if (config.thresholding && plan.patches.size() > 1) {
     refuse(fmt::format(
         "patches are {}, but the sampler's thresholding needs statistics of the whole picture",

@@ -47,7 +47,7 @@ namespace {
 std::unique_ptr<Sampler> make_whole(const spec::SchedulerSpec& spec, const std::string& name,
                                     const SamplerRun& run) {
   const int num_steps = run.num_steps;
-  auto config = spec::scheduler_config_for(spec, name);
+  auto config = spec::scheduler_config_for(spec, name, run.task);
   if (num_steps < 1 || num_steps > config.num_train_timesteps) {
     throw std::invalid_argument("[make_sampler] " + std::to_string(num_steps) +
                                 " steps: the model was trained with " +

@@ -77,6 +77,7 @@ struct SamplerRun {
   /// Steps that are left out at the start, as a picture to begin with has them: what follows is
   /// step 0, and multistep samplers begin there without a history.
   int first = 0;
+  spec::PipelineTask task = spec::PipelineTask::generation;
   /// Where timesteps or noise levels are given, num_steps is as many steps as they make.
   spec::SamplerSettings settings = {};
 };

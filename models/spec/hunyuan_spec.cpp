@@ -174,7 +174,8 @@ std::vector<Pipeline> HunyuanSpec::pipelines() {
                      {"T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast"},
                      TextUse::padded_states}},
        .text_tokens = 256,
-       .rescales_guidance = true},
+       .rescales_guidance = true,
+       .ignores_vae_shift = true},
   };
 }
 

@@ -1,9 +1,12 @@
 #include "models/spec/model_spec.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "models/spec/config.h"
+#include "models/spec/config_limits.h"
 #include "models/spec/decoder_tensors.h"
 #include "models/spec/fit_check.h"
 #include "models/spec/json_text.h"
@@ -85,6 +88,16 @@ TokenizerSpec find_tokenizer(const fs::path& folder) {
   return spec;
 }
 
+/// Pipelines pad prompts to a CLIP tokenizer's model_max_length, which may be left open (written as
+/// 1e30, too): refuses one that says another than the pipelines' own number of tokens.
+void check_clip_length(const TokenizerSpec& tokenizer) {
+  if (!tokenizer.tokenizer_config) return;
+  const auto config = ConfigReader::read(*tokenizer.tokenizer_config);
+  const auto length = config.optional_number("model_max_length");
+  if (length && *length < kMaxWidth && *length != kClipTokens)
+    config.refuse("model_max_length", fmt::format("is not supported (only {})", kClipTokens));
+}
+
 /// The class that the index names for a component, one of `allowed`; its folder must be there.
 std::string component_class(const ConfigReader& index, const std::string& key,
                             const std::vector<std::string>& allowed) {
@@ -120,6 +133,7 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
     spec.config = read_bert_spec(config);
   } else if (name.starts_with("CLIP")) {
     spec.config = read_clip_spec(config, name == "CLIPTextModelWithProjection");
+    check_clip_length(spec.tokenizer);
   } else {
     const T5Spec text = read_t5_spec(config);
     if (text.bias_in_every_block != (name == "UMT5EncoderModel"))
@@ -143,6 +157,24 @@ void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
   }
 }
 
+/// Whether a U-Net's config was written before diffusers 0.9, as far as its version can be read.
+bool is_before_0_9(const ConfigReader& config) {
+  const std::string version = config.text_or("_diffusers_version", "");
+  int major = 0, minor = 0;
+  return std::sscanf(version.c_str(), "%d.%d", &major, &minor) == 2 && major == 0 && minor < 9;
+}
+
+/// A U-Net of Stable Diffusion as its pipelines take it: configs of old versions say the 32 of the
+/// class's default where the model is made for 64.
+TransformerSpec with_mended_size(TransformerSpec spec, const ConfigReader& config) {
+  constexpr std::int64_t kTrainedSize = 64;
+  if (spec.unet() == nullptr || spec.sample_size >= kTrainedSize || !is_before_0_9(config))
+    return spec;
+  UNetSpec unet = *spec.unet();
+  unet.sample_size = kTrainedSize;
+  return unet;
+}
+
 }  // namespace
 
 ModelSpec read_model_spec(const fs::path& folder) {
@@ -160,6 +192,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.one_step_is_clean = pipeline.one_step_is_clean;
   spec.even_sigmas = pipeline.even_sigmas;
   spec.rescales_guidance = pipeline.rescales_guidance;
+  spec.keeps_picture_size = pipeline.keeps_picture_size;
   spec.mends_prompts = pipeline.mends_prompts;
   const std::string transformer_class =
       component_class(index, pipeline.network, pipeline.transformers);
@@ -167,6 +200,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
     spec.text_encoders.push_back(read_text_encoder(index, role));
   component_class(index, "vae", {pipeline.vae});
   spec.scheduler.class_name = class_of(index, "scheduler");
+  spec.scheduler.mends_old_settings = pipeline.mends_old_settings;
   accept_absent_components(index, pipeline.network == "unet", spec);
   if (spec.pipeline_class == "WanPipeline") {  // 2.2 has a second transformer for the last steps
     index.only("transformer_2", nlohmann::json::array({nullptr, nullptr}));
@@ -189,6 +223,8 @@ ModelSpec read_model_spec(const fs::path& folder) {
   const auto transformer = ConfigReader::read(folder / pipeline.network / "config.json");
   check_class(transformer, pipeline.transformers);
   spec.transformer = read_transformer_spec(transformer, transformer_class);
+  if (pipeline.mends_old_settings)
+    spec.transformer = with_mended_size(std::move(spec.transformer), transformer);
   const auto vae = ConfigReader::read(folder / "vae" / "config.json");
   check_class(vae, {pipeline.vae});
   if (pipeline.vae == "AutoencoderKLWan") {
@@ -196,6 +232,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
     spec.vae = spec.video_vae->like_pictures();
   } else {
     spec.vae = read_vae_spec(vae);
+    if (pipeline.ignores_vae_shift) spec.vae.shift_factor = 0;
   }
   check_fit(spec);
 

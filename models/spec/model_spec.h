@@ -22,6 +22,8 @@ struct SchedulerSpec {
   std::string class_name;
   std::string config;
   std::filesystem::path file;
+  /// The folder's pipeline puts outdated settings right (`scheduler_config_for`).
+  bool mends_old_settings = false;
 
   bool operator==(const SchedulerSpec&) const = default;
 };
@@ -103,6 +105,8 @@ struct ModelSpec {
   bool even_sigmas = false;
   /// Guided predictions may be brought to the deviation of the text's own (`guidance_rescale`).
   bool rescales_guidance = false;
+  /// What begins with a picture, without a mask, has that picture's size if none is given.
+  bool keeps_picture_size = false;
 
   /// Two branches are computed at this guidance scale.
   bool has_branches(double guidance_scale) const {

@@ -31,6 +31,12 @@ struct Pipeline {
   bool even_sigmas = false;
   bool rescales_guidance = false;
   bool mends_prompts = false;
+  /// What folders of old versions say of the scheduler and of the U-Net's size is put right.
+  bool mends_old_settings = false;
+  /// The VAE's shift_factor is not taken from latents, nor added to them.
+  bool ignores_vae_shift = false;
+  /// What begins with a picture, without a mask, has that picture's size if none is given.
+  bool keeps_picture_size = false;
   std::string vae = "AutoencoderKL";
   /// Classes of the network: its family's, which need not be named.
   std::vector<std::string> transformers = {};

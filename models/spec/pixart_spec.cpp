@@ -154,11 +154,13 @@ std::vector<Pipeline> PixArtSpec::pipelines() {
        .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
        .text_tokens = 120,
        .pixart_customs = true,
-       .one_step_is_clean = true},
+       .one_step_is_clean = true,
+       .ignores_vae_shift = true},
       {.name = "PixArtSigmaPipeline",
        .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers}},
        .text_tokens = 300,
-       .pixart_customs = true},
+       .pixart_customs = true,
+       .ignores_vae_shift = true},
   };
 }
 

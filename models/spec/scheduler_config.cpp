@@ -7,6 +7,7 @@
 
 #include "base/number_text.h"
 #include "models/spec/config.h"
+#include "models/spec/json_text.h"
 #include "models/spec/model_plugin.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_readers.h"
@@ -138,12 +139,31 @@ constexpr KnownSampler kKnownSamplers[] = {
       (flow ? "noise: choose another" : "a flow: choose flow-euler"));
 }
 
+/// The checkpoint's settings after its pipeline put outdated ones right. In a sampler that is not
+/// the checkpoint's own, a key that the file leaves out has that sampler's default.
+std::string mended_settings(const SchedulerSpec& spec, bool own, PipelineTask task) {
+  if (!spec.mends_old_settings) return spec.config;
+  auto settings = parse_json(spec.config, spec.file);
+  const auto mend = [&](const char* key, const nlohmann::json& right, const auto& is_outdated) {
+    const auto found = settings.find(key);
+    if (found == settings.end() ? own : is_outdated(*found)) settings[key] = right;
+  };
+  mend("steps_offset", 1, [](const auto& value) { return value != 1; });
+  if (task == PipelineTask::inpainting) {
+    mend("skip_prk_steps", true, [](const auto& value) { return value == false; });
+  } else {
+    mend("clip_sample", false, [](const auto& value) { return value == true; });
+  }
+  return settings.dump();
+}
+
 /// The checkpoint's keys for a sampler that is not its own: what that one refuses is the choice's
 /// fault, not the file's.
 SchedulerConfig taken_over(const SchedulerSpec& spec, const KnownSampler& chosen,
-                           const std::string& name) {
+                           const std::string& name, PipelineTask task) {
   try {
-    return parse_scheduler_config(spec.config, spec.file.string(), chosen.kind);
+    return parse_scheduler_config(mended_settings(spec, false, task), spec.file.string(),
+                                  chosen.kind);
   } catch (const std::runtime_error& error) {
     // Keys that only a flow's own scheduler has.
     if (spec.class_name == "FlowMatchEulerDiscreteScheduler") refuse_misfit(spec, name, false);
@@ -206,7 +226,8 @@ std::string sampler_name(const SchedulerSpec& spec, const std::string& name) {
   return known->name;
 }
 
-SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name) {
+SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name,
+                                     PipelineTask task) {
   const std::string& wanted = name.empty() ? spec.class_name : name;
   if (const auto* sampler = user_models().sampler_of(wanted)) return user_config(spec, *sampler);
   const KnownSampler* found = nullptr;
@@ -222,10 +243,10 @@ SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::strin
     throw std::invalid_argument("[sampler] sampler is \"" + wanted +
                                 "\", which is unknown: choose " + known_samplers_text());
   }
-  SchedulerConfig config =
-      found->class_name == spec.class_name
-          ? parse_scheduler_config(spec.config, spec.file.string(), found->kind)
-          : taken_over(spec, *found, wanted);
+  SchedulerConfig config = found->class_name == spec.class_name
+                               ? parse_scheduler_config(mended_settings(spec, true, task),
+                                                        spec.file.string(), found->kind)
+                               : taken_over(spec, *found, wanted, task);
   if (wanted == "dpmsolver++" || wanted == "sde-dpmsolver++") {
     config.plus_plus = true;
     config.stochastic = wanted == "sde-dpmsolver++";

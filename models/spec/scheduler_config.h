@@ -115,12 +115,19 @@ struct SchedulerConfig {
 SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::string& file,
                                        SamplerKind kind);
 
+/// What a pipeline does, where diffusers has a class of its own for it.
+enum class PipelineTask { generation, inpainting };
+
 /// The configuration of the sampler that a request runs: the checkpoint's own where `name` is
 /// empty, else the one of that name (sampler_names(), or a diffusers class name) taking over the
-/// checkpoint's keys as diffusers' `from_config` does. Throws std::invalid_argument for an unknown
-/// name and for keys that a sampler other than the checkpoint's own cannot take over,
-/// std::runtime_error for what is not supported of the checkpoint's own, by key.
-SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name);
+/// checkpoint's keys as diffusers' `from_config` does. Where `spec.mends_old_settings`,
+/// steps_offset is 1, and clip_sample is false or, in inpainting, skip_prk_steps true, as the
+/// constructors of Stable Diffusion's pipelines have it; in a sampler that is not the checkpoint's
+/// own only if the file has the key. Throws std::invalid_argument for an unknown name and for keys
+/// that a sampler other than the checkpoint's own cannot take over, std::runtime_error for what is
+/// not supported of the checkpoint's own, by key.
+SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name,
+                                     PipelineTask task = PipelineTask::generation);
 
 /// How often the model is called in `steps` steps: PNDM visits its second time twice, or begins
 /// with three rounds of Runge-Kutta, for which it needs 4 steps (0 where there are fewer); all

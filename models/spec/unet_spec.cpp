@@ -171,7 +171,10 @@ std::vector<Pipeline> UNetSpec::pipelines() {
                      kClipTokens}},
        .network = "unet",
        .text_tokens = kClipTokens,
-       .rescales_guidance = true},
+       .rescales_guidance = true,
+       .mends_old_settings = true,
+       .ignores_vae_shift = true,
+       .keeps_picture_size = true},
       {.name = "StableDiffusionXLPipeline",
        .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers,
                      TextUse::penultimate_pooled, kClipTokens},
@@ -179,7 +182,9 @@ std::vector<Pipeline> UNetSpec::pipelines() {
                      TextUse::penultimate_pooled, kClipTokens}},
        .network = "unet",
        .text_tokens = kClipTokens,
-       .rescales_guidance = true},
+       .rescales_guidance = true,
+       .ignores_vae_shift = true,
+       .keeps_picture_size = true},
   };
 }
 
