@@ -15,6 +15,27 @@ std::string size_text(std::int64_t width, std::int64_t height) {
   return fmt::format("{} x {}", width, height);
 }
 
+/// The sides that a request leaves open are the model's own, or those of the picture that it begins
+/// with, without what is beyond a whole latent.
+void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const bool from_picture = request.init_image_bytes > 0 && request.mask_image_bytes == 0;
+  const bool keeps = from_picture && model.keeps_picture_size;
+  const auto set = [&](const char* field, std::int32_t& side, std::int64_t own,
+                       std::int32_t of_picture) {
+    if (side != 0) return;
+    side = static_cast<std::int32_t>(own);
+    if (!keeps || of_picture == 0) return;  // 0: not told yet
+    side = of_picture - of_picture % static_cast<std::int32_t>(model.pixel_multiple());
+    if (side == 0 || side > wire::kMaxPixels) {
+      refuse(fmt::format(
+          "{} is that of the init image where none is given, {}: this model takes {} to {}", field,
+          of_picture, model.pixel_multiple(), wire::kMaxPixels));
+    }
+  };
+  set("height", request.height, model.default_size(), request.init_image_height);
+  set("width", request.width, model.default_width(), request.init_image_width);
+}
+
 /// Sizes of any number of pixels are taken: what is computed is the bin's size.
 void bin_size(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
@@ -77,8 +98,7 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   const std::int64_t patch = model.transformer.patch_size;
   const std::int64_t unit = model.pixel_multiple();
   auto& request = plan.request;
-  if (request.height == 0) request.height = static_cast<std::int32_t>(model.default_size());
-  if (request.width == 0) request.width = static_cast<std::int32_t>(model.default_width());
+  set_open_sides(request, model);
   request.output_height = request.height;
   request.output_width = request.width;
   if (request.resolution_binning) bin_size(plan, model);

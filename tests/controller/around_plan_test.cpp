@@ -79,6 +79,37 @@ TEST_CASE("a plan computes the steps that are left, and its patches follow them"
             "StableDiffusion3Pipeline has none"));
 }
 
+TEST_CASE("a picture to begin with gives its size where the family's pipeline keeps it") {
+  const auto planned = [](const std::string& folder, const auto& change) {
+    const auto model = spec::read_model_spec(kFixtures + folder);
+    auto request = request_of(0.6, 6);
+    request.init_image_height = 53;
+    request.init_image_width = 87;
+    change(request);
+    const auto plan = plan::make_plan(model, request, {});
+    CHECK(plan.request.output_height == plan.request.height);
+    return std::pair(plan.request.width, plan.request.height);
+  };
+  const auto as_it_is = [](auto&) {};
+  const auto masked = [](auto& request) { request.mask_image_bytes = 100; };
+  for (const std::string folder : {"tiny-sd15", "tiny-sdxl"}) {
+    CAPTURE(folder);
+    CHECK(planned(folder, as_it_is) == std::pair(80, 48));  // what is beyond a latent is left out
+    CHECK(planned(folder, [](auto& request) { request.width = 64; }) == std::pair(64, 48));
+    CHECK(planned(folder, masked) == std::pair(64, 64));
+  }
+  for (const std::string folder : {"tiny-sd3", "tiny-pixart"}) {
+    CAPTURE(folder);
+    const auto own = planned(folder, [](auto& request) { request.init_image_bytes = 0; });
+    CHECK(planned(folder, as_it_is) == own);
+    CHECK(planned(folder, masked) == own);
+  }
+  CHECK(has(message_of([&] {
+              planned("tiny-sd15", [](auto& request) { request.init_image_height = 7; });
+            }),
+            "height is that of the init image where none is given, 7: this model takes 8 to"));
+}
+
 TEST_CASE(
     "PNDM calls the model more often than there are steps, and all that follows counts calls") {
   const auto model = spec::read_model_spec(kFixtures + "tiny-sd15");
@@ -247,5 +278,24 @@ TEST_CASE("LoRAs are held against the model, in allowed folders alone, and have 
   const auto first = read(model, {{copy, 1}}, {}).lora_fingerprints;
   std::filesystem::remove(copy);
   std::filesystem::copy_file(kFixtures + "lora/flux_kohya.safetensors", copy);
-  CHECK(read(model, {{copy, 1}}, {}).lora_fingerprints != first);
+  const auto replaced = read(model, {{copy, 1}}, {}).lora_fingerprints;
+  CHECK(replaced != first);
+  folder.file("adapter_config.json", "{}");
+  CHECK(read(model, {{copy, 1}}, {}).lora_fingerprints != replaced);
+}
+
+TEST_CASE("a LoRA that is a link in an allowed folder keeps what lies beside it") {
+  const Scratch allowed, elsewhere;
+  std::filesystem::create_directories(allowed.path / "blobs");
+  std::filesystem::copy_file(kFixtures + "lora/flux.safetensors", allowed / "blobs/f00");
+  std::filesystem::copy_file(kFixtures + "lora/flux.safetensors", elsewhere / "f00");
+  std::filesystem::create_directories(allowed.path / "peft");
+  std::filesystem::create_symlink("../blobs/f00", allowed.path / "peft/a.safetensors");
+  std::filesystem::create_symlink(elsewhere / "f00", allowed.path / "peft/b.safetensors");
+  const gateway::AllowedFolders own({kFixtures + "tiny-flux", allowed.path.string()});
+  const auto reading = read(kFixtures + "tiny-flux", {{allowed / "peft/a.safetensors", 1}}, own);
+  REQUIRE(reading.model);
+  CHECK(reading.loras.at(0).path == allowed / "peft/a.safetensors");
+  CHECK(has(read(kFixtures + "tiny-flux", {{allowed / "peft/b.safetensors", 1}}, own).error,
+            "may not name this folder"));
 }
