@@ -1,14 +1,17 @@
 #pragma once
+#include <chrono>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/log_line.h"
 #include "controller/recorder/recorder.h"
 
 namespace troupe::gateway {
 
-/// What went wrong in the cluster, for people to read. The last few are in its status.
+/// What went wrong in the cluster, for people to read. The last few are in its status, each with
+/// the time (UTC) before it.
 class FailureLog {
  public:
   /// `now`: seconds. `log` hears of every failure; may be empty.
@@ -20,7 +23,7 @@ class FailureLog {
     if (log_) log_(text);
     recorder_.note(recorder::Event::Kind::failure, 0, std::nullopt, text,
                    recorder::nanoseconds(now_()));
-    recent_.push_back(text);
+    recent_.push_back(utc_text(std::chrono::system_clock::now()) + " " + text);
     if (recent_.size() > kKept) recent_.erase(recent_.begin());
   }
   const std::vector<std::string>& recent() const { return recent_; }
