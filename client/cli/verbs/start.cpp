@@ -1,10 +1,18 @@
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <cctype>
+#include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <thread>
 
 #include "base/counted.h"
+#include "base/file_handle.h"
 #include "base/format.h"
 #include "base/log_line.h"
 #include "client/cli/actor_options.h"
@@ -23,6 +31,8 @@
 
 namespace troupe::cli {
 namespace {
+
+constexpr std::chrono::seconds kLogWait{5};
 
 class StartVerb : public Verb {
  public:
@@ -103,7 +113,7 @@ class StartVerb : public Verb {
     app_->add_flag("--detach", detach_, "Go to the background once all actors are ready");
     app_->add_option("--log", log_,
                      "With --detach: the controller's log (default: " + control::runtime_folder() +
-                         "/controller.log)")
+                         "/controller.log, with another --listen controller-ADDRESS.log there)")
         ->check(not_empty())
         ->type_name("FILE");
     set_footer(
@@ -128,8 +138,13 @@ class StartVerb : public Verb {
         if (report.ok) std::cout << report.text << std::flush;
       });
     }
-    if (log_.empty()) log_ = control::make_runtime_folder() + "/controller.log";
-    check_writable("--log", log_);
+    FileHandle lock;
+    if (log_.empty()) {
+      log_ = control::make_runtime_folder() + "/" + log_name();
+    } else {
+      check_writable("--log", log_);
+      lock = lock_log();
+    }
     const DaemonReport report =
         run_in_background(log_, static_cast<int>(ready_deadline(options_.actors).count()) + 10,
                           [this](const ReportOnce& tell) { return serve(tell); });
@@ -142,6 +157,38 @@ class StartVerb : public Verb {
   }
 
  private:
+  /// A name of the cluster's own.
+  std::string log_name() const {
+    if (options_.listen == client::default_endpoint()) return "controller.log";
+    constexpr std::size_t kLongest = 200;
+    const auto endpoint = control::parse_endpoint(options_.listen);
+    std::string name =
+        endpoint.ipc ? endpoint.path.string() : fmt::format("{}-{}", endpoint.host, endpoint.port);
+    for (char& letter : name)
+      letter = std::isalnum(static_cast<unsigned char>(letter)) || letter == '.' ? letter : '-';
+    if (name.size() > kLongest) name.erase(0, name.size() - kLongest);
+    // Any number of clusters may be at ports that they pick themselves.
+    if (!endpoint.ipc && endpoint.port == 0) name += fmt::format("-{}", getpid());
+    return "controller-" + name + ".log";
+  }
+
+  /// Held until this controller's process has ended: two logs in one file cannot be told apart. One
+  /// that was just stopped is waited for.
+  FileHandle lock_log() const {
+    FileHandle file(open(log_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    bool locked = false;
+    const auto deadline = std::chrono::steady_clock::now() + kLogWait;
+    while (file && !(locked = flock(file.get(), LOCK_EX | LOCK_NB) == 0) && errno == EWOULDBLOCK &&
+           std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (!locked)
+      throw std::runtime_error("--log " + log_ + ": " +
+                               (errno == EWOULDBLOCK
+                                    ? "another controller writes its log there: name another file"
+                                    : std::strerror(errno)));
+    return file;
+  }
+
   void settle_options() {
     if (options_.listen.empty()) {
       control::make_runtime_folder();
