@@ -75,7 +75,10 @@ void HostOrders::start(const wire::Header& header, wire::StartProcess order, boo
   if (leaving)
     return reply(header, wire::Failure{wire::FailureCode::refused, "the host is leaving"});
   try {
-    if (order.owner.role != PeerRole::actor) order.user.plugin = plugin_here(order.user.plugin);
+    if (order.owner.role == PeerRole::actor)
+      order.keys = tools_.keys();
+    else
+      order.user.plugin = plugin_here(order.user.plugin);
     reply(header, wire::ProcessStarted{processes_.start(order)});
   } catch (const std::exception& error) {
     reply(header, wire::Failure{wire::FailureCode::internal, error.what()});

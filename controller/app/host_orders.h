@@ -29,6 +29,9 @@ class HostOrders {
     std::function<control::Connection*()> controller;  // null while there is no link
     std::function<void(const std::string&)> refuse;    // the host cannot be used as it is
     std::function<void()> on_exit;                     // a process has ended, and that was told
+    /// CURVE, of this host for the controller, as text; "" = it asks for none. Its actors show
+    /// these: the next controller knows them, too, while those of the one before are yet to end.
+    std::function<std::string()> keys;
   };
   /// Throws std::runtime_error when two of its plugins have one name, and what LocalProcessHost
   /// throws.

@@ -82,9 +82,11 @@ class JoinedHost::Impl {
   std::unique_ptr<control::Relay> relay_;  // of the actors' links to the controller
   std::unique_ptr<HostOrders> orders_;
   std::function<void()> on_joined_;
+  std::string keys_;  // that this host shows, as text
   control::Clock::time_point give_up_;
   std::optional<std::string> failure_;
-  std::string lost_;  // why there was a link before, and none now
+  std::string farewell_;  // why it has ended in order
+  std::string lost_;      // why there was a link before, and none now
   bool joined_ = false;
   bool said_waiting_ = false;
   bool stopping_ = false;
@@ -189,6 +191,7 @@ void JoinedHost::Impl::connect() {
   say_if_waiting();
   try {
     link.keys = control::keys_for(control::parse_endpoint(options_.endpoint), options_.keys);
+    keys_ = link.keys ? control::to_text(*link.keys) : "";
   } catch (const control::NoOwnKeys& none) {
     return not_joined({wire::FailureCode::timeout, none.what()});
   } catch (const std::runtime_error& bad) {
@@ -348,7 +351,8 @@ void JoinedHost::Impl::make_orders() {
                         .on_exit =
                             [this] {
                               if (orders_ && orders_->running_actors() == 0) ask_if_drained();
-                            }});
+                            },
+                        .keys = [this] { return keys_; }});
 }
 
 std::string JoinedHost::Impl::gpus_for_users() const {

@@ -19,7 +19,9 @@ RemoteProcessHost::RemoteProcessHost(Environment& environment, control::PeerId p
       on_started_(std::move(on_started)),
       on_exit_(std::move(on_exit)) {}
 
-std::uint32_t RemoteProcessHost::start(const wire::StartProcess& launch) {
+std::uint32_t RemoteProcessHost::start(const wire::StartProcess& order) {
+  auto launch = order;
+  if (launch.owner.role == PeerRole::actor) launch.keys.clear();  // it shows those of its host
   processes_[launch.owner] = launch.incarnation;
   if (launch.owner.role == PeerRole::actor) lines(static_cast<std::uint32_t>(launch.owner.id));
   environment_.request(

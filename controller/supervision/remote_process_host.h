@@ -19,7 +19,7 @@ class RemoteProcessHost final : public ProcessHost {
   RemoteProcessHost(Environment& environment, control::PeerId peer, std::string host,
                     OnStarted on_started, OnExit on_exit);
 
-  std::uint32_t start(const wire::StartProcess& launch) override;
+  std::uint32_t start(const wire::StartProcess& order) override;
   bool signal(const ProcessOwner& owner, int signal) override;
   void end(const ProcessOwner& owner, const std::string& why) override;
   const LineLog& lines(std::uint32_t actor) override { return logs_[actor]; }
