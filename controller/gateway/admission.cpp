@@ -290,7 +290,7 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   if (!added) {
     return refused(
         wire::FailureCode::overloaded,
-        fmt::format("{} jobs are waiting already: try again later", tools_.table.queued_count()));
+        fmt::format("{} jobs are waiting already: try again later", tools_.table.count(wire::JobState::queued)));
   }
   const auto id = *added;
   auto& entry = *tools_.table.find(id);
@@ -304,7 +304,7 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   if (tools_.recorder)
     tools_.recorder->submitted(id, entry.plan.request.prompts.front(), tools_.monotonic());
   if (!tools_.journal) return admit(id, /*in_time=*/true);
-  tools_.table.hold(id, true);
+  tools_.table.hold(id, "waits to be kept in the journal");
   try {
     tools_.journal->accepted(entry, [this, id, asked](const std::optional<std::string>& error) {
       if (error) return not_kept(id, *error);
@@ -342,7 +342,7 @@ void Admission::accept_again(control::PeerId peer, const wire::Header& header,
 
 void Admission::admit(jobs::JobId id, bool in_time) {
   const auto askers = askers_.extract(id);
-  tools_.table.hold(id, false);
+  tools_.table.let_go(id);
   const auto* job = tools_.table.find(id);
   if (!job || askers.empty()) return;
   for (const auto& asker : askers.mapped())

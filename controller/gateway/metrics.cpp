@@ -25,15 +25,15 @@ void add_jobs(MetricsText& out, const MetricsFacts& facts) {
   out.gauge("troupe_jobs", "Jobs that have not ended, by state.");
   for (const auto state : {JobState::queued, JobState::loading, JobState::running})
     out.sample(static_cast<double>(facts.table.count(state)), {{"state", wire::to_string(state)}});
-  out.counter("troupe_jobs_ended_total", "Jobs that have ended, by state.");
+  out.counter("troupe_jobs_ended_total", "Jobs that have ended since the controller started, by state.");
   for (const auto state : {JobState::succeeded, JobState::failed, JobState::cancelled}) {
     const auto found = facts.recorder.ended_totals().find(wire::to_string(state));
     out.sample(
         found == facts.recorder.ended_totals().end() ? 0 : static_cast<double>(found->second),
         {{"state", wire::to_string(state)}});
   }
-  out.gauge("troupe_queue_length", "Jobs that wait for actors.")
-      .sample(static_cast<double>(facts.table.queued_count()));
+  out.gauge("troupe_queue_length", "Jobs in the queue: troupe_jobs{state=\"queued\"}.")
+      .sample(static_cast<double>(facts.table.count(JobState::queued)));
   out.counter("troupe_job_recoveries_total", "Times that a job began again after a loss.")
       .sample(static_cast<double>(facts.recorder.recoveries()));
 }

@@ -64,11 +64,11 @@ void RestoredJobs::take_up(jobs::JobId id, const std::string& cause, const Model
       journal::take_up(*job, std::move(plan), cause, tools_.now(), tools_.max_restarts);
   if (tools_.journal) tools_.journal->changed(*job);
   if (failure) return tools_.runner.give_up(id, *failure);
-  find_room(id, control::Clock::now() + tools_.grace);
+  find_room(id, control::Clock::now() + tools_.rejoin_deadline);
 }
 
 void RestoredJobs::find_room(jobs::JobId id, control::Clock::time_point until) {
-  const auto* job = tools_.table.find(id);
+  auto* job = tools_.table.find(id);
   if (closed_ || !job || job->state != wire::JobState::queued) return;
   const auto world = job->plan.degrees.world();
   const auto living = cluster::most_alike(tools_.members, job->plan.request.weight_dtype);
@@ -78,17 +78,24 @@ void RestoredJobs::find_room(jobs::JobId id, control::Clock::time_point until) {
     return actor.state == cluster::ActorState::starting && actor.accepts_jobs() &&
            !actor.memory_limit;
   });
+  const auto seconds = tools_.rejoin_deadline.count();
   if ((world > living || unknown || tools_.deployments.shortage(job->plan)) &&
-      control::Clock::now() < until)
+      control::Clock::now() < until) {
+    job->waits_for = fmt::format(
+        "waits for {} after its controller's restart, for {} s at most: {} here{}",
+        counted(world, "actor"), seconds, living == 1 ? "1 is" : fmt::format("{} are", living),
+        world > living ? ""
+        : unknown      ? ", some still starting"
+                       : ", too small for it");
     return control::after(tools_.io, kLookAgain, [this, id, until] { find_room(id, until); });
-  if (world > living) {
-    // Those that are elastic go on with what there is.
-    tools_.table.hold(id, false);
-    return tools_.runner.fail_unplaceable(
-        fmt::format("the cluster was started again with {}, and the job needs {}",
-                    counted(living, "actor"), world));
   }
-  tools_.table.hold(id, false);
+  tools_.table.let_go(id);
+  // Those that are elastic go on with what there is.
+  if (world > living)
+    return tools_.runner.fail_unplaceable(fmt::format(
+        "the cluster was started again with {}, and the job needs {}: no others came within {} s "
+        "(start --rejoin-deadline)",
+        counted(living, "actor"), world, seconds));
   tools_.runner.start_queued();
 }
 

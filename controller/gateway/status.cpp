@@ -163,7 +163,7 @@ wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools
       row.memory_bytes = resident_bytes(actor.pid);
     status.actors.push_back(std::move(row));
   }
-  status.jobs_queued = static_cast<std::uint32_t>(tools.table.queued_count());
+  status.jobs_queued = static_cast<std::uint32_t>(tools.table.count(wire::JobState::queued));
   status.jobs_running = static_cast<std::uint32_t>(tools.table.count(wire::JobState::running) +
                                                    tools.table.count(wire::JobState::loading));
   status.jobs_ended = static_cast<std::uint32_t>(tools.table.ended_count());

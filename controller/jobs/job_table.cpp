@@ -79,17 +79,28 @@ void JobTable::restore(JobEntry job) {
   } else {
     job.state = wire::JobState::queued;
     job.held = true;
+    job.waits_for = "waits to be planned anew after its controller's restart";
     join_share(job);
     queue_.push_back(job.id);
   }
   jobs_.emplace(job.id, std::move(job));
 }
 
-bool JobTable::hold(JobId id, bool held) {
+bool JobTable::hold(JobId id, const std::string& what) {
   JobEntry* job = find(id);
   if (!job || job->state != wire::JobState::queued) return false;
-  job->held = held;
-  held ? leave_line(id) : enter_line(*job);
+  job->held = true;
+  job->waits_for = what;
+  leave_line(id);
+  return true;
+}
+
+bool JobTable::let_go(JobId id) {
+  JobEntry* job = find(id);
+  if (!job || job->state != wire::JobState::queued) return false;
+  job->held = false;
+  job->waits_for.clear();
+  enter_line(*job);
   return true;
 }
 

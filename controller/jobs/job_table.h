@@ -102,7 +102,7 @@ struct JobEntry {
   bool held = false;               // it is not to begin yet, although it is queued
   bool cancel_asked = false;
   /// Why it has not begun yet, as of the last look; of one behind the first in the queue nothing
-  /// (JobRunner::waits_for).
+  /// (JobRunner::waits_for). Whoever holds it says why.
   std::string waits_for;
   double submitted = 0;
   double started = 0;
@@ -153,9 +153,10 @@ class JobTable {
   void restore(JobEntry job);
   /// Numbers go on from here.
   void count_from(JobId next) { next_id_ = std::max(next_id_, next); }
-  /// A job that is held waits without a turn in the queue until it is let go. False unless it is
-  /// queued.
-  bool hold(JobId id, bool held);
+  /// A job that is held waits without a turn in the queue, for `what`, until it is let go. False
+  /// unless it is queued.
+  bool hold(JobId id, const std::string& what);
+  bool let_go(JobId id);
   /// A job that came to nothing before anybody was told of it. False unless it is queued.
   bool withdraw(JobId id);
   JobEntry* find(JobId id);
@@ -167,7 +168,6 @@ class JobTable {
   std::vector<JobId> queue() const;
   /// The first of these, at the cost of the shares that wait; nothing when no job does.
   std::optional<JobId> first() const;
-  std::size_t queued_count() const { return turns_.size(); }
   std::int32_t position(JobId id) const;
 
   /// queued → loading. False from any other state.

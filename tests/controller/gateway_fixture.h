@@ -90,6 +90,7 @@ struct GatewayFixture : Endpoints {
                             .journal = with_journal ? &journal : nullptr,
                             .recorder = &recorder,
                             .grace = std::chrono::seconds(3),
+                            .rejoin_deadline = std::chrono::seconds(3),
                             .accept_within = accept_within}};
   gateway::Introspection desk{desk_tools("")};
   std::unique_ptr<control::Connection> client = connect();

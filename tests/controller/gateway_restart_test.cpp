@@ -66,6 +66,12 @@ TEST_CASE("after a restart a job waits for a host with memory enough to join aga
       return control::Clock::now() > end;
     });
     CHECK(job.state == wire::JobState::queued);
+    CHECK(fixture.table.count(wire::JobState::queued) == 1);
+    CHECK(fixture.until([&] {
+      return job.waits_for ==
+             "waits for 1 actor after its controller's restart, for 3 s at most: 1 is here, too "
+             "small for it";
+    }));
     if (joins)
       fixture.members.limit_memory(fixture.members.add("there", "cpu", /*remote=*/true).id,
                                    1ull << 40);

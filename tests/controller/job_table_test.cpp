@@ -157,7 +157,7 @@ TEST_CASE("jobs of an earlier controller stay before those that come after them"
     jobs::JobEntry job;
     job.id = id;
     table.restore(std::move(job));
-    table.hold(id, false);
+    table.let_go(id);
   }
   table.start(1, 0);
   add(table, 1, "", 0, 7);

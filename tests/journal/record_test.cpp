@@ -115,7 +115,7 @@ TEST_CASE("a job that was running is queued again, held, and goes on from its bo
   CHECK(back.course.recoveries.at(0).cause == "gone");
   CHECK(back.course.recoveries.at(0).step == 5);
   CHECK(back.plan.request.refill_steps.empty());
-  CHECK(after.table.hold(job.id, false));
+  CHECK(after.table.let_go(job.id));
   CHECK(after.table.queue() == std::vector<jobs::JobId>{job.id});
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("a job that ends its controller again and again at one step fails with
     auto& job = *desk.table.find(1);
     failure = journal::take_up(job, plan_of(job), "killed", 50, 3);
     book.journal.changed(job);
-    desk.table.hold(1, false);
+    desk.table.let_go(1);
     desk.table.start(1, 51);
     desk.table.run(1);
     book.journal.changed(job);

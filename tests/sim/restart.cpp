@@ -53,11 +53,11 @@ void World::hand_in(wire::JobSpec spec, std::uint64_t key) {
   const auto id = table_.add(spec, std::move(plan), 0, true, now_).value();
   auto& job = *table_.find(id);
   job.client.key = key;
-  table_.hold(id, true);
+  table_.hold(id, "waits to be kept");
   journal_->accepted(job, [this, id, key](const auto&) {
     accepted_.insert(key);
     asked_.erase(key);
-    table_.hold(id, false);
+    table_.let_go(id);
     runner_->start_queued();
   });
 }
@@ -123,7 +123,7 @@ void World::go_on(jobs::JobId id) {
       "its controller ended", now_, 3);
   journal_->changed(*job);
   if (failure) return runner_->give_up(id, *failure);
-  table_.hold(id, false);
+  table_.let_go(id);
   if (job->plan.degrees.world() > cluster::most_alike(members_, WeightChoice::as_computed))
     return runner_->fail_unplaceable("too few actors have come again");
   runner_->start_queued();
