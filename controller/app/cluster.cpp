@@ -16,6 +16,11 @@
 
 namespace troupe::cluster {
 namespace asio = boost::asio;
+namespace {
+
+const wire::Failure kStopped{wire::FailureCode::cancelled, "the cluster was stopped"};
+
+}  // namespace
 
 /// The controller lives and dies on `thread_`; everything else is posted there.
 class Cluster::Impl {
@@ -75,7 +80,7 @@ class Cluster::Impl {
     {
       std::lock_guard lock(stop_mutex_);
       if (!thread_.joinable()) return;
-      asio::post(io_, [this] { begin_stop(); });
+      asio::post(io_, [this] { begin_stop(Stop::controller, kStopped); });
       thread_.join();
     }
   }
@@ -84,7 +89,7 @@ class Cluster::Impl {
   void run(std::promise<std::string>& started) {
     try {
       controller_ = std::make_unique<Controller>(io_, options_);
-      controller_->on_stop_asked([this] { begin_stop(); });
+      controller_->on_stop_asked([this] { begin_stop(Stop::cluster, kStopped); });
       metrics_port_ = controller_->metrics_port();
       started.set_value(controller_->endpoint());
     } catch (...) {
@@ -101,9 +106,8 @@ class Cluster::Impl {
     ended_.notify_all();
   }
 
-  void begin_stop(const wire::Failure& why = {wire::FailureCode::cancelled,
-                                              "the cluster was stopped"}) {
-    controller_->stop(why, [this] {
+  void begin_stop(Stop what, const wire::Failure& why) {
+    controller_->stop(what, why, [this] {
       guard_.reset();
       // A turn for what still goes out to clients; then the loop ends.
       asio::post(io_, [this] { io_.stop(); });
@@ -119,7 +123,7 @@ class Cluster::Impl {
       std::lock_guard lock(mutex_);
       if (fault_.empty()) fault_ = why;
     }
-    begin_stop({wire::FailureCode::internal, why});
+    begin_stop(Stop::controller, {wire::FailureCode::internal, why});
   }
 
   ClusterOptions options_;

@@ -34,8 +34,9 @@ struct ClusterOptions : HostOptions {
   bool journal_salvage = false;      // of a damaged journal.db goes on with what can be read
   std::vector<std::string> plugins;  // shared libraries with users' actors (docs/actors.md)
   int metrics_port = -1;  // answers GET /metrics on 127.0.0.1; 0 = any free port, -1 = none
-  std::chrono::seconds task_deadline{600};   // without any progress of a busy actor's work loop
-  std::chrono::seconds start_deadline{120};  // from an actor's spawn to its hello
+  std::chrono::seconds rejoin_deadline{300};  // of the journal's jobs, for actors, after a restart
+  std::chrono::seconds task_deadline{600};    // without any progress of a busy actor's work loop
+  std::chrono::seconds start_deadline{120};   // from an actor's spawn to its hello
 };
 
 /// The controller with its local node agent, on a thread of its own. Thread-safe.
@@ -59,8 +60,9 @@ class Cluster {
   /// Returns when the cluster has stopped, by `stop` or because a client asked for it. Throws
   /// std::runtime_error when the controller failed and stopped by itself.
   void run_until_stopped();
-  /// Ends jobs, actors and the controller; returns when nothing is left. From a normal thread, not
-  /// a signal handler.
+  /// Ends jobs, actors and the controller; returns when nothing is left. With a journal its jobs
+  /// and the hosts that joined wait for the next controller, unless a client has asked for the
+  /// cluster's end. From a normal thread, not a signal handler.
   void stop();
 
  private:

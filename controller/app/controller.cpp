@@ -7,6 +7,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "base/format.h"
 #include "base/log_line.h"
@@ -240,6 +241,7 @@ gateway::Tools Controller::gateway_tools() {
           .journal = journal_.get(),
           .recorder = &recorder_,
           .max_restarts = options_.max_recoveries,
+          .rejoin_deadline = options_.rejoin_deadline,
           .machine = [this](WeightChoice weights) { return planner_.machine(weights); }};
 }
 
@@ -331,7 +333,7 @@ std::string Controller::metrics() {
 
 // Its end.
 
-void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
+void Controller::stop(Stop what, const wire::Failure& why, std::function<void()> stopped) {
   if (stopping_) return;
   gateway_.close("the cluster is stopping");
   runner_.fail_all(why);
@@ -347,7 +349,10 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
     else
       environment_.kill(id, why.what);
   }
-  hosts_.dismiss();
+  if (what == Stop::controller && journal_)
+    goodbye_ = "it was stopped, and goes on with its jobs when it is started again";
+  else
+    hosts_.dismiss();
   users_.stop();
   check_stopped();
   if (!stopped_) return;
@@ -356,11 +361,9 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
     if (error) return;
     for (const auto& [id, actor] : members_.all())
       environment_.kill(id, "it was to leave and did not");
-    awaits_hosts_ = false;
-    check_stopped();
     stop_timer_.expires_after(kKilledDeadline);
     stop_timer_.async_wait([this](const boost::system::error_code& again) {
-      // A driver may keep a process beyond SIGKILL.
+      // A driver may keep a process beyond SIGKILL, and a host may be frozen.
       if (!again && stopped_) boost::asio::post(io_, std::exchange(stopped_, nullptr));
     });
   });
@@ -368,12 +371,14 @@ void Controller::stop(const wire::Failure& why, std::function<void()> stopped) {
 
 void Controller::check_stopped() {
   if (!stopping_ || !stopped_ || hosts_.running() > 0 || users_.running() > 0) return;
+  if (!goodbye_.empty()) hosts_.say_goodbye(std::exchange(goodbye_, ""));
   // They leave when they have read that it ends; what is unread at a connection's end is lost.
-  if (awaits_hosts_ && hosts_.connected() > 0) return;
+  if (hosts_.connected() > 0) return;
   boost::asio::post(io_, std::exchange(stopped_, nullptr));
 }
 
 Controller::~Controller() {
+  writer_.reset();  // who is told that it has stopped finds the journal free
   for (const auto peer : endpoints_.server().peer_ids())
     endpoints_.server().drop(peer, "the cluster has stopped", wire::LinkEnd::stopped);
 }

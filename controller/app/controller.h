@@ -31,6 +31,10 @@
 
 namespace troupe::cluster {
 
+/// What ends: all of a cluster with the hosts that joined it, or its controller alone. Where that
+/// keeps a journal, its jobs and hosts wait for the next one then; without a journal nothing does.
+enum class Stop { cluster, controller };
+
 /// The controller on its loop, the composition root: makes what it consists of, says who hears of
 /// what, starts it and stops it. Construct, use and destroy it on the thread that runs `io`.
 class Controller {
@@ -47,7 +51,7 @@ class Controller {
   }
   /// Jobs fail with that cause: `why`. Actors are told to leave, and those that do not are killed;
   /// then `stopped` is called.
-  void stop(const wire::Failure& why, std::function<void()> stopped);
+  void stop(Stop what, const wire::Failure& why, std::function<void()> stopped);
   /// A client asked the cluster to stop.
   void on_stop_asked(std::function<void()> handler) { stop_asked_ = std::move(handler); }
 
@@ -108,7 +112,7 @@ class Controller {
   std::function<void()> stop_asked_;
   std::function<void()> stopped_;
   bool stopping_ = false;
-  bool awaits_hosts_ = true;  // while it stops
+  std::string goodbye_;  // to hosts that wait for the next controller; "" = there are none
 };
 
 }  // namespace troupe::cluster

@@ -42,7 +42,7 @@ class JoinedHost::Impl {
  public:
   explicit Impl(JoinOptions options);
 
-  void run(const std::function<void()>& on_joined);
+  std::string run(const std::function<void()>& on_joined);
   void stop();
   const std::string& name() const { return options_.name; }
 
@@ -59,12 +59,18 @@ class JoinedHost::Impl {
     if (joined_ && !ended_) connection_->send(message);
   }
   void begin_to_drain();
-  void wait_until_empty(control::Clock::time_point until, std::optional<std::string> too_late);
+  /// Calls `then` when no process runs here, or it is too late for that.
+  void wait_until_empty(control::Clock::time_point until, std::function<void(bool empty)> then);
   /// No actor runs here: tells `on_drained` where the controller says that they were drained.
   void ask_if_drained();
   /// `drained` and `others`: of this host's actors, on the pages of the status before this one.
   void count_drained(std::uint32_t skip, int drained, int others);
   void end(std::optional<std::string> failure);
+  /// Ends in order.
+  void leave(const std::string& why);
+  std::string cluster_stopped() const {
+    return "the cluster at " + options_.endpoint + " was stopped: this host has left it";
+  }
 
   /// Those before end with all their processes.
   void make_orders();
@@ -96,6 +102,7 @@ class JoinedHost::Impl {
 namespace asio = boost::asio;
 namespace {
 
+constexpr const char* kTold = "this host has left: it was told to";
 constexpr std::chrono::milliseconds kTryAgain{500};
 constexpr std::chrono::milliseconds kLook{50};
 /// A controller that is there answers sooner.
@@ -150,7 +157,7 @@ JoinedHost::Impl::Impl(JoinOptions options)
   make_orders();
 }
 
-void JoinedHost::Impl::run(const std::function<void()>& on_joined) {
+std::string JoinedHost::Impl::run(const std::function<void()>& on_joined) {
   on_joined_ = on_joined;
   give_up_ = control::Clock::now() + options_.wait;
   connect();
@@ -159,11 +166,12 @@ void JoinedHost::Impl::run(const std::function<void()>& on_joined) {
   if (connection_ && failure_) connection_->close(*failure_);
   if (connection_) connection_->close("the host leaves", wire::LinkEnd::stopped);
   if (failure_) throw std::runtime_error("[join] " + *failure_);
+  return farewell_;
 }
 
 void JoinedHost::Impl::stop() {
   asio::post(io_, [this] {
-    if (std::exchange(stopping_, true) || !joined_) return end(std::nullopt);
+    if (std::exchange(stopping_, true) || !joined_) return leave(kTold);
     orders_->end_checks();
     begin_to_drain();
   });
@@ -218,9 +226,10 @@ void JoinedHost::Impl::connect() {
 }
 
 void JoinedHost::Impl::lost(const control::Loss& loss) {
-  if (loss.end == wire::LinkEnd::stopped) return end(std::nullopt);
+  if (loss.end == wire::LinkEnd::stopped) return leave(cluster_stopped());
   joined_ = false;
-  lost_ = "the controller is lost: " + loss.why;
+  if (stopping_ && loss.end == wire::LinkEnd::closed) return leave(kTold);
+  lost_ = (loss.end == wire::LinkEnd::closed ? "" : "the controller is lost: ") + loss.why;
   if (stopping_ || options_.wait.count() == 0) return end(lost_);
   orders_.reset();
   make_orders();
@@ -229,8 +238,9 @@ void JoinedHost::Impl::lost(const control::Loss& loss) {
 }
 
 void JoinedHost::Impl::not_joined(const wire::Failure& failure) {
-  // Who was here before is perhaps not known to be gone yet.
-  const bool hopeless = failure.code == wire::FailureCode::refused && lost_.empty();
+  // Who was here before is perhaps not known to be gone yet, or the controller not gone.
+  const bool hopeless = failure.code == wire::FailureCode::version_mismatch ||
+                        (failure.code == wire::FailureCode::refused && lost_.empty());
   const auto now = control::Clock::now();
   if (hopeless || now >= give_up_) {
     return end(lost_ + (lost_.empty() ? "" : "; then ") + failure.what);
@@ -240,7 +250,8 @@ void JoinedHost::Impl::not_joined(const wire::Failure& failure) {
 
 void JoinedHost::Impl::say_if_waiting() {
   if (said_waiting_ || !options_.on_waiting || options_.wait.count() == 0) return;
-  waiting_timer_.expires_after(kMoment);
+  // Who was in a cluster says at once that it is not any more.
+  waiting_timer_.expires_after(lost_.empty() ? kMoment : std::chrono::milliseconds(0));
   waiting_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error || joined_ || ended_ || std::exchange(said_waiting_, true)) return;
     options_.on_waiting(fmt::format("{}waiting for a controller at {}, for {} s at most",
@@ -264,7 +275,8 @@ void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const st
     case wire::Kind::shutdown:
       stopping_ = true;
       orders_->end_checks();
-      return wait_until_empty(control::Clock::now() + kShutdownDeadline, std::nullopt);
+      return wait_until_empty(control::Clock::now() + kShutdownDeadline,
+                              [this](bool) { leave(cluster_stopped()); });
     case wire::Kind::notice:
       return log_line(wire::decode<wire::Notice>(payload).text);
     default:
@@ -277,24 +289,29 @@ void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const st
 
 void JoinedHost::Impl::begin_to_drain() {
   const auto until = control::Clock::now() + options_.drain_deadline;
-  connection_->request(
-      wire::DrainPlaces{.places = {options_.name}, .now = true}, kAnswerDeadline,
-      [this, until](const control::Reply& reply) {
-        if (!reply.ok()) return end("not drained: " + reply.failure().what);
-        wait_until_empty(until, fmt::format("actors still had work after {} s: they were killed",
-                                            options_.drain_deadline.count()));
-      });
+  connection_->request(wire::DrainPlaces{.places = {options_.name}, .now = true}, kAnswerDeadline,
+                       [this, until](const control::Reply& reply) {
+                         if (!reply.ok() && reply.failure().code == wire::FailureCode::lost)
+                           return;  // see `lost`
+                         if (!reply.ok()) return end("not drained: " + reply.failure().what);
+                         wait_until_empty(until, [this](bool empty) {
+                           if (empty) return leave("this host is drained and has left the cluster");
+                           end(fmt::format("actors still had work after {} s: they were killed",
+                                           options_.drain_deadline.count()));
+                         });
+                       });
 }
 
 void JoinedHost::Impl::wait_until_empty(control::Clock::time_point until,
-                                        std::optional<std::string> too_late) {
+                                        std::function<void(bool empty)> then) {
   if (ended_) return;
-  if (orders_->running() == 0) return end(std::nullopt);
-  if (control::Clock::now() >= until) return end(std::move(too_late));
+  if (orders_->running() == 0) return then(true);
+  if (control::Clock::now() >= until) return then(false);
   drain_timer_.expires_after(kLook);
-  drain_timer_.async_wait([this, until, too_late](const boost::system::error_code& error) {
-    if (!error) wait_until_empty(until, too_late);
-  });
+  drain_timer_.async_wait(
+      [this, until, then = std::move(then)](const boost::system::error_code& error) mutable {
+        if (!error) wait_until_empty(until, std::move(then));
+      });
 }
 
 void JoinedHost::Impl::ask_if_drained() {
@@ -321,6 +338,11 @@ void JoinedHost::Impl::end(std::optional<std::string> failure) {
   if (std::exchange(ended_, true)) return;
   failure_ = std::move(failure);
   io_.stop();
+}
+
+void JoinedHost::Impl::leave(const std::string& why) {
+  if (!ended_) farewell_ = why;
+  end(std::nullopt);
 }
 
 void JoinedHost::Impl::make_orders() {
@@ -366,8 +388,8 @@ JoinedHost::JoinedHost(JoinOptions options) : impl_(std::make_unique<Impl>(std::
 
 JoinedHost::~JoinedHost() = default;
 
-void JoinedHost::run(const std::function<void()>& on_joined) {
-  impl_->run(on_joined);
+std::string JoinedHost::run(const std::function<void()>& on_joined) {
+  return impl_->run(on_joined);
 }
 
 void JoinedHost::stop() {

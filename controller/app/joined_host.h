@@ -34,10 +34,11 @@ class JoinedHost {
   JoinedHost(const JoinedHost&) = delete;
   JoinedHost& operator=(const JoinedHost&) = delete;
 
-  /// Joins, tells `on_joined`, and returns when the cluster has stopped or this host has left;
-  /// no actor lives then. When the controller is lost, the actors go, and it is joined anew once it
-  /// is back. Throws std::runtime_error when it is refused or finds no controller within `wait`.
-  void run(const std::function<void()>& on_joined);
+  /// Joins, tells `on_joined`, and returns when the cluster has stopped or this host has left, with
+  /// the reason for people; no actor lives then. When the controller is lost, or stops to be
+  /// started again, the actors go, and it is joined anew once it is back. Throws std::runtime_error
+  /// when it is refused or finds no controller within `wait`.
+  std::string run(const std::function<void()>& on_joined);
   /// The first time: the controller drains this host, jobs that can go on elsewhere do so at once,
   /// and `run` returns when its actors have left or the deadline has passed. Again: at once.
   void stop();

@@ -111,8 +111,8 @@ bool Hosts::lost(control::PeerId peer, const control::Loss& loss) {
   const bool emptied = std::none_of(actors.begin(), actors.end(), [&](const auto& entry) {
     return entry.second.host == agent->host() && entry.second.state != ActorState::dead;
   });
-  // Who drains and then says goodbye leaves in order.
-  if (!emptied || loss.end != wire::LinkEnd::stopped)
+  // Who drains and then says goodbye leaves in order, and so does who answers a goodbye.
+  if (!parting_ && (!emptied || loss.end != wire::LinkEnd::stopped))
     tools_.note("host " + agent->host() + " is lost: " + loss.why);
   // None of them is counted on while the others' ends are told.
   tools_.members.host_lost(agent->host(),
@@ -174,6 +174,13 @@ std::optional<std::vector<ActorId>> Hosts::places(const std::string& name) const
 void Hosts::dismiss() {
   for (const auto& [name, agent] : others_) {
     if (agent->peer() != 0) tools_.server.send(agent->peer(), wire::Shutdown{});
+  }
+}
+
+void Hosts::say_goodbye(const std::string& why) {
+  parting_ = true;
+  for (const auto& [name, agent] : others_) {
+    if (agent->peer() != 0) tools_.server.send(agent->peer(), wire::Goodbye{why});
   }
 }
 

@@ -48,6 +48,8 @@ class Hosts {
   ProcessHost* of_host(const std::string& name);
   /// The other hosts' agents leave, once their processes have.
   void dismiss();
+  /// They end their links and look for another controller.
+  void say_goodbye(const std::string& why);
   /// All processes of all hosts.
   std::size_t running() const;
   /// Other hosts that are in the cluster now.
@@ -63,6 +65,7 @@ class Hosts {
   Tools tools_;
   ProcessHost& own_;
   std::map<std::string, std::unique_ptr<RemoteProcessHost>> others_;  // the last one of each name
+  bool parting_ = false;
 };
 
 }  // namespace troupe::cluster

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/log_line.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
@@ -111,13 +112,11 @@ class JoinVerb : public Verb {
     if (task && options_.name.empty()) options_.name = task->self.name;
     options_.wait = std::chrono::seconds(wait_);
     options_.drain_deadline = std::chrono::seconds(drain_deadline_);
-    options_.on_waiting = [](const std::string& what) {
-      std::cerr << "troupe: " << one_line(what) << std::endl;
-    };
+    options_.on_waiting = log_line;
     options_.on_drained = [] {
-      std::cerr << "troupe: this host is drained: its actors have left, and no job comes here; "
-                   "Ctrl-C and `troupe join` bring them back"
-                << std::endl;
+      log_line(
+          "this host is drained: its actors have left, and no job comes here; Ctrl-C and `troupe "
+          "join` bring them back");
     };
     for (auto& plugin : options_.plugins)
       plugin = absolute_path(plugin);
@@ -128,8 +127,9 @@ class JoinVerb : public Verb {
     if (task) await_ranks_before(*task, first_node, signals);
     cluster::JoinedHost host = begin();
     ActOnSignal stop(signals, [&] { host.stop(); });
-    host.run([&] { print_joined(host.name()); });
+    const auto why = host.run([&] { print_joined(host.name()); });
     if (signals.caught() == SIGINT && isatty(STDERR_FILENO)) std::cerr << std::endl;
+    log_line(why);
     return kOk;
   }
 

@@ -80,6 +80,17 @@ class StartVerb : public Verb {
         ->check(whole(-1, 1 << 30))
         ->type_name("N")
         ->capture_default_str();
+    app_->add_option_function<std::int64_t>(
+            "--rejoin-deadline",
+            [this](std::int64_t seconds) {
+              options_.rejoin_deadline = std::chrono::seconds(seconds);
+            },
+            fmt::format(
+                "With --journal: seconds, 0 to 86400, that jobs of before a restart wait "
+                "for as many actors as they need, as of hosts that join again (default: {})",
+                options_.rejoin_deadline.count()))
+        ->check(whole(0, 86'400))
+        ->type_name("SECONDS");
     add_task_deadline_option(*app_, options_.task_deadline);
     app_->add_option("--tensor-host", options_.tensor_host,
                      "Address on which actors take tensors of other hosts' actors, a number "

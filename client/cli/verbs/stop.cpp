@@ -19,6 +19,8 @@ class StopVerb : public Verb {
     add_connect_option(*app_, target_);
     set_footer(
         "A cluster that was started with --journal goes on with its jobs when it is started again. "
+        "Hosts that joined leave; where the controller alone is ended, by a signal, they wait for "
+        "the next one. "
         "Returns when the controller is gone; `troupe drain` lets jobs end first.",
         {"troupe stop"}, "commands.md#stop");
   }

@@ -1,0 +1,389 @@
+// Orders in which controller, host and gateway are stopped and started again under load: accepted
+// jobs end exactly once, and hosts wait or say why they end.
+#include <signal.h>
+
+#include <boost/asio.hpp>
+#include <map>
+#include <memory>
+
+#include "tests/process/support/journal_jobs.h"
+#include "tests/process/support/journaled_controller.h"
+#include "tests/support/text.h"
+#include "troupe/inspect.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+enum class Party { controller, host, gateway };
+enum class Event { start, term, kill, stop_verb, drain };
+
+struct Step {
+  Party party;
+  Event event;
+};
+
+enum class Outcome {
+  succeed,  // all jobs, with the bits of an undisturbed run
+  end,      // each of them, some because their actors are gone
+  lost,     // nobody knows of them any more
+};
+
+struct Row {
+  const char* name;
+  bool journal;
+  std::vector<Step> steps;
+  Outcome outcome;
+  /// What the first `troupe join` says, and what it ends with; nothing = it lives.
+  std::vector<std::string> host_says;
+  std::optional<int> host_code;
+};
+
+/// A controller with one actor, a host with another one, and where it is started a gateway: each a
+/// process.
+class Site {
+ public:
+  explicit Site(bool journal) : journal_(journal) {
+    start(Party::controller);
+    start(Party::host);
+    REQUIRE(eventually(2 * kPatience, [&] { return ready_actors() == 2; }));
+  }
+
+  void start(Party party) {
+    std::vector<std::string> words;
+    if (party == Party::controller) {
+      words = {"start",
+               "--actors",
+               "1",
+               "--listen",
+               endpoint_,
+               "--model",
+               TROUPE_SOURCE_DIR "/examples/demo/model",
+               "--jobs-together",
+               "1"};
+      if (journal_) words.insert(words.end(), {"--journal", scratch_ / "journal"});
+    } else if (party == Party::host) {
+      words = {"join", "--connect", endpoint_, "--actors", "1", "--name", "beta"};
+    } else {
+      words = {"serve", "--connect", endpoint_, "--http", "127.0.0.1:0"};
+    }
+    running_[party] = std::make_unique<Command>(words, scratch_.path.string());
+    const auto& command = *running_[party];
+    const bool first = endpoint_.ends_with(":0");
+    if (party == Party::controller) {
+      REQUIRE(eventually(2 * kPatience, [&] { return has(command.out(), "ready"); }));
+      if (first) endpoint_ = word_after(command.out(), "endpoint  ");
+    } else if (party == Party::gateway) {
+      REQUIRE(eventually(2 * kPatience, [&] { return has(command.out(), "page "); }));
+    }
+  }
+  void act(const Step& step) {
+    if (step.event == Event::start) {
+      if (step.party == Party::host) hosts_.push_back(std::move(running_[Party::host]));
+      return start(step.party);
+    }
+    auto& command = *running_[step.party];
+    if (step.event == Event::drain) return succeeds({"drain", "beta", "--wait", "600"});
+    if (step.event == Event::stop_verb)
+      succeeds({"stop"});
+    else
+      command.signal(step.event == Event::term ? SIGTERM : SIGKILL);
+    const int code = command.wait(2 * kPatience);
+    CHECK(code == (step.event == Event::kill ? 128 + SIGKILL : 0));
+  }
+
+  Command& party(Party which) { return *running_[which]; }
+  Command& first_host() { return hosts_.empty() ? party(Party::host) : *hosts_.front(); }
+  Client client() {
+    std::optional<Client> client;
+    REQUIRE(eventually(2 * kPatience, [&] {
+      auto made = Client::connect(endpoint_);
+      if (made) client.emplace(std::move(made.value()));
+      return client.has_value();
+    }));
+    return std::move(*client);
+  }
+  std::string metrics() {
+    auto inspector = Inspector::connect(endpoint_);
+    REQUIRE(inspector);
+    return inspector.value().metrics().value();
+  }
+  int ready_actors() {
+    int count = 0;
+    const auto status = client().status().value();
+    for (const auto& actor : status.actors)
+      count += actor.state == "ready" || actor.state == "busy";
+    return count;
+  }
+  /// A job handed in over HTTP; its number.
+  std::uint64_t paint() {
+    const auto url = word_after(party(Party::gateway).out(), "http://127.0.0.1:");
+    const nlohmann::json job = {
+        {"prompt", "a red circle"}, {"steps", 4}, {"height", 128}, {"width", 128}, {"pp", 2},
+        {"detached", true}};
+    const auto answer = post(url.substr(0, url.find('/')), "/api/v1/jobs", job.dump());
+    INFO(answer);
+    const auto at = answer.find("\r\n\r\n");
+    REQUIRE(at != std::string::npos);
+    // NUMBER-SERIES
+    return std::stoull(nlohmann::json::parse(answer.substr(at + 4)).at("id").get<std::string>());
+  }
+
+ private:
+  void succeeds(std::vector<std::string> words) {
+    words.insert(words.end(), {"--connect", endpoint_});
+    Command command(words, scratch_.path.string());
+    const int code = command.wait(600s);
+    INFO(command.err());
+    CHECK(code == 0);
+  }
+  static std::string word_after(const std::string& text, const std::string& before) {
+    const auto at = text.find(before);
+    REQUIRE(at != std::string::npos);
+    const auto from = at + before.size();
+    return text.substr(from, text.find_first_of(" \n", from) - from);
+  }
+  static std::string post(const std::string& port, const std::string& path,
+                          const std::string& body) {
+    namespace asio = boost::asio;
+    asio::io_context io;
+    asio::ip::tcp::socket socket(io);
+    socket.connect(
+        {asio::ip::make_address("127.0.0.1"), static_cast<std::uint16_t>(std::stoi(port))});
+    asio::write(socket, asio::buffer("POST " + path + " HTTP/1.1\r\nHost: 127.0.0.1:" + port +
+                                     "\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                                     "Content-Length: " +
+                                     std::to_string(body.size()) + "\r\n\r\n" + body));
+    std::string answer;
+    boost::system::error_code end;
+    asio::read(socket, asio::dynamic_buffer(answer), end);
+    return answer;
+  }
+
+  Scratch scratch_;
+  bool journal_;
+  std::string endpoint_ = "tcp://127.0.0.1:0";
+  std::map<Party, std::unique_ptr<Command>> running_;
+  std::vector<std::unique_ptr<Command>> hosts_;  // earlier ones
+};
+
+/// Of an undisturbed run.
+const JobResult& undisturbed() {
+  static const JobResult result = [] {
+    Site site(/*journal=*/false);
+    auto client = site.client();
+    return run(client, job_of(30));
+  }();
+  return result;
+}
+
+constexpr Party C = Party::controller, H = Party::host, G = Party::gateway;
+constexpr Event plus = Event::start, term = Event::term, kill_9 = Event::kill;
+
+const std::vector<Row> kRows = {
+    {"controller: SIGTERM",
+     true,
+     {{C, term}, {C, plus}},
+     Outcome::succeed,
+     {": it was stopped, and goes on with its jobs when it is started again; waiting for a "
+      "controller at "},
+     {}},
+    {"controller: kill -9", true, {{C, kill_9}, {C, plus}}, Outcome::succeed, {}, {}},
+    {"troupe stop, then all anew",
+     true,
+     {{C, Event::stop_verb}, {C, plus}, {H, plus}},
+     Outcome::succeed,
+     {"was stopped: this host has left it"},
+     0},
+    {"controller by SIGTERM, then its host while it waits",
+     true,
+     {{C, term}, {H, term}, {C, plus}, {H, plus}},
+     Outcome::succeed,
+     {"this host has left: it was told to"},
+     0},
+    {"controller and host by kill -9",
+     true,
+     {{C, kill_9}, {H, kill_9}, {C, plus}, {H, plus}},
+     Outcome::succeed,
+     {},
+     128 + SIGKILL},
+    {"host by kill -9, then the controller by SIGTERM",
+     true,
+     {{H, kill_9}, {C, term}, {C, plus}, {H, plus}},
+     Outcome::end,
+     {},
+     128 + SIGKILL},
+    {"host by SIGTERM, then the controller by SIGTERM",
+     true,
+     {{H, term}, {C, term}, {H, plus}, {C, plus}},
+     Outcome::end,
+     {"this host is drained and has left the cluster"},
+     0},
+    {"drained host by SIGTERM, then the controller",
+     true,
+     {{H, Event::drain}, {H, term}, {C, term}, {C, plus}, {H, plus}},
+     Outcome::end,
+     {"this host is drained: its actors have left", "this host is drained and has left"},
+     0},
+    {"gateway by SIGTERM, then the controller",
+     true,
+     {{G, term}, {C, term}, {C, plus}, {G, plus}},
+     Outcome::succeed,
+     {},
+     {}},
+    {"gateway by kill -9, then the controller",
+     true,
+     {{G, kill_9}, {C, kill_9}, {C, plus}, {G, plus}},
+     Outcome::succeed,
+     {},
+     {}},
+    {"without a journal: controller by SIGTERM",
+     false,
+     {{C, term}, {C, plus}, {H, plus}},
+     Outcome::lost,
+     {"was stopped: this host has left it"},
+     0},
+    {"without a journal: controller by kill -9",
+     false,
+     {{C, kill_9}, {C, plus}},
+     Outcome::lost,
+     {"the controller is lost: "},
+     {}},
+};
+
+void check_outcome(Site& site, const Row& row, const std::vector<std::uint64_t>& ids,
+                   const std::optional<std::uint64_t>& painted) {
+  auto client = site.client();
+  if (row.outcome == Outcome::lost) {
+    CHECK(client.jobs().value().empty());
+    check_same(run(client, job_of(30)), undisturbed());
+    return;
+  }
+  for (const auto id : ids) {
+    const auto result = client.wait(id, 600s);
+    if (row.outcome == Outcome::succeed && !result) FAIL_CHECK(result.error().what);
+    if (result) check_same(result.value(), undisturbed());
+    if (!result) CHECK(result.error().what != "");
+  }
+  if (painted) CHECK(client.wait(*painted, 600s));
+  // What ended stays as it is, and nothing is there twice.
+  const auto ended = client.jobs().value();
+  CHECK(ended.size() == ids.size() + (painted ? 1 : 0));
+  if (row.outcome == Outcome::succeed)
+    for (const auto& job : ended)
+      CHECK(job.state == "succeeded");
+  site.act({C, term});
+  site.start(C);
+  auto next = site.client();
+  const auto again = next.jobs().value();
+  REQUIRE(again.size() == ended.size());
+  for (std::size_t i = 0; i < ended.size(); ++i) {
+    CHECK(again[i].id == ended[i].id);
+    CHECK(again[i].state == ended[i].state);
+    CHECK(again[i].cause == ended[i].cause);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("stopped in any order and started again: jobs end once, hosts wait or say why they end") {
+  for (const auto& row : kRows) {
+    SUBCASE(row.name) {
+      const auto& expected = undisturbed();
+      CHECK(expected.pictures.size() == 1);
+      Site site(row.journal);
+      std::vector<std::uint64_t> ids;
+      std::optional<std::uint64_t> painted;  // over HTTP
+      const bool has_gateway =
+          std::ranges::any_of(row.steps, [](const auto& step) { return step.party == G; });
+      if (has_gateway) site.start(G);
+      {
+        auto client = site.client();
+        Watch watch{"denoising", 1};
+        ids.push_back(client.submit(job_of(30), watch.on_progress()).value());
+        for (int i = 0; i < 2; ++i)
+          ids.push_back(client.submit(job_of(30)).value());
+        if (has_gateway) painted = site.paint();
+        REQUIRE(watch.reached());
+      }
+      for (const auto& step : row.steps)
+        site.act(step);
+      check_outcome(site, row, ids, painted);
+      auto& host = site.first_host();
+      INFO(host.err());
+      for (const auto& words : row.host_says)
+        CHECK(has(host.err(), words));
+      if (row.host_code) CHECK(host.wait(2 * kPatience) == *row.host_code);
+      if (!row.host_code) CHECK(is_alive(host.pid()));
+    }
+  }
+}
+
+TEST_CASE("a controller in the background has a log of its own") {
+  Scratch scratch;
+  const std::vector<std::string> environment = {"XDG_RUNTIME_DIR=" + scratch.path.string()};
+  const auto start = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"start", "--actors", "0", "--detach"});
+    Command command(more, scratch.path.string(), environment);
+    const int code = command.wait(2 * kPatience);
+    INFO(command.err());
+    return std::pair(code, code == 0 ? command.out() : command.err());
+  };
+  const auto stop = [&](const std::string& endpoint) {
+    Command command({"stop", "--connect", endpoint}, scratch.path.string(), environment);
+    CHECK(command.wait(2 * kPatience) == 0);
+  };
+  const std::string one = "ipc://" + (scratch / "one.sock"),
+                    two = "ipc://" + (scratch / "two.sock");
+  const auto first = start({"--listen", one});
+  const auto second = start({"--listen", two});
+  CHECK(has(first.second, "-one.sock.log\n"));
+  CHECK(has(second.second, "-two.sock.log\n"));
+  stop(two);
+  const std::string log = scratch / "own.log";
+  CHECK(start({"--listen", two, "--log", log}).first == 0);
+  const auto refused = start({"--listen", "ipc://" + (scratch / "three.sock"), "--log", log});
+  CHECK(refused.first == 1);
+  CHECK(has(refused.second, "--log " + log + ": another controller writes its log there"));
+  stop(two);
+  CHECK(start({"--listen", two, "--log", log}).first == 0);  // the one before has ended
+  stop(two);
+  stop(one);
+}
+
+TEST_CASE("jobs that wait for their actors after a restart: every view counts them, and says why") {
+  Site site(/*journal=*/true);
+  std::vector<std::uint64_t> ids;
+  {
+    auto client = site.client();
+    for (int i = 0; i < 2; ++i)
+      ids.push_back(client.submit(job_of(900)).value());
+  }
+  site.act({C, Event::stop_verb});
+  site.start(C);
+  auto client = site.client();
+  const auto waits = [&](const JobInfo& job) {
+    return job.state == "queued" &&
+           job.cause ==
+               "waits for 2 actors after its controller's restart, for 300 s at most: 1 "
+               "is here";
+  };
+  REQUIRE(eventually(2 * kPatience, [&] {
+    const auto jobs = client.jobs().value();
+    return jobs.size() == 2 && std::ranges::all_of(jobs, waits);
+  }));
+  CHECK(client.status().value().jobs_queued == 2);
+  const auto metrics = site.metrics();
+  CHECK(has(metrics, "\ntroupe_queue_length 2\n"));
+  CHECK(has(metrics, "\ntroupe_jobs{state=\"queued\"} 2\n"));
+  site.act({H, plus});
+  REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, ids.front()) == "running"; }));
+  CHECK(client.status().value().jobs_queued == 1);
+  for (const auto id : ids)
+    CHECK(client.cancel(id));
+  REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, ids.front()) == "cancelled"; }));
+  CHECK(client.status().value().jobs_queued == 0);
+  CHECK(has(site.metrics(), "\ntroupe_queue_length 0\n"));
+}
