@@ -258,6 +258,7 @@ void check_outcome(Site& site, const Row& row, const std::vector<std::uint64_t>&
   auto client = site.client();
   if (row.outcome == Outcome::lost) {
     CHECK(client.jobs().value().empty());
+    REQUIRE(eventually(2 * kPatience, [&] { return site.ready_actors() == 2; }));
     check_same(run(client, job_of(30)), undisturbed());
     return;
   }
