@@ -84,6 +84,26 @@ std::string describe(const Message& message,
   return "cleaning up";
 }
 
+std::optional<wire::HoldPoint> hold_point(const Message& message) {
+  using wire::HoldPhase;
+  if (const auto* entry = std::get_if<TaskEntry>(&message.content)) {
+    const auto& command = entry->command;
+    if (command.receive) return std::nullopt;
+    if (command.kind == wire::TaskKind::encode_text) return wire::HoldPoint{HoldPhase::text};
+    if (command.kind == wire::TaskKind::decode) return wire::HoldPoint{HoldPhase::decode};
+    return wire::HoldPoint{HoldPhase::step, command.step, command.patch};
+  }
+  if (std::holds_alternative<wire::LoadStage>(message.content))
+    return wire::HoldPoint{HoldPhase::loading};
+  if (std::holds_alternative<wire::ConnectGroups>(message.content))
+    return wire::HoldPoint{HoldPhase::connecting};
+  if (std::holds_alternative<wire::BeginJob>(message.content))
+    return wire::HoldPoint{HoldPhase::beginning};
+  if (std::holds_alternative<wire::EndJob>(message.content))
+    return wire::HoldPoint{HoldPhase::ending};
+  return std::nullopt;
+}
+
 void WorkView::begin(std::string what) {
   std::lock_guard lock(mutex_);
   doing_ = std::move(what);
@@ -99,7 +119,8 @@ void WorkView::end() {
 std::pair<std::string, double> WorkView::doing() const {
   std::lock_guard lock(mutex_);
   if (doing_.empty()) return {};
-  return {doing_, std::chrono::duration<double>(Clock::now() - since_).count()};
+  return {held_ ? doing_ + " (held)" : doing_,
+          std::chrono::duration<double>(Clock::now() - since_).count()};
 }
 
 void WorkView::inject(const wire::InjectFault& fault) {
@@ -109,6 +130,35 @@ void WorkView::inject(const wire::InjectFault& fault) {
   if (fault.fault == wire::FaultKind::device_error) device_lost_ = true;
   if (fault.fault == wire::FaultKind::delay)
     delay_ = std::chrono::duration<double>(std::clamp(fault.seconds, 0.0, 3600.0));
+  if (fault.fault == wire::FaultKind::hold) hold_ = fault;
+  if (fault.fault != wire::FaultKind::release) return;
+  // Who is held may have got the next hold meanwhile.
+  if (!std::exchange(held_, false)) hold_.reset();
+  released_.notify_all();
+}
+
+void WorkView::meet_hold(const wire::HoldPoint& here, const std::function<bool()>& over,
+                         const std::function<void(bool held)>& tell) {
+  std::unique_lock lock(mutex_);
+  if (!hold_ || !hold_->at.covers(here)) return;
+  const std::chrono::duration<double> most(std::clamp(hold_->seconds, 0.0, 3600.0));
+  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(most);
+  hold_.reset();
+  held_ = true;
+  lock.unlock();
+  tell(true);
+  lock.lock();
+  while (held_ && Clock::now() < until) {
+    lock.unlock();
+    const bool left = over();
+    lock.lock();
+    if (left) break;
+    released_.wait_until(lock, std::min(until, Clock::now() + std::chrono::milliseconds(50)),
+                         [this] { return !held_; });
+  }
+  held_ = false;
+  lock.unlock();
+  tell(false);
 }
 
 bool WorkView::meet_faults(bool is_micro_step, const std::function<void()>& tick) {

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -45,6 +46,11 @@ class WorkView {
   std::uint64_t handled() const { return handled_.load(std::memory_order_relaxed); }
 
   void inject(const wire::InjectFault& fault);
+  /// Waits while an injected hold keeps the loop here: until it is released, its time is over, or
+  /// `over` says that nobody waits for this any more, which is asked often. `tell` hears that it
+  /// begins and that it has ended.
+  void meet_hold(const wire::HoldPoint& here, const std::function<bool()>& over,
+                 const std::function<void(bool held)>& tell);
   /// Before a task: waits out an injected delay, calling `tick` often, and throws an injected
   /// exception, or the error of a device that is lost: that one before every later task as well.
   /// True when the task is to meet a value that is not finite.
@@ -59,6 +65,9 @@ class WorkView {
   bool poisons_ = false;
   bool device_lost_ = false;
   std::chrono::duration<double> delay_{0};
+  std::optional<wire::InjectFault> hold_;  // to come
+  bool held_ = false;
+  std::condition_variable released_;
 };
 
 /// The second lane, for inspection: on the control thread. Answers from the mailbox and the view
@@ -88,6 +97,8 @@ std::int64_t monotonic_ns();
 
 /// "step 5 patch 1", "text".
 std::string task_text(const wire::Command& command);
+/// Where a hold may keep the work loop before this message; nothing where none can.
+std::optional<wire::HoldPoint> hold_point(const Message& message);
 /// Of any message: "job 3 step 5 patch 1", "loading", "beginning job 3", …; `name_of`: what a job
 /// is called.
 std::string describe(const Message& message,

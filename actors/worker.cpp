@@ -37,10 +37,38 @@ void Worker::loop() {
     if (!message) return;
     jobs_.note_idle(seconds_since(start));
     tools_.view.begin(describe(*message, [this](std::uint64_t job) { return jobs_.name_of(job); }));
+    meet_hold(*message);
     handle(*message);
     tools_.view.end();
     tools_.progress.tick();
   }
+}
+
+void Worker::meet_hold(const Message& message) {
+  const auto here = hold_point(message);
+  if (!here) return;
+  tools_.view.meet_hold(
+      *here,
+      [&] {
+        tools_.progress.tick();
+        return is_over(message);
+      },
+      [this](bool held) { tools_.send(wire::HoldChanged{held}); });
+}
+
+bool Worker::is_over(const Message& message) const {
+  const auto& progress = tools_.progress;
+  const auto& content = message.content;
+  if (const auto* load = std::get_if<wire::LoadStage>(&content))
+    return progress.unloaded(load->deployment);
+  if (const auto* connect = std::get_if<wire::ConnectGroups>(&content))
+    return progress.ended(connect->epoch);
+  if (const auto* begin = std::get_if<wire::BeginJob>(&content))
+    return progress.ended(begin->epoch);
+  if (const auto* task = std::get_if<TaskEntry>(&content)) return progress.ended(task->epoch);
+  const auto* end = std::get_if<wire::EndJob>(&content);
+  const auto epoch = end ? jobs_.epoch_of(end->job) : std::nullopt;
+  return progress.ended(epoch.value_or(0));  // of a job that is not here, when the process leaves
 }
 
 void Worker::handle(const Message& message) {

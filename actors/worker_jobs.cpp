@@ -97,6 +97,11 @@ std::string WorkerJobs::name_of(std::uint64_t job) const {
   return found != jobs_.end() ? found->second.job->begin().name : "job " + std::to_string(job);
 }
 
+std::optional<std::uint64_t> WorkerJobs::epoch_of(std::uint64_t job) const {
+  const auto found = jobs_.find(job);
+  return found != jobs_.end() ? std::optional(found->second.job->begin().epoch) : std::nullopt;
+}
+
 const RunningJob& WorkerJobs::find(std::uint64_t job) const {
   const auto found = jobs_.find(job);
   if (found != jobs_.end()) return found->second;

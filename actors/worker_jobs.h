@@ -58,6 +58,8 @@ class WorkerJobs {
   void note_idle(double seconds);
   /// "job 3", or "batch 9 (jobs 3, 5)".
   std::string name_of(std::uint64_t job) const;
+  /// Nothing where it is not here.
+  std::optional<std::uint64_t> epoch_of(std::uint64_t job) const;
   /// Throws std::out_of_range where it is not here.
   const RunningJob& find(std::uint64_t job) const;
 

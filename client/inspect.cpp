@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <future>
 
+#include "base/suggest.h"
 #include "client/convert.h"
 #include "client/deadlines.h"
 #include "client/link.h"
@@ -17,8 +18,7 @@ namespace {
 wire::FaultKind to_wire(Fault fault) {
   return static_cast<wire::FaultKind>(fault);
 }
-static_assert(static_cast<int>(Fault::device_error) ==
-              static_cast<int>(wire::FaultKind::device_error));
+static_assert(static_cast<int>(Fault::release) == static_cast<int>(wire::FaultKind::release));
 static_assert(static_cast<int>(JobAction::until_not_finite) ==
               static_cast<int>(wire::JobAction::until_not_finite));
 
@@ -143,8 +143,18 @@ Result<std::string> Inspector::control(std::uint64_t job, JobAction action, int 
   return done.value().note;
 }
 
-Result<std::string> Inspector::inject(std::uint32_t actor, Fault fault, double seconds) {
-  const auto done = impl_->ask<wire::Done>(wire::InjectFault{actor, to_wire(fault), seconds});
+std::vector<std::string> hold_phases() {
+  return choice_words<wire::HoldPhase>();
+}
+
+Result<std::string> Inspector::inject(std::uint32_t actor, Fault fault, double seconds,
+                                      const HoldAt& at) {
+  const auto phase = parse_choice<wire::HoldPhase>(at.phase);
+  if (!phase) {
+    return Error{"bad_request", "[client] phase " + not_one_of(at.phase, hold_phases())};
+  }
+  const auto done = impl_->ask<wire::Done>(
+      wire::InjectFault{actor, to_wire(fault), seconds, {*phase, at.step, at.patch}});
   if (!done) return done.error();
   return done.value().note;
 }

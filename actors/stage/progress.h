@@ -41,6 +41,10 @@ class WorkProgress {
     std::lock_guard lock(mutex_);
     remember(unloaded_, deployment);
   }
+  bool unloaded(std::uint64_t deployment) const {
+    std::lock_guard lock(mutex_);
+    return all_ended_ || unloaded_.contains(deployment);
+  }
   /// What the job makes that is not finite is told from now on, and does not fail it.
   void watch(std::uint64_t job) {
     std::lock_guard lock(mutex_);
@@ -63,8 +67,7 @@ class WorkProgress {
   /// Counts, and leaves the loading of a deployment that was taken down.
   void tick_loading(std::uint64_t deployment) {
     tick();
-    std::lock_guard lock(mutex_);
-    if (all_ended_ || unloaded_.contains(deployment))
+    if (unloaded(deployment))
       throw LoadCancelled("[actor] deployment " + std::to_string(deployment) +
                           " was taken down while it was loaded");
   }

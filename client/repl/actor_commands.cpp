@@ -2,8 +2,10 @@
 #include <cstdio>
 #include <iostream>
 #include <map>
+#include <span>
 
 #include "base/format.h"
+#include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "client/cli/table.h"
@@ -118,21 +120,50 @@ void slice(Session& session, const Words& words) {
 }
 
 const std::map<std::string, Fault> kFaults = {
-    {"kill", Fault::kill},      {"stop", Fault::stop},   {"exception", Fault::exception},
-    {"nan", Fault::not_finite}, {"delay", Fault::delay}, {"device-error", Fault::device_error}};
+    {"kill", Fault::kill},      {"stop", Fault::stop},      {"exception", Fault::exception},
+    {"nan", Fault::not_finite}, {"delay", Fault::delay},    {"device-error", Fault::device_error},
+    {"hold", Fault::hold},      {"release", Fault::release}};
+
+/// The words behind those of `inject hold ACTOR SECONDS`: PHASE, or step [STEP] [patch PATCH].
+HoldAt hold_of(std::span<const std::string> words) {
+  HoldAt at{.phase = words[0]};
+  const auto known = hold_phases();
+  if (std::ranges::find(known, at.phase) == known.end())
+    throw UsageError("phase " + not_one_of(at.phase, known));
+  words = words.subspan(1);
+  const auto number = [&](const std::string& what) {
+    const auto value = words.empty() ? std::nullopt : parse_number<int>(words[0]);
+    if (!value || *value < 0)
+      throw UsageError(what + (words.empty() ? "" : " \"" + words[0] + "\"") + ": a number from 0");
+    words = words.subspan(1);
+    return *value;
+  };
+  if (at.phase == HoldAt{}.phase) {
+    if (!words.empty() && words[0] != "patch") at.step = number("step");
+    if (!words.empty() && words[0] == "patch") {
+      words = words.subspan(1);
+      at.patch = number("patch");
+    }
+  }
+  if (!words.empty()) throw UsageError("\"" + words[0] + "\" is too much behind the phase");
+  return at;
+}
 
 void inject(Session& session, const Words& words) {
   const auto fault = kFaults.find(words[0]);
   if (fault == kFaults.end()) {
     throw UsageError("fault " + not_one_of(words[0], fault_names()));
   }
-  const bool lasts = fault->second == Fault::stop || fault->second == Fault::delay;
-  if (lasts != (words.size() == 3)) {
-    throw UsageError("usage: inject " + words[0] + " ACTOR" + (lasts ? " SECONDS" : ""));
+  const bool holds = fault->second == Fault::hold;
+  const bool lasts = holds || fault->second == Fault::stop || fault->second == Fault::delay;
+  if (holds ? words.size() < 4 : words.size() != (lasts ? 3 : 2)) {
+    throw UsageError("usage: inject " + words[0] + " ACTOR" + (lasts ? " SECONDS" : "") +
+                     (holds ? " PHASE" : ""));
   }
   const auto actor = actor_of(words[1]);
   const std::string note =
-      take(session.inspector().inject(actor, fault->second, lasts ? seconds_of(words[2]) : 0));
+      take(session.inspector().inject(actor, fault->second, lasts ? seconds_of(words[2]) : 0,
+                                      holds ? hold_of(std::span(words).subspan(3)) : HoldAt{}));
   if (session.json())
     return cli::print_json_line({{"actor", actor}, {"fault", words[0]}, {"note", note}});
   std::cout << note << "\n";
@@ -196,8 +227,8 @@ std::vector<Command> actor_commands() {
        .most = 4,
        .run = slice},
       {.name = "inject",
-       .arguments = "FAULT ACTOR [SECONDS]",
-       .summary = "a fault: kill, stop, exception, nan, delay or device-error",
+       .arguments = "FAULT ACTOR [SECONDS [PHASE]]",
+       .summary = "a fault: kill, stop, exception, nan, delay, device-error, hold or release",
        .details =
            "  inject kill ACTOR           SIGKILL\n"
            "  inject stop ACTOR SECONDS   SIGSTOP, then SIGCONT\n"
@@ -205,10 +236,14 @@ std::vector<Command> actor_commands() {
            "  inject nan ACTOR            its next micro-step meets a NaN\n"
            "  inject delay ACTOR SECONDS  its next task begins later\n"
            "  inject device-error ACTOR   its next task loses the device, and with it the process\n"
-           "An actor without a job meets the last four in its next job.",
-       .completes = {Argument::fault, Argument::actor},
+           "  inject hold ACTOR SECONDS PHASE  it stands still when it comes to PHASE: loading,\n"
+           "      connecting, beginning, text, step [STEP] [patch PATCH], decode or ending\n"
+           "  inject release ACTOR        it goes on, or will not be held\n"
+           "An actor without a job meets exception, nan, delay, device-error and hold in its next "
+           "job.",
+       .completes = {Argument::fault, Argument::actor, Argument::seconds, Argument::hold_phase},
        .least = 2,
-       .most = 3,
+       .most = 7,
        .run = inject},
       {.name = "logs",
        .arguments = "[ACTOR|controller] [LINES]",

@@ -25,6 +25,8 @@ enum class Argument {
   actor,
   speaker,
   fault,
+  seconds,
+  hold_phase,
   command,
   tensor,
   user_actor,

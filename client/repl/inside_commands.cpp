@@ -95,6 +95,8 @@ void graph(Session& session, const Words& words) {
   std::cout << document.value("name", name_of(job)) << ": " << tasks.size() << " tasks, "
             << counts["done"] << " done, " << counts["issued"] << " issued, " << counts["waiting"]
             << " waiting; epoch " << document["epoch"].get<std::uint64_t>();
+  if (document.value("kept_steps", 0) > 0)
+    std::cout << ", " << document["kept_steps"].get<int>() << " steps kept";
   if (document["attempts"] > 1) std::cout << ", attempt " << document["attempts"].get<int>();
   if (document.value("paused", false)) std::cout << ", paused";
   if (const auto met = document.find("not_finite"); met != document.end() && met->is_string())

@@ -48,6 +48,8 @@ std::vector<std::string> words_for(Session& session, Argument argument, const Wo
     }
     case Argument::fault:
       return fault_names();
+    case Argument::hold_phase:
+      return hold_phases();
     case Argument::command: {
       std::vector<std::string> names;
       for (const Command& command : all_commands())

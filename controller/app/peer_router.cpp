@@ -131,6 +131,8 @@ void PeerRouter::on_message(control::PeerId peer, const wire::Header& header,
         return tools_.runner.task_done(actor->id, wire::decode<wire::TaskDone>(payload));
       case wire::Kind::task_failed:
         return tools_.runner.task_failed(actor->id, wire::decode<wire::TaskFailed>(payload));
+      case wire::Kind::hold_changed:
+        return tools_.members.hold(actor->id, wire::decode<wire::HoldChanged>(payload).held);
       default:
         return;
     }

@@ -197,6 +197,7 @@ const Actor* Members::by_peer(control::PeerId peer) const {
 void Members::set_peer(Actor& actor, control::PeerId peer) {
   if (actor.peer != 0) by_peer_.erase(actor.peer);
   actor.peer = peer;
+  actor.held = false;
   if (peer != 0) by_peer_[peer] = actor.id;
 }
 

@@ -46,6 +46,7 @@ struct Actor {
   bool draining = false;                        // it gets no new jobs and leaves when it has none
   bool evicted = false;                         // draining, and its jobs go on elsewhere
   bool closed = false;                          // no process will fill the place again
+  bool held = false;                            // it stands still where a hold was injected
 
   DeviceKind device_kind() const {
     return parse_choice<DeviceKind>(device.substr(0, device.find(':'))).value_or(DeviceKind::cpu);
@@ -135,6 +136,9 @@ class Members {
   /// The actor is told to end an epoch, and has answered that it did.
   void leave_epoch(ActorId id, std::uint64_t epoch) { actors_.at(id).leaving_epochs.insert(epoch); }
   void left_epoch(ActorId id, std::uint64_t epoch) { actors_.at(id).leaving_epochs.erase(epoch); }
+
+  /// The actor is held by an injected hold, or goes on.
+  void hold(ActorId id, bool held) { actors_.at(id).held = held; }
 
   /// Null when the peer is no actor.
   const Actor* by_peer(control::PeerId peer) const;

@@ -47,6 +47,29 @@ std::string name_of_actor(std::uint32_t actor) {
   return fmt::format("actor {}", actor);
 }
 
+/// "step 5 patch 1", "decode".
+std::string text_of(const wire::HoldPoint& at) {
+  std::string text = to_string(at.phase);
+  if (at.step >= 0) text += fmt::format(" {}", at.step);
+  if (at.patch >= 0) text += fmt::format(" patch {}", at.patch);
+  return text;
+}
+
+/// What becomes of an actor by a fault that it meets itself.
+std::string text_of(const wire::InjectFault& fault, const cluster::Actor& actor) {
+  std::string what = "throws in its next task";
+  if (fault.fault == wire::FaultKind::not_finite) what = "meets a NaN in its next micro-step";
+  if (fault.fault == wire::FaultKind::delay)
+    what = fmt::format("begins its next task {:g} s later", fault.seconds);
+  if (fault.fault == wire::FaultKind::device_error) what = "loses its device in its next task";
+  if (fault.fault == wire::FaultKind::hold)
+    what = fmt::format("is held when it comes to {}, for {:g} s at most", text_of(fault.at),
+                       fault.seconds);
+  if (fault.fault == wire::FaultKind::release) return actor.held ? "goes on" : "will not be held";
+  if (actor.jobs.empty()) what += "; it has no job now: this waits for its next one";
+  return what;
+}
+
 }  // namespace
 
 recorder::Nanoseconds Introspection::now() const {
@@ -220,12 +243,18 @@ void Introspection::inject(const Asker& asker, const wire::InjectFault& fault) {
   const auto name = name_of_actor(fault.actor);
   if (!std::isfinite(fault.seconds) || fault.seconds < 0 || fault.seconds > 3600)
     return refuse(asker, FailureCode::bad_request, "seconds: a number from 0 to 3600");
+  const bool hold = fault.fault == wire::FaultKind::hold;
+  if (hold && fault.seconds == 0)
+    return refuse(asker, FailureCode::bad_request, "seconds: a hold needs more than 0");
+  if (fault.at.step < -1 || fault.at.patch < -1)
+    return refuse(asker, FailureCode::bad_request, "step and patch: numbers from 0");
+  if ((fault.at.step >= 0 || fault.at.patch >= 0) &&
+      (!hold || fault.at.phase != wire::HoldPhase::step))
+    return refuse(asker, FailureCode::bad_request, "step and patch are those of a hold at a step");
   const auto note = [&](const std::string& what) {
     tools_.recorder.note(recorder::Event::Kind::actor, 0, fault.actor, "injected: " + what, now());
     return what;
   };
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g s", fault.seconds);
   switch (fault.fault) {
     case wire::FaultKind::kill:
       if (!tools_.signal(fault.actor, SIGKILL))
@@ -239,17 +268,13 @@ void Introspection::inject(const Asker& asker, const wire::InjectFault& fault) {
                                  if (tools_.members.at(id).incarnation == incarnation)
                                    tools_.signal(id, SIGCONT);
                                });
-      return reply(asker, wire::Done{name + " " + note(std::string("is stopped for ") + seconds)});
+      return reply(asker, wire::Done{name + " " +
+                                     note(fmt::format("is stopped for {:g} s", fault.seconds))});
     }
     default:
       break;
   }
-  std::string what = "throws in its next task";
-  if (fault.fault == wire::FaultKind::not_finite) what = "meets a NaN in its next micro-step";
-  if (fault.fault == wire::FaultKind::delay)
-    what = std::string("begins its next task ") + seconds + " later";
-  if (fault.fault == wire::FaultKind::device_error) what = "loses its device in its next task";
-  if (actor->jobs.empty()) what += "; it has no job now: this waits for its next one";
+  const auto what = text_of(fault, *actor);
   tools_.environment.request(
       actor->peer, fault, kActorDeadline, [this, asker, name, what](const control::Reply& answer) {
         if (answer) return reply(asker, wire::Done{name + " " + what});
@@ -322,7 +347,10 @@ void Introspection::get_document(const Asker& asker, const wire::GetDocument& qu
       if (!notes) return refuse(asker, FailureCode::bad_request, "the graph of which job?");
       const bool paused = tools_.runner.paused(question.job);
       const auto met = tools_.runner.met(question.job);
-      return reply(asker, wire::Document{keep("graph", recorder::graph_text(*notes, paused, met))});
+      const auto* entry = tools_.table.find_run(run);
+      const int kept = entry && entry->course.boundary ? entry->course.boundary->next_step : 0;
+      return reply(asker,
+                   wire::Document{keep("graph", recorder::graph_text(*notes, paused, met, kept))});
     }
     case wire::DocumentKind::timeline:
       return send_timeline(asker, question.job);

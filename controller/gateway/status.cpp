@@ -156,6 +156,7 @@ wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools
     row.doing = tools.runner.doing(id);
     if (row.doing.empty() && !actor.jobs.empty())
       row.doing = tools.runner.name_of(*actor.jobs.begin()) + " waiting";
+    if (actor.held) row.doing += row.doing.empty() ? "held" : " (held)";
     if (!row.doing.empty() && !may_see_work(user, tools, id)) row.doing = "another client's job";
     row.restarts = actor.restarts;
     // Of another host's processes nothing is known here.

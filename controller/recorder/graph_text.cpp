@@ -44,13 +44,12 @@ json task_row(const schedule::Task& task, std::uint32_t id, const Attempt& attem
 
 }  // namespace
 
-std::string graph_text(const JobNotes& job, bool paused, const std::string& met) {
-  json document = {{"job", job.job},
-                   {"name", name_of(job)},
-                   {"paused", paused},
-                   {"not_finite", met.empty() ? json(nullptr) : json(met)},
-                   {"attempts", job.attempts.size()},
-                   {"tasks", json::array()}};
+std::string graph_text(const JobNotes& job, bool paused, const std::string& met, int kept_steps) {
+  json document = {
+      {"job", job.job},           {"name", name_of(job)},
+      {"paused", paused},         {"not_finite", met.empty() ? json(nullptr) : json(met)},
+      {"kept_steps", kept_steps}, {"attempts", job.attempts.size()},
+      {"tasks", json::array()}};
   if (!job.attempts.empty()) {
     const Attempt& attempt = job.attempts.back();
     document["epoch"] = attempt.epoch;

@@ -143,7 +143,8 @@ TEST_CASE("a graph says where each task is") {
   recorder.issued(1, 0, 4, 0);
   recorder.issued(1, 0, 5, 0);
   recorder.done(4, done(1, 0, 0, 2 * kMs), 0);
-  auto graph = json::parse(graph_text(*recorder.find(1), true, "a NaN"));
+  auto graph = json::parse(graph_text(*recorder.find(1), true, "a NaN", 7));
+  CHECK(graph["kept_steps"] == 7);
   CHECK(graph["paused"] == true);
   CHECK(graph["not_finite"] == "a NaN");
   graph = json::parse(graph_text(*recorder.find(1)));

@@ -27,6 +27,32 @@ std::vector<pid_t> newer_than(const std::vector<pid_t>& before) {
   return now;
 }
 
+/// An actor program that now and then stands still before it says hello.
+class MuteAtTimes {
+ public:
+  MuteAtTimes() {
+    std::ofstream(path()) << "#!/bin/sh\nif [ -e " << scratch_ / "mute"
+                          << " ]; then\n  echo $$ > " << scratch_ / "pid"
+                          << ".new\n  mv " << scratch_ / "pid"
+                          << ".new " << scratch_ / "pid"
+                          << "\n  exec sleep 600\nfi\nexec " << actors(1).actor_program
+                          << " \"$@\"\n";
+    std::filesystem::permissions(path(), std::filesystem::perms::owner_all);
+  }
+  std::string path() const { return scratch_ / "actor"; }
+  /// Those that are started from now on stand still, until `speak`.
+  void mute() const { std::ofstream(scratch_ / "mute").flush(); }
+  void speak() const { std::filesystem::remove(scratch_ / "mute"); }
+  /// One that stands still, once there is one.
+  pid_t muted() const {
+    REQUIRE(eventually(kPatience, [&] { return std::filesystem::exists(scratch_ / "pid"); }));
+    return static_cast<pid_t>(std::stol(read_all(scratch_ / "pid")));
+  }
+
+ private:
+  Scratch scratch_;
+};
+
 }  // namespace
 
 TEST_CASE("an actor that cannot start is said at once, and nothing remains") {
@@ -95,70 +121,44 @@ TEST_CASE("one slow actor of a gang: the start fails as a whole, and the others 
 }
 
 TEST_CASE("kill -9 of a process that has not said hello: at a start it is the end of all") {
+  const MuteAtTimes program;
+  program.mute();
   const auto before = actors_of(getpid());
-  std::string why;
-  // Again, where all had said hello already.
-  for (int attempt = 0; attempt < 10 && why.empty(); ++attempt) {
-    cluster::Cluster cluster(actors(2));
-    for (const auto pid : newer_than(before))
-      kill(pid, SIGKILL);
-    why = message_of([&] { cluster.wait_ready(kPatience); });
+  auto options = actors(2);
+  options.actor_program = program.path();
+  {
+    cluster::Cluster cluster(options);
+    kill(program.muted(), SIGKILL);
+    const auto why = message_of([&] { cluster.wait_ready(kPatience); });
+    INFO(why);
+    CHECK(has(why, "cannot start"));
+    CHECK(has(why, "signal 9"));
   }
-  INFO(why);
-  CHECK(has(why, "cannot start"));
-  CHECK(has(why, "signal 9"));
   CHECK(gone(newer_than(before)));
 }
 
 TEST_CASE("kill -9 of a process that has not said hello: later another one takes its place") {
-  FaultCluster cluster(actors(2));
+  const MuteAtTimes program;
+  auto options = actors(2);
+  options.actor_program = program.path();
+  FaultCluster cluster(options);
   auto job = demo_job(12);
   job.request.method = "exact";
   job.request.num_pipeline_patch = 1;
   job.parallelism = {.pp = 2};
   const auto undisturbed = cluster.run(job);
-  int unborn = 0;
-  // Again, where it had said hello before the second blow.
-  for (int attempt = 0; attempt < 10 && unborn == 0; ++attempt) {
-    const auto result = cluster.struck(
-        job, 4,
-        [&](std::uint64_t) {
-          const auto first = static_cast<std::uint32_t>(cluster.pids().at(1));
-          kill(static_cast<pid_t>(first), SIGKILL);
-          CHECK(eventually(kPatience, [&] {
-            const auto now = cluster.status().actors.at(1);
-            if (now.pid == 0 || now.pid == first) return false;
-            if (now.state == "starting") unborn += kill(static_cast<pid_t>(now.pid), SIGKILL) == 0;
-            return true;
-          }));
-        },
-        0);
-    CHECK(result.latents->data == undisturbed.latents->data);
-    REQUIRE(cluster.whole());
-  }
-  CHECK(unborn > 0);
-}
-
-TEST_CASE("a program that is away for a moment costs a second, not the actor") {
-  Scratch scratch;
-  auto options = actors(1);
-  const std::string program = options.actor_program;
-  options.actor_program = scratch / "troupe-actor";
-  std::filesystem::create_symlink(program, options.actor_program);
-  // After two seconds the place is given up: a busy machine may bring the program back too late.
-  for (int attempt = 1;; ++attempt) {
-    FaultCluster cluster(options);
-    std::filesystem::remove(options.actor_program);
-    kill(cluster.pids()[0], SIGKILL);
-    const auto failures = [&] { return cluster.status().recent_failures; };
-    REQUIRE(eventually(kPatience, [&] { return failures().size() >= 2; }));
-    std::filesystem::create_symlink(program, options.actor_program);
-    CHECK(has(failures()[1], "cannot be started"));
-    const auto job = cluster.client().submit(tiny_job());
-    const bool done = job && cluster.client().wait(job.value(), 2 * kPatience);
-    if (!done && attempt < 5) continue;
-    CHECK(done);
-    CHECK(cluster.restarts() == 1);
-    break;
-  }
+  const auto result = cluster.struck(job, 4, [&](std::uint64_t) {
+    program.mute();
+    kill(cluster.pids().at(1), SIGKILL);
+    const auto unborn = program.muted();
+    CHECK(eventually(kPatience, [&] {
+      const auto now = cluster.status().actors.at(1);
+      return now.state == "starting" && static_cast<pid_t>(now.pid) == unborn;
+    }));
+    program.speak();
+    kill(unborn, SIGKILL);
+  });
+  CHECK(result.latents->data == undisturbed.latents->data);
+  CHECK(cluster.restarts() == 2);
+  REQUIRE(cluster.whole());
 }

@@ -127,8 +127,12 @@ TEST_CASE("a job under the console's hands: tensors, slice, dump, preview, step,
   CHECK(has(stage.repl("until " + job + " 33").err, "has begun with step 34 already"));
   CHECK(has(stage.repl("until " + job + " 40").err, "has steps 0 to 39"));
   CHECK(has(stage.repl("until " + job + " x").err, "the number of a step"));
-  CHECK(has(stage.repl("inject stop 0 2; until " + job + " 35 0.1").err,
-            "has not come to the end of step 35 yet; it goes on to there"));
+  const auto held = stage.repl("inject hold 0 600 step 35; until " + job + " 35 0.1");
+  CHECK(has(held.out, "actor 0 is held when it comes to step 35, for 600 s at most\n"));
+  CHECK(has(held.err, "has not come to the end of step 35 yet; it goes on to there"));
+  CHECK(has(stage.cluster.held(0).doing, "step 35 "));
+  CHECK(has(stage.repl("actors").out, "(held)"));
+  CHECK(stage.repl("inject release 0").out == "actor 0 goes on\n");
 
   const auto resumed = stage.repl("inject delay 0 0.1; inject stop 1 0.2; resume " + job +
                                   "; follow " + job + "; inject kill 1");

@@ -131,10 +131,10 @@ TEST_CASE("down to the last actor; without --elastic the job fails with the caus
 
   FaultCluster rigid(mortals(2));
   auto other = elastic_job("exact", {.pp = 2});
-  other.request.steps = 400;
   other.elastic = false;
+  rigid.hold(0, {.step = 2});
   const auto id = rigid.submit(other);
-  REQUIRE(eventually(kPatience, [&] { return rigid.job(id)->step > 1; }));
+  rigid.held(0);
   kill(rigid.pids().at(1), SIGKILL);
   const auto fall = rigid.client().wait(id, kPatience);
   REQUIRE(!fall);

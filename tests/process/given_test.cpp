@@ -438,17 +438,17 @@ TEST_CASE("kill -9 of the controller: prompt embeds are in the journal") {
   REQUIRE(controller.ready());
   Reference reference("given");
   auto submission = latents_of(reference, reference.find("embeds_sigma"));
-  submission.request.steps = 400;
+  submission.request.steps = 20;
   auto client = controller.client();
   const auto whole = client.submit(submission);
   REQUIRE(whole);
   const auto undisturbed = client.wait(whole.value(), 300s);
   REQUIRE(undisturbed);
-  std::atomic<bool> there = false;
-  const auto job = client.submit(
-      submission, [&](const Progress& progress) { there = there || progress.step >= 5; });
+  auto inspector = controller.inspector();
+  hold_actor(inspector, 0, {.step = 5});
+  const auto job = client.submit(submission);
   REQUIRE(job);
-  REQUIRE(eventually(2 * kPatience, [&] { return there.load(); }));
+  held_actor(client, 0);
   controller.blow();
   const auto result = client.wait(job.value(), 300s);
   if (!result) FAIL(result.error().what);

@@ -161,8 +161,8 @@ TEST_CASE("jobs on the same actors, a cancelled one and a new epoch do not touch
   exact.request.num_pipeline_patch = 1;
   exact.parallelism = {.pp = 2};
   const auto undisturbed = plain.run(exact);
-  const auto result = recorder.struck(
-      exact, 5, [&](std::uint64_t) { kill(recorder.pids().at(1), SIGKILL); }, 2);
+  const auto result =
+      recorder.struck(exact, 5, [&](std::uint64_t) { kill(recorder.pids().at(1), SIGKILL); });
   CHECK(result.latents->data == undisturbed.latents->data);
   CHECK(json::parse(result.report).at("recoveries").size() == 1);
   check_both();

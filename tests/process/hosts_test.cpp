@@ -33,8 +33,13 @@ Submission job_on(const Parallelism& degrees, int steps = 8, bool elastic = fals
   return submission;
 }
 
-void await_step(FaultCluster& cluster, std::uint64_t job, int step) {
-  REQUIRE(eventually(kPatience, [&] { return cluster.job(job)->step >= step; }));
+/// A job of which the actor is held at that step.
+std::uint64_t held_job(FaultCluster& cluster, const Submission& submission, int step,
+                       std::uint32_t actor = 0) {
+  cluster.hold(actor, {.step = step});
+  const auto job = cluster.submit(submission);
+  cluster.held(actor);
+  return job;
 }
 
 }  // namespace
@@ -141,8 +146,7 @@ TEST_CASE("a host that dies takes its actors along, and jobs go on without it") 
   JoinedHostProcess beta(cluster, "beta", 2);
   REQUIRE(beta.all("ready", 2));
   const auto undisturbed = cluster.run(job_on({.cfg = 2, .pp = 2}));
-  const auto id = cluster.submit(job_on({.cfg = 2, .pp = 2}, 40, /*elastic=*/true));
-  await_step(cluster, id, 8);
+  const auto id = held_job(cluster, job_on({.cfg = 2, .pp = 2}, 40, /*elastic=*/true), 8);
   const auto pids = beta.pids();
   beta.command().signal(SIGKILL);
   CHECK(gone(pids));
@@ -185,10 +189,10 @@ TEST_CASE("draining empties a host without losing a job") {
   CHECK(!cluster.client().drain({"gamma"}));
 
   // A job that has nowhere to go ends there first; new ones go elsewhere.
-  const auto staying = cluster.submit(job_on({.cfg = 2, .pp = 2}, 40));
-  await_step(cluster, staying, 2);
+  const auto staying = held_job(cluster, job_on({.cfg = 2, .pp = 2}, 40), 2);
   CHECK(has(take(cluster.client().drain({"beta"}, /*now=*/true), "drain"), "end there first"));
   CHECK(beta.rows()[0].state == "draining");
+  cluster.release(0);
   CHECK(take(cluster.client().wait(staying, 600s), "wait").pictures.size() == 1);
   CHECK(beta.all("drained", 2));
   CHECK(!cluster.client().submit(job_on({.cfg = 2, .pp = 2})));
@@ -206,15 +210,9 @@ TEST_CASE("draining empties a host without losing a job") {
   JoinedHostProcess gamma(cluster, "gamma", 2);
   REQUIRE(gamma.all("ready", 2));
   const auto undisturbed = cluster.run(job_on({.pp = 2}, 40));
-  const auto moving = cluster.submit(job_on({.pp = 2}, 40));
-  await_step(cluster, moving, 3);
-  std::string host;
-  // Between two steps nobody is busy.
-  REQUIRE(eventually(kPatience, [&] {
-    for (const auto& actor : cluster.status().actors)
-      if (actor.state == "busy") host = actor.host;
-    return !host.empty();
-  }));
+  const std::uint32_t actor = nlohmann::json::parse(undisturbed.report)["actors"][0]["actor"];
+  const auto moving = held_job(cluster, job_on({.pp = 2}, 40), 3, actor);
+  const auto host = cluster.held(actor).host;
   CHECK(has(take(cluster.client().drain({host}, true), "drain"), "go on elsewhere"));
   const auto result = take(cluster.client().wait(moving, 600s), "wait");
   CHECK(result.latents->data == undisturbed.latents->data);
@@ -259,16 +257,15 @@ TEST_CASE("Ctrl-C at join drains, with a deadline") {
   FaultCluster cluster(open_to_hosts(1));
   JoinedHostProcess alpha(cluster, "alpha", 1);
   REQUIRE(alpha.all("ready", 1));
-  const auto moving = cluster.submit(job_on({.pp = 2}, 24, /*elastic=*/true));
-  await_step(cluster, moving, 3);
+  const auto moving = held_job(cluster, job_on({.pp = 2}, 24, /*elastic=*/true), 3);
   alpha.command().signal(SIGINT);
+  cluster.release(0);
   CHECK(alpha.command().wait(kPatience) == 0);
   CHECK(take(cluster.client().wait(moving, 600s), "wait").pictures.size() == 1);
 
   JoinedHostProcess beta(cluster, "beta", 1, {"--drain-deadline", "1"});
   REQUIRE(beta.all("ready", 1));
-  const auto staying = cluster.submit(job_on({.pp = 2}, 900));
-  await_step(cluster, staying, 2);
+  const auto staying = held_job(cluster, job_on({.pp = 2}), 2);
   const auto pids = beta.pids();
   beta.command().signal(SIGINT);
   CHECK(beta.command().wait(kPatience) == 1);

@@ -23,19 +23,19 @@ using namespace std::chrono_literals;
 TEST_CASE("a controller that stood still: a client that waits finds its job again") {
   JournaledController controller;
   auto client = controller.client();
-  auto job = job_of(120);
+  auto inspector = controller.inspector();
+  auto job = job_of(12);
   job.detached = false;
-  Watch watch{"denoising", 2};
   std::mutex mutex;
   std::string said;
-  const auto id = client.submit(job, [&, on = watch.on_progress()](const Progress& progress) {
-    on(progress);
+  hold_actor(inspector, 0, {.step = 2});
+  const auto id = client.submit(job, [&](const Progress& progress) {
     const std::lock_guard lock(mutex);
     for (const auto& warning : progress.warnings)
       said += warning + "\n";
   });
   if (!id) FAIL(id.error().what);
-  REQUIRE(watch.reached());
+  held_actor(client, 0);
   controller.signal(SIGSTOP);
   std::optional<Result<JobResult>> ended;
   std::thread waiting([&] { ended.emplace(client.wait(id.value(), 600s)); });
@@ -44,6 +44,9 @@ TEST_CASE("a controller that stood still: a client that waits finds its job agai
     return said.find("no sign of life") != std::string::npos;
   });
   controller.signal(SIGCONT);
+  // An actor that took the silence for an end is gone, and its hold with it.
+  auto other = controller.inspector();
+  (void)other.inject(0, Fault::release);
   waiting.join();
   CHECK(noticed);
   INFO(said);
@@ -61,13 +64,19 @@ TEST_CASE("a controller that stood still: a client that waits finds its job agai
 
 TEST_CASE("clients that hand in while controllers come and go get each of their jobs, once") {
   JournaledController controller;
-  std::atomic<bool> over = false;
   std::mutex mutex;
   std::vector<std::uint64_t> ids;
+  const auto accepted = [&] {
+    const std::lock_guard lock(mutex);
+    return ids.size();
+  };
+  std::atomic<int> blows = 0;
   std::vector<std::thread> hands;
   for (int hand = 0; hand < 2; ++hand) {
     hands.emplace_back([&, hand, client = controller.client()]() mutable {
-      for (int i = 0; i < 8 && !over; ++i) {
+      for (int i = 0; i < 8; ++i) {
+        // Two by each hand before the first blow, and two while each controller goes and comes.
+        if (!eventually(2 * kPatience, [&] { return i / 2 <= blows; })) return;
         auto job = tiny_job(2);
         job.detached = true;
         job.request.seed = static_cast<std::uint64_t>(100 * hand + i);
@@ -75,14 +84,13 @@ TEST_CASE("clients that hand in while controllers come and go get each of their 
         const std::lock_guard lock(mutex);
         CHECK_MESSAGE(id.ok(), (id ? std::string() : id.error().what));
         if (id) ids.push_back(id.value());
-        std::this_thread::sleep_for(300ms);
       }
     });
   }
-  int blows = 0;
-  for (; blows < 4; ++blows) {
-    REQUIRE(controller.ready());
-    std::this_thread::sleep_for(std::chrono::milliseconds(300 + 170 * blows));
+  for (int blow = 0; blow < 4; ++blow) {
+    const auto begun = static_cast<std::size_t>(4 * blow + 2);
+    CHECK(eventually(2 * kPatience, [&] { return accepted() >= begun; }));
+    blows = blow + 1;
     controller.blow();
   }
   for (auto& hand : hands)

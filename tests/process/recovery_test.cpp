@@ -3,7 +3,6 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <thread>
 
 #include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
@@ -76,8 +75,8 @@ TEST_CASE("kill -9: samplers that draw noise go on where their generator was") {
     auto other = job;
     other.request.sampler = sampler == "euler-ancestral" ? "euler" : "dpmsolver++";
     CHECK(cluster.run(other).latents->data != undisturbed.latents->data);  // it does draw
-    const auto result = cluster.struck(
-        job, 6, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); }, 2);
+    const auto result =
+        cluster.struck(job, 6, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); });
     check_recovered_same(result, undisturbed);
   }
 }
@@ -90,8 +89,8 @@ TEST_CASE("kill -9: a stale job says which step it filled anew, and can be made 
       CAPTURE(kv);
       auto job = job_of(method, {.pp = 2, .ring = 2}, 12);
       job.request.kv = kv;
-      const auto result = cluster.struck(
-          job, 6, [&](std::uint64_t) { kill(cluster.pids().at(2), SIGKILL); }, 2);
+      const auto result =
+          cluster.struck(job, 6, [&](std::uint64_t) { kill(cluster.pids().at(2), SIGKILL); });
       const auto refills = report_of(result)["request"]["refill_steps"];
       REQUIRE(refills.size() == 1);
       CHECK(refills[0] == report_of(result)["recoveries"][0]["step"]);
@@ -148,14 +147,13 @@ TEST_CASE("jobs that share a deployment all outlive a loss") {
   std::vector<JobResult> undisturbed;
   for (int seed = 0; seed < 3; ++seed)
     undisturbed.push_back(cluster.run(job(seed)));
+  cluster.hold(1, {.step = 3});
   std::vector<std::uint64_t> ids;
-  std::atomic<int> under_way = 0;
-  for (int seed = 0; seed < 3; ++seed) {
-    ids.push_back(cluster.submit(job(seed), [&](const Progress& progress) {
-      if (progress.phase == "denoising" && progress.step == 2) ++under_way;
-    }));
-  }
-  REQUIRE(eventually(kPatience, [&] { return under_way >= 2; }));
+  for (int seed = 0; seed < 3; ++seed)
+    ids.push_back(cluster.submit(job(seed)));
+  cluster.held(1);
+  for (const auto id : ids)
+    REQUIRE(eventually(kPatience, [&] { return cluster.job(id)->state == "running"; }));
   kill(cluster.pids().at(1), SIGKILL);
   for (int seed = 0; seed < 3; ++seed) {
     const auto result = cluster.client().wait(ids[seed], 600s);
@@ -165,33 +163,30 @@ TEST_CASE("jobs that share a deployment all outlive a loss") {
 }
 
 TEST_CASE("a spare actor takes a lost one's place at once") {
+  FaultCluster cluster(actors(3));
   const auto job = job_of("exact", {.pp = 2}, 12);
-  std::optional<JobResult> result, undisturbed;
-  for (int attempt = 0; attempt < 5 && !result; ++attempt) {
-    FaultCluster cluster(actors(3));
-    undisturbed = cluster.run(job);
-    result = cluster.struck_once(
-        job, 4, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); }, 0);
-  }
-  REQUIRE(result);
-  check_recovered_same(*result, *undisturbed);
-  CHECK(report_of(*result)["actors"][1]["actor"] == 2);
+  const auto undisturbed = cluster.run(job);
+  const auto result =
+      cluster.struck(job, 4, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); });
+  check_recovered_same(result, undisturbed);
+  CHECK(report_of(result)["actors"][1]["actor"] == 2);
 }
 
 TEST_CASE("a stopped actor is replaced once it is known to hang") {
   FaultCluster cluster(actors(2));
   const auto job = job_of("exact", {.pp = 2}, 12);
   const auto undisturbed = cluster.run(job);
-  const auto result = cluster.struck(
-      job, 4, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGSTOP); }, 0);
+  const auto result =
+      cluster.struck(job, 4, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGSTOP); });
   check_recovered_same(result, undisturbed);
   CHECK(has(report_of(result)["recoveries"][0]["cause"], "no sign of life"));
 }
 
 TEST_CASE("a job that is cancelled while it waits for a place ends cancelled") {
   FaultCluster cluster(actors(2));
-  const auto id = cluster.submit(job_of("exact", {.pp = 2}, 400));
-  REQUIRE(eventually(kPatience, [&] { return cluster.job(id)->step > 1; }));
+  cluster.hold(0, {.step = 2});
+  const auto id = cluster.submit(job_of("exact", {.pp = 2}, 12));
+  cluster.held(0);
   kill(cluster.pids().at(1), SIGKILL);
   REQUIRE(cluster.client().cancel(id));
   const auto result = cluster.client().wait(id, kPatience);

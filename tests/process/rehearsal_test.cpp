@@ -118,7 +118,7 @@ TEST_CASE("a job that an actor is lost from is rehearsed by the next one and goe
   const auto job = exact({.pp = 2}, 12);
   const auto undisturbed = plain.run(job);
   const auto result = rehearsing.cluster.struck(
-      job, 5, [&](std::uint64_t) { kill(rehearsing.cluster.pids().at(1), SIGKILL); }, 2);
+      job, 5, [&](std::uint64_t) { kill(rehearsing.cluster.pids().at(1), SIGKILL); });
   CHECK(result.latents->data == undisturbed.latents->data);
   CHECK(json::parse(result.report).at("recoveries").size() == 1);
 }

@@ -36,7 +36,7 @@ TEST_CASE("a paused job is looked into, stepped and let go, and its picture stay
   CHECK(stage.still(job));
   CHECK(count_done() == done + 1);
 
-  auto inspector = stage.inspector();
+  auto& inspector = stage.inspector();
   const auto mailbox = inspector.mailbox(0);
   REQUIRE(mailbox);
   CHECK(mailbox.value().handled > 0);
@@ -109,6 +109,13 @@ TEST_CASE("the console does as it is told, and its errors are one line each") {
                             "inject kill",
                             "inject stop 0",
                             "inject delay 0 x",
+                            "inject hold 0 5",
+                            "inject hold 0 5 nowhere",
+                            "inject hold 0 5 step x",
+                            "inject hold 0 5 step 1 patch",
+                            "inject hold 0 5 text 3",
+                            "inject hold 0 0 text",
+                            "inject release 0 5",
                             "slice 0 1 latents [a]",
                             "pause 1",
                             "resume 1",

@@ -73,8 +73,8 @@ TEST_CASE("kill -9: a job with a step cache says where it began anew, and can be
     job.request.step_cache = "first-block";
     job.request.step_cache_threshold = 0.1;
     job.parallelism = {.pp = 2};
-    const auto result = cluster.struck(
-        job, 5, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); }, 2);
+    const auto result =
+        cluster.struck(job, 5, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); });
     const auto report = nlohmann::json::parse(result.report);
     REQUIRE(report["recoveries"].size() == 1);
     const auto refills = report["request"]["refill_steps"];

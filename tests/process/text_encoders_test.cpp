@@ -1,9 +1,7 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "tests/process/support/around.h"
 #include "tests/process/support/compare.h"
@@ -122,9 +120,7 @@ TEST_CASE("other LoRAs and types are other texts; what a lost actor kept is enco
   const auto lost = static_cast<int>(std::ranges::count(places, 1)) * 3;
   const auto restarts = cluster.restarts();
   kill(cluster.pids().at(first.report.at("actors").at(1).at("actor").get<std::size_t>()), SIGKILL);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (cluster.restarts() == restarts && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  REQUIRE(eventually(kPatience, [&] { return cluster.restarts() > restarts; }));
   const auto after = outcome_on(cluster, job);
   CHECK(after.latents.data == first.latents.data);
   CHECK(after.texts.encoded >= lost);

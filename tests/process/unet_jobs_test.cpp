@@ -178,8 +178,8 @@ TEST_CASE("kill -9: a U-Net's job goes on, exact to the bit, stale as its report
       job.request.step_cache_threshold = 0.1;
     }
     const auto undisturbed = cluster.run(job);
-    const auto result = cluster.struck(
-        job, 5, [&](std::uint64_t) { kill(cluster.pids().at(3), SIGKILL); }, 2);
+    const auto result =
+        cluster.struck(job, 5, [&](std::uint64_t) { kill(cluster.pids().at(3), SIGKILL); });
     const auto report = nlohmann::json::parse(result.report);
     REQUIRE(report["recoveries"].size() == 1);
     const auto refills = report["request"]["refill_steps"].get<std::vector<int>>();

@@ -57,7 +57,7 @@ Submission two_stages(int steps) {
 
 TEST_CASE("until nan: the job stands still, is looked into, and fails when it is let go") {
   WatchedStage stage(2);
-  auto inspector = stage.inspector();
+  auto& inspector = stage.inspector();
   const auto undisturbed = stage.cluster.run(two_stages(6));
 
   const auto plain = stage.paused_job(two_stages(40));
@@ -118,7 +118,7 @@ TEST_CASE("until nan: the job stands still, is looked into, and fails when it is
 
 TEST_CASE("until nan: whatever the degrees, all that was issued comes to its end") {
   WatchedStage stage(2);
-  auto inspector = stage.inspector();
+  auto& inspector = stage.inspector();
   const auto stops = [&](const char* method, int patches, Parallelism degrees, int pictures = 1) {
     CAPTURE(std::string(method));
     auto submission = demo_job(40);
@@ -147,7 +147,7 @@ TEST_CASE("until nan: whatever the degrees, all that was issued comes to its end
 
 TEST_CASE("until nan: set before a job begins it outlives a loss, and such a job is cancelled") {
   WatchedStage stage(2);
-  auto inspector = stage.inspector();
+  auto& inspector = stage.inspector();
   const auto job = stage.cluster.submit(two_stages(400));
   REQUIRE(inspector.control(job, JobAction::until_not_finite));
   const auto comes_to = [&](int step) {
@@ -174,7 +174,7 @@ TEST_CASE("until nan: set before a job begins it outlives a loss, and such a job
 
 TEST_CASE("until nan: what the decoder makes counts, too") {
   WatchedStage stage(2);
-  auto inspector = stage.inspector();
+  auto& inspector = stage.inspector();
   const Scratch place;
   const auto model = copy_of("tiny-pixart", place.path);
   fill_with(model / "vae/diffusion_pytorch_model.safetensors", "decoder.conv_out.weight", 3e38F);

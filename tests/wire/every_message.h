@@ -36,10 +36,10 @@ using EveryMessage =
                 CancelJob, ListJobs, JobList, GetStatus, ClusterStatus, StopCluster, Done,
                 GetMailbox, MailboxReport, GetTensors, TensorReport, GetSlice, TensorSlice,
                 GetLatents, JobLatents, GetLatentRows, LatentRows, RenderLatents, Rendered,
-                ControlJob, InjectFault, GetDocument, Document, GetLogs, LogLines, ReadClock,
-                ClockReading, Hello, Welcome, Refuse, Heartbeat, Goodbye, Notice, Failure, Ping,
-                Pong, SpawnActor, ActorAddress, FindActor, KillActor, ListActors, ActorList,
-                ListClasses, ClassList, WatchActor, ActorDied, CreateActor, ActorCreated,
+                ControlJob, InjectFault, HoldChanged, GetDocument, Document, GetLogs, LogLines,
+                ReadClock, ClockReading, Hello, Welcome, Refuse, Heartbeat, Goodbye, Notice,
+                Failure, Ping, Pong, SpawnActor, ActorAddress, FindActor, KillActor, ListActors,
+                ActorList, ListClasses, ClassList, WatchActor, ActorDied, CreateActor, ActorCreated,
                 ActorCalls, CallResults, ReleaseValues, StartProcess, ProcessStarted, SignalProcess,
                 ProcessWrote, ProcessEnded, DrainPlaces, Carried, CheckPlugins, PluginsChecked>;
 

@@ -3,8 +3,23 @@
 #include <string>
 #include <vector>
 
+#include "base/choice.h"
 #include "transport/wire/job.h"
 #include "transport/wire/kind.h"
+
+namespace troupe {
+namespace wire {
+
+/// What an actor can be held at: what its work loop has at hand.
+enum class HoldPhase : std::uint8_t { loading, connecting, beginning, text, step, decode, ending };
+
+}  // namespace wire
+
+template <>
+inline constexpr auto kNamesOf<wire::HoldPhase> = std::to_array<std::string_view>(
+    {"loading", "connecting", "beginning", "text", "step", "decode", "ending"});
+
+}  // namespace troupe
 
 /// Seeing inside a running cluster. A client asks the controller; what an actor must answer the
 /// controller passes on as it is. Every request may be answered by Failure instead.
@@ -77,10 +92,29 @@ enum class FaultKind : std::uint8_t {
   not_finite,    // its next micro-step meets a NaN
   delay,         // its next task begins `seconds` later
   device_error,  // its next task, and all after it, meet an error of the device that sticks
+  hold,          // it stands still when it comes to `at`, for `seconds` at most
+  release,       // it goes on where it is held, or will not be held
 };
 constexpr bool is_valid(FaultKind kind) {
-  return kind <= FaultKind::device_error;
+  return kind <= FaultKind::release;
 }
+
+/// A place in an actor's work, before what it names begins.
+struct HoldPoint {
+  HoldPhase phase = HoldPhase::step;
+  std::int32_t step = -1;   // of HoldPhase::step; -1 = any
+  std::int32_t patch = -1;  // of HoldPhase::step; -1 = any, and a step of the whole picture
+
+  /// Whether who is to be held here is held there.
+  bool covers(const HoldPoint& there) const {
+    return phase == there.phase && (step < 0 || step == there.step) &&
+           (patch < 0 || patch == there.patch);
+  }
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(phase, step, patch);
+  }
+};
 
 /// client → controller; what the actor must do itself is passed on to it. Answered by Done.
 struct InjectFault {
@@ -88,10 +122,22 @@ struct InjectFault {
   std::uint32_t actor = 0;
   FaultKind fault = FaultKind::kill;
   double seconds = 0;
+  HoldPoint at = {};  // of hold
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(actor, fault, seconds);
+    ar(actor, fault, seconds, at);
+  }
+};
+
+/// actor → controller: it is held from now on, or goes on. Behind the ends of all tasks before.
+struct HoldChanged {
+  static constexpr Kind kKind = Kind::hold_changed;
+  bool held = false;
+
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(held);
   }
 };
 

@@ -93,7 +93,20 @@ enum class Fault {
   not_finite,    // its next micro-step meets a NaN
   delay,         // its next task begins some seconds later
   device_error,  // its next task meets an error after which its device is lost to its process
+  hold,          // it stands still when it comes to a place in its work, for some seconds at most
+  release        // it goes on where it is held, or will not be held
 };
+
+/// Where an actor is held: before what this names begins.
+struct HoldAt {
+  std::string phase = "step";  // one of hold_phases()
+  int step = -1;               // of phase "step", from 0; -1 = any
+  int patch = -1;              // of phase "step", from 0; -1 = any, and a step of the whole picture
+};
+
+/// "loading", "connecting" (to the others of its groups), "beginning" (of a job), "text", "step",
+/// "decode" and "ending" (of a job).
+std::vector<std::string> hold_phases();
 
 /// A connection for looking. Thread-safe. Every call answers within half a minute; blobs may take
 /// longer. Errors as of Client: not_found (no such actor, job, tensor), bad_request, timeout, lost.
@@ -125,8 +138,10 @@ class Inspector {
 
   /// `step` of until, from 0.
   Result<std::string> control(std::uint64_t job, JobAction action, int step = 0);
-  /// `seconds` of stop and delay.
-  Result<std::string> inject(std::uint32_t actor, Fault fault, double seconds = 0);
+  /// `seconds` of stop, delay and hold; `at` of hold. Who is held says so in `doing` of
+  /// Client::status, and does not count as hanging.
+  Result<std::string> inject(std::uint32_t actor, Fault fault, double seconds = 0,
+                             const HoldAt& at = {});
 
   /// JSON: the job's task graph and where each task is.
   Result<std::string> graph(std::uint64_t job);

@@ -24,7 +24,9 @@ constexpr auto kJobDeadline = 600s;
 }  // namespace
 
 FaultCluster::FaultCluster(cluster::ClusterOptions options)
-    : cluster_(std::move(options)), client_(connect_when_ready(cluster_)) {}
+    : cluster_(std::move(options)),
+      client_(connect_when_ready(cluster_)),
+      inspector_(take(Inspector::connect(cluster_.endpoint(), kPatience), "inspect")) {}
 
 Client FaultCluster::another_client() const {
   return connect_to(cluster_);
@@ -72,30 +74,69 @@ JobResult FaultCluster::run(const Submission& submission) {
   return take(client_.wait(job, kJobDeadline), "job " + std::to_string(job));
 }
 
-std::optional<JobResult> FaultCluster::struck_once(const Submission& submission, int step,
-                                                   const Blow& blow, int kept) {
-  const auto before = restarts();
-  const auto there = std::make_shared<std::atomic<bool>>(false);
-  const auto job = submit(submission, [there, step](const Progress& progress) {
-    *there = *there || (progress.phase == "denoising" && progress.step >= step);
-  });
-  if (!eventually(2 * kPatience, [&] { return there->load(); }))
-    throw std::runtime_error("[tests] job " + std::to_string(job) + " does not come to step " +
-                             std::to_string(step));
+JobResult FaultCluster::struck(const Submission& submission, int step, const Blow& blow) {
+  hold(0, {.step = step});
+  const auto job = submit(submission);
+  held(0);
+  if (!keeps(job, step))
+    throw std::runtime_error("[tests] the steps before " + std::to_string(step) + " are not kept");
   blow(job);
   auto result = take(client_.wait(job, kJobDeadline), "job " + std::to_string(job));
   const auto recoveries = nlohmann::json::parse(result.report).at("recoveries");
-  if (!recoveries.empty() && recoveries[0].at("step").get<int>() >= kept) return result;
-  eventually(kPatience, [&] { return restarts() > before; });
-  whole();
-  return std::nullopt;
+  if (recoveries.empty() || recoveries[0].at("step") != step)
+    throw std::runtime_error("[tests] it did not go on from step " + std::to_string(step) + ": " +
+                             recoveries.dump());
+  return result;
 }
 
-JobResult FaultCluster::struck(const Submission& submission, int step, const Blow& blow, int kept) {
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    if (auto result = struck_once(submission, step, blow, kept)) return std::move(*result);
-  }
-  throw std::runtime_error("[tests] of five blows none met a job that went on where it was");
+void FaultCluster::hold(std::uint32_t actor, const HoldAt& at) {
+  hold_actor(inspector_, actor, at);
+}
+
+ActorInfo FaultCluster::held(std::uint32_t actor) {
+  return held_actor(client_, actor);
+}
+
+void FaultCluster::release(std::uint32_t actor) {
+  release_actor(inspector_, actor);
+}
+
+bool FaultCluster::keeps(std::uint64_t job, int steps) {
+  return keeps_steps(inspector_, job, steps);
+}
+
+std::uint32_t FaultCluster::actor_of_stage(int stage) {
+  for (const auto& actor : status().actors)
+    for (const auto& group : actor.groups)
+      if (group.axis == "pp" && group.rank_in_group == stage) return actor.id;
+  throw std::runtime_error("[tests] no actor has stage " + std::to_string(stage));
+}
+
+void hold_actor(Inspector& inspector, std::uint32_t actor, const HoldAt& at) {
+  constexpr double kLongerThanAnyTest = 3600;
+  take(inspector.inject(actor, Fault::hold, kLongerThanAnyTest, at), "hold");
+}
+
+ActorInfo held_actor(Client& client, std::uint32_t actor) {
+  ActorInfo row;
+  if (!eventually(2 * kPatience, [&] {
+        row = take(client.status(), "status").actors.at(actor);
+        return row.doing.ends_with("(held)");
+      }))
+    throw std::runtime_error("[tests] actor " + std::to_string(actor) + " is not held, but " +
+                             row.state + ": " + row.doing);
+  return row;
+}
+
+void release_actor(Inspector& inspector, std::uint32_t actor) {
+  take(inspector.inject(actor, Fault::release), "release");
+}
+
+bool keeps_steps(Inspector& inspector, std::uint64_t job, int steps) {
+  return eventually(kPatience, [&] {
+    const auto graph = nlohmann::json::parse(take(inspector.graph(job), "graph"));
+    return graph.at("kept_steps") >= steps;
+  });
 }
 
 void FaultCluster::freeze() {

@@ -9,6 +9,7 @@
 #include "controller/app/cluster.h"
 #include "tests/support/patience.h"
 #include "troupe/client.h"
+#include "troupe/inspect.h"
 
 namespace troupe::testing {
 
@@ -21,6 +22,12 @@ struct Fall {
 /// and more than a busy machine keeps a process from running. How soon it comes on a quiet machine
 /// is measured by benchmarks/faults.cpp.
 inline constexpr double kAtOnce = 30;
+
+/// As the members of FaultCluster of these names, of any cluster.
+void hold_actor(Inspector& inspector, std::uint32_t actor, const HoldAt& at);
+ActorInfo held_actor(Client& client, std::uint32_t actor);
+void release_actor(Inspector& inspector, std::uint32_t actor);
+bool keeps_steps(Inspector& inspector, std::uint64_t job, int steps);
 
 /// A cluster to be mistreated: its actors can be frozen, killed and looked at while a job runs.
 class FaultCluster {
@@ -43,13 +50,20 @@ class FaultCluster {
   /// Submits and waits; throws with the cause when the job does not succeed.
   JobResult run(const Submission& submission);
   using Blow = std::function<void(std::uint64_t job)>;
-  /// Runs a job and strikes actors when it has come to `step`. Nothing where that was not in time:
-  /// the job had ended, or the boundary that it went on from was of fewer than `kept` steps, for
-  /// boundaries come in when they can. The cluster is whole again then.
-  std::optional<JobResult> struck_once(const Submission& submission, int step, const Blow& blow,
-                                       int kept = 1);
-  /// Again until it is in time; throws when it never is.
-  JobResult struck(const Submission& submission, int step, const Blow& blow, int kept = 1);
+  /// Runs a job that actor 0 takes part in, holds that one at `step`, and strikes actors once all
+  /// steps before are kept. Throws where the job does not go on from there.
+  JobResult struck(const Submission& submission, int step, const Blow& blow);
+
+  Inspector& inspector() { return inspector_; }
+  /// The actor will be held when it comes there.
+  void hold(std::uint32_t actor, const HoldAt& at);
+  /// Waits until it is; answers what status says of it then. Throws when it does not come there.
+  ActorInfo held(std::uint32_t actor);
+  void release(std::uint32_t actor);
+  /// Waits until so many steps of the job are kept; false when they do not come.
+  bool keeps(std::uint64_t job, int steps);
+  /// An actor of that stage, where the newest deployment has several.
+  std::uint32_t actor_of_stage(int stage);
   /// SIGSTOP or SIGCONT for all actors.
   void freeze();
   void thaw();
@@ -59,6 +73,7 @@ class FaultCluster {
  private:
   cluster::Cluster cluster_;
   Client client_;
+  Inspector inspector_;
 };
 
 /// Options of a cluster of the built actors, one thread each.

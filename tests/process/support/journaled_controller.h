@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/process/support/connect.h"
 #include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
@@ -53,6 +54,21 @@ class JournaledController {
   void stop() {
     controller_->signal(SIGTERM);
     CHECK(controller_->wait(2 * kPatience) == 0);
+  }
+
+  /// Waits until the journal has everything that happened before.
+  void settle(Client& client) {
+    auto job = tiny_job(1);
+    job.detached = true;
+    // A job is accepted when it is written down, and changes are written in their order.
+    const auto next = client.submit(job);
+    REQUIRE(next);
+    CHECK(client.cancel(next.value()));
+  }
+  /// For holds; once all actors are there.
+  Inspector inspector() {
+    REQUIRE(ready());
+    return take(Inspector::connect(endpoint(), kPatience), "inspect");
   }
 
   std::string endpoint() const { return "ipc://" + (scratch_ / "control.sock"); }

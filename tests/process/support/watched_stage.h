@@ -29,7 +29,7 @@ struct WatchedStage {
   CommandResult repl(const std::string& commands) {
     return troupe("repl " + endpoint() + " -c '" + commands + "'");
   }
-  Inspector inspector() { return std::move(Inspector::connect(endpoint(), kPatience).value()); }
+  Inspector& inspector() { return cluster.inspector(); }
   /// Waits until what was issued has run.
   bool still(std::uint64_t job) {
     return eventually(kPatience, [&] {
@@ -40,27 +40,16 @@ struct WatchedStage {
       return issued == 0 && !graph["tasks"].empty();
     });
   }
-  bool has_steps_left(std::uint64_t job) {
-    const auto graph = nlohmann::json::parse(inspector().graph(job).value());
-    for (const auto& task : graph["tasks"])
-      if (task["kind"] == "micro_step" && task["state"] != "done") return true;
-    return false;
-  }
-  /// Submits and pauses as soon as it denoises; another one, where that was too late.
+  /// Submits a job of at least ten steps that actor 0 takes part in, and pauses it in its midst.
   std::uint64_t paused_job(Submission submission) {
     submission.detached = true;
-    for (int attempt = 1;; ++attempt) {
-      const auto job = cluster.submit(submission);
-      REQUIRE(eventually(2 * kPatience, [&] {
-        const auto row = cluster.job(job);
-        return row && (row->step > 0 || row->state == "succeeded");
-      }));
-      const bool paused = bool(inspector().control(job, JobAction::pause));
-      if (paused && still(job) && has_steps_left(job)) return job;
-      REQUIRE(attempt < 5);
-      if (paused) REQUIRE(inspector().control(job, JobAction::resume));
-      REQUIRE(cluster.client().wait(job, std::chrono::seconds(600)));
-    }
+    cluster.hold(0, {.step = 2});
+    const auto job = cluster.submit(submission);
+    cluster.held(0);
+    REQUIRE(inspector().control(job, JobAction::pause));
+    cluster.release(0);
+    REQUIRE(still(job));
+    return job;
   }
 
   FaultCluster cluster;
