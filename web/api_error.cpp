@@ -38,15 +38,21 @@ std::string short_name(const std::string& name) {
   return name.substr(0, end) + "…";
 }
 
-std::string field_of_refusal(std::string_view text) {
-  std::string field;
-  std::size_t longest = 0;
+namespace {
+
+/// How a refusal begins: with the words of a field.
+struct Beginning {
+  std::string field;  // "" = with none
+  std::size_t length = 0;
+};
+
+Beginning beginning_of(std::string_view text) {
+  Beginning found;
   const auto look = [&](const std::string& words, std::string_view name) {
-    if (words.size() <= longest || !text.starts_with(words)) return;
+    if (words.size() <= found.length || !text.starts_with(words)) return;
     const std::string_view rest = text.substr(words.size());
     if (!rest.starts_with(' ') && !rest.starts_with(':')) return;
-    longest = words.size();
-    field = name;
+    found = {std::string(name), words.size()};
   };
   wire::for_each_field([&](const wire::RequestField& each, auto) {
     std::string plain(each.name);
@@ -75,11 +81,58 @@ std::string field_of_refusal(std::string_view text) {
                                                                 {"stage", "stages"}};
   for (const auto& [words, name] : kOthers)
     look(words, name);
-  // Of the prompt embeds it may be any tensor.
+  // Of the prompt embeds it may be any tensor, and it may be one LoRA of several.
   const auto word = text.substr(0, text.find(' '));
   for (const char* part : {"prompt_embeds", "prompt_attention_mask"})
-    if (word.find(part) != word.npos) field = "prompt_embeds";
-  return field;
+    if (word.find(part) != word.npos) found = {"prompt_embeds", 0};
+  if (found.field == "loras" || found.field == "stages") found.length = 0;
+  return found;
+}
+
+/// The field that an option of the command line sets; "" = none.
+std::string_view field_of_option(std::string_view option) {
+  if (option.empty()) return {};
+  std::string_view name;
+  wire::for_each_field([&](const wire::RequestField& each, auto) {
+    if (name.empty() && each.option == option) name = each.name;
+  });
+  wire::for_each_degree([&](const wire::DegreeField& each, auto) {
+    if (each.option == option) name = each.name;
+  });
+  constexpr auto& kOptions = wire::kJobOptions;
+  for (const auto& [other, field] : {std::pair{kOptions.model, "model"},
+                                     {kOptions.init_latents, "init_latents"},
+                                     {kOptions.init_image, "init_image"},
+                                     {kOptions.mask_image, "mask_image"},
+                                     {kOptions.automatic, "parallel"},
+                                     {kOptions.priority, "priority"},
+                                     {kOptions.elastic, "elastic"},
+                                     {kOptions.may_batch, "may_batch"}})
+    if (option == other) name = field;
+  return name;
+}
+
+}  // namespace
+
+std::string field_of_refusal(std::string_view text) {
+  return beginning_of(text).field;
+}
+
+std::string in_fields(std::string_view text) {
+  const auto begins = beginning_of(text);
+  std::string said = begins.length > 0 ? begins.field : "";
+  text.remove_prefix(begins.length);
+  while (!text.empty()) {
+    const std::size_t dashes = std::min(text.find("--"), text.size());
+    said += text.substr(0, dashes);
+    text.remove_prefix(dashes);
+    const std::size_t end =
+        std::min(text.find_first_not_of("-abcdefghijklmnopqrstuvwxyz"), text.size());
+    const std::string_view field = field_of_option(text.substr(0, end));
+    said += field.empty() ? std::string(text.substr(0, end)) : "`" + std::string(field) + "`";
+    text.remove_prefix(end);
+  }
+  return said;
 }
 
 std::string_view without_room(std::string_view text) {
@@ -91,7 +144,7 @@ std::string_view without_room(std::string_view text) {
 ApiError to_api_error(const Error& error) {
   const std::string_view text = without_room(error.what);
   const int status = status_of(error.code);
-  return {status, error.code, std::string(text), status == 400 ? field_of_refusal(text) : ""};
+  return {status, error.code, in_fields(text), status == 400 ? field_of_refusal(text) : ""};
 }
 
 nlohmann::json to_json(const ApiError& error) {

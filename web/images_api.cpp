@@ -27,18 +27,23 @@ nlohmann::json described(const std::string& png, const PictureKind& kind) {
           {"usage", usage_json()}};
 }
 
-std::string answer_text(nlohmann::json data, const JobResult& result, const PictureKind& kind) {
+using Warnings = std::vector<std::string>;  // of a job
+
+std::string answer_text(nlohmann::json data, const JobResult& result, const PictureKind& kind,
+                        const Warnings& warnings) {
   nlohmann::json answer = described(result.pictures.at(0).png, kind);
+  answer["warnings"] = warnings;
   answer["created"] = static_cast<std::int64_t>(JobService::now());
   answer["data"] = std::move(data);
   return json_text(answer);
 }
 
-std::string whole_answer(const JobResult& result, const PictureKind& kind) {
+std::string whole_answer(const JobResult& result, const PictureKind& kind,
+                         const Warnings& warnings) {
   nlohmann::json data = nlohmann::json::array();
   for (const Picture& picture : result.pictures)
     data.push_back({{"b64_json", base64(picture_file(picture.png, kind))}});
-  return answer_text(std::move(data), result, kind);
+  return answer_text(std::move(data), result, kind, warnings);
 }
 
 /// Links to the pictures in the place of their bytes.
@@ -52,15 +57,16 @@ std::string linked_answer(Api& api, const JobPtr& job, const PictureKind& kind,
     api.links.add(name, {job, i, kind, 0}, JobService::now());
     data.push_back({{"url", base + "/v1/pictures/" + name}});
   }
-  return answer_text(std::move(data), *job->result, kind);
+  return answer_text(std::move(data), *job->result, kind, job->warnings);
 }
 
 std::string completed_events(const JobResult& result, const PictureKind& kind,
-                             const std::string& name) {
+                             const std::string& name, const Warnings& warnings) {
   std::string text;
   for (const Picture& picture : result.pictures) {
     nlohmann::json event = described(picture.png, kind);
     event["type"] = name + ".completed";
+    event["warnings"] = warnings;
     event["created_at"] = static_cast<std::int64_t>(JobService::now());
     event["b64_json"] = base64(picture_file(picture.png, kind));
     text += event_text(name + ".completed", json_text(event));
@@ -124,11 +130,13 @@ struct Painting : std::enable_shared_from_this<Painting> {
     if (url && !stream)
       return reply->send({.status = 200, .body = linked_answer(api, job, kind, base)});
     if (is_small(*job->result))  // two wake-ups would take longer
-      return succeeded(stream ? completed_events(*job->result, kind, name)
-                              : whole_answer(*job->result, kind));
+      return succeeded(stream ? completed_events(*job->result, kind, name, job->warnings)
+                              : whole_answer(*job->result, kind, job->warnings));
     api.service.work<std::string>(
-        [result = job->result, kind = kind, stream = stream, name = name] {
-          return stream ? completed_events(*result, kind, name) : whole_answer(*result, kind);
+        [result = job->result, kind = kind, stream = stream, name = name,
+         warnings = job->warnings] {
+          return stream ? completed_events(*result, kind, name, warnings)
+                        : whole_answer(*result, kind, warnings);
         },
         [self = shared_from_this()](Result<std::string> text) {
           if (!text) return self->failed(to_api_error(text.error()));

@@ -112,7 +112,8 @@ void JobBoard::progress(const JobPtr& job, const Progress& progress, double now)
   if (progress.steps > 0) job->steps = progress.steps;
   job->seconds_per_step = progress.seconds_per_step;
   job->queue_position = progress.phase == "queued" ? progress.queue_position : 0;
-  job->warnings.insert(job->warnings.end(), progress.warnings.begin(), progress.warnings.end());
+  for (const std::string& warning : progress.warnings)
+    job->warnings.push_back(in_fields(warning));
   constexpr std::size_t kMostWarnings = 100;
   if (job->warnings.size() > kMostWarnings)
     job->warnings.erase(job->warnings.begin(), job->warnings.end() - kMostWarnings);
@@ -138,7 +139,7 @@ void JobBoard::end(const JobPtr& job, const Outcome& outcome, double now) {
   } else {
     job->error = outcome.error();
     job->state = outcome.error().code == "cancelled" ? JobState::cancelled : JobState::failed;
-    job->cause = outcome.error().what;
+    job->cause = in_fields(outcome.error().what);
   }
   job->phase = to_string(job->state);
   tell(job, What::end);
@@ -226,7 +227,7 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
         job->state = state;
       if (job->ended()) continue;
       job->seconds = info.seconds;
-      job->cause = info.cause;
+      job->cause = in_fields(info.cause);
       job->queue_position = info.queue_position;
       continue;
     }
@@ -243,7 +244,7 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
     job->step = info.step;
     job->steps = info.steps;
     job->seconds = info.seconds;
-    job->cause = info.cause;
+    job->cause = in_fields(info.cause);
     job->priority = info.priority;
     job->share = info.share;
     job->queue_position = info.queue_position;

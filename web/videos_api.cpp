@@ -21,6 +21,7 @@ nlohmann::json video_json(const Job& job) {
                           {"progress", job.steps > 0 ? 100 * job.step / job.steps : 0},
                           {"created_at", static_cast<std::int64_t>(job.created_at)},
                           {"prompt", job.prompt},
+                          {"warnings", job.warnings},
                           {"completed_at", nullptr},
                           {"expires_at", nullptr},
                           {"error", nullptr}};

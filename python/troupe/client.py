@@ -237,9 +237,10 @@ def check_output_type(output_type: str) -> None:
         images.torch()  # fails before anything is computed for it
 
 
-# Options of the command line that are no field of a request's table, and what a call has instead.
-_ARGUMENTS = {"--elastic": "elastic", "--init-image": "image", "--init-latents": "latents", "--mask": "mask_image",
-              "--may-batch": "may_batch", "--model": "model", "--parallel": "parallel", "--priority": "priority"}
+# Names of fields in the cluster's texts, and options of the command line, that a call has other arguments for.
+_ARGUMENTS = {"`init_image`": "image", "`init_latents`": "latents", "--elastic": "elastic", "--init-image": "image",
+              "--init-latents": "latents", "--mask": "mask_image", "--may-batch": "may_batch", "--model": "model",
+              "--parallel": "parallel", "--priority": "priority"}
 
 
 class Client:
@@ -275,19 +276,20 @@ class Client:
             raise
 
     def in_python(self, text: str) -> str:
-        """A text of the cluster's with arguments for options of the command line: method="exact" for --method exact."""
+        """A text of the cluster's with arguments for the fields and options it names: method="exact" for `method` exact."""
         for words, ours in self.words.items():
             text = text.replace(words, ours)
-        if "--" not in text:
+        if "--" not in text and "`" not in text:
             return text
         if self._options is None:
             try:
                 document = self.options()
             except TroupeError:
                 return text
-            self._options = {option: {"name": name} for option, name in _ARGUMENTS.items()}
+            self._options = {word: {"name": name} for option, name in _ARGUMENTS.items() for word in (option, f"`{name}`")}
             for entry in reversed([*document["fields"], *document["degrees"]]):
                 self._options[entry["option"]] = entry
+                self._options.setdefault(f"`{entry['name']}`", entry)
         known = self._options
 
         def argument(found: "re.Match[str]") -> str:
@@ -299,7 +301,7 @@ class Client:
                 return f'{name}="{value}"'
             return f"{name}={value}" if value and value[0].isdigit() else name + found.group()[len(option):]
 
-        return re.sub(r"(--[a-z][a-z-]*)(?: ([\w.+-]*\w))?", argument, text)
+        return re.sub(r"(--[a-z][a-z-]*|`[a-z_]+`)(?: ([\w.+-]*\w))?", argument, text)
 
     def job(self, id: str) -> Job:
         """The handle of a job by its id. Raises NotFoundError."""

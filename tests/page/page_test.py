@@ -141,7 +141,7 @@ class Paint(FakeTest):
         browser.until_text('is not a multiple of 16; see “Patches”', '#field-height-wrong')
         browser.paint('a circle', height='64')
         browser.until(lambda: self.jobs(), 'nothing is painted')
-        self.jobs()[0].warnings = ['old values may show; --method exact uses none (`troupe start --max-batch 1`)']
+        self.jobs()[0].warnings = ['old values may show; `method` exact uses none (`troupe start --max-batch 1`)']
         told = 'old values may show; “Method” exact uses none (`troupe start --max-batch 1`)'
         browser.until_text(told, '.stage')
         browser.until(browser.has_picture, 'the picture does not come')

@@ -77,7 +77,7 @@ class FakeJob:
             self.info["step"] = min(self.info["step"] + (3 if self.prompt == "quick" else 1), self.info["steps"])
             self.info["timestep"] = 1000.5 - self.info["step"]
             if self.prompt == "warns":
-                self.info["warnings"] = ["the prompt was cut; --method exact, --patches 4 and --elastic change nothing, --nothing either"]
+                self.info["warnings"] = ["the prompt was cut; `method` exact, `num_pipeline_patch` 4 and --elastic change nothing, --nothing either"]
             if self.prompt == "fails" and self.info["step"] == 2:
                 self.end("failed", "actor 3, step 2: killed by signal 9")
                 yield "failed", self.info

@@ -34,6 +34,29 @@ TEST_CASE("a refusal's field is named, without the room that refused") {
   CHECK(to_api_error({"failed", "height is lost"}).param == "");
 }
 
+TEST_CASE(
+    "what a cluster says names fields as HTTP does, not options or the command line's words") {
+  const std::pair<const char*, const char*> kSaid[] = {
+      {"patches is 9: at most 8", "num_pipeline_patch is 9: at most 8"},
+      {"vae-parallel is 8, but a replica has 2", "vae is 8, but a replica has 2"},
+      {"init image is given, but this model makes videos",
+       "init_image is given, but this model makes videos"},
+      {"lora /l is not there", "lora /l is not there"},
+      {"old values may show; --method exact uses none",
+       "old values may show; `method` exact uses none"},
+      {"--may-batch has no effect: --max-batch 1", "`may_batch` has no effect: --max-batch 1"},
+      {"--vae-tiling needs 3 GB, --vae-parallel 2 and an --init-image less",
+       "`vae_tiling` needs 3 GB, `vae` 2 and an `init_image` less"},
+      {"differs in --negative-prompt", "differs in `negative_prompt`"},
+      {"ends with --", "ends with --"},
+      {"", ""}};
+  for (const auto& [text, said] : kSaid)
+    CHECK(in_fields(text) == said);
+  CHECK(std::string(
+            to_api_error({"bad_request", "[plan] frames is 65, but X makes pictures"}).what()) ==
+        "num_frames is 65, but X makes pictures");
+}
+
 TEST_CASE("a cluster that stops is no conflict, and a job of before is gone") {
   CHECK(to_api_error({"cancelled", ""}).status == 409);
   CHECK(to_api_error({"stopped", ""}).status == 503);

@@ -1,4 +1,4 @@
-// The page's words for fields of a request. Texts of the server name options of the command line: here they are fields.
+// The page's words for fields of a request. Texts of the server name fields in `…`, and its hints options of the command line.
 
 const kLabels = {
   cfg: 'Branches of guidance',
@@ -51,8 +51,11 @@ export function inWords(name) {
   return kLabels[name] ?? words[0].toUpperCase() + words.slice(1);
 }
 
-/// "--guidance-rescale" → "“Guidance rescale”". What stands in `…` is a command, and stays.
+/// "`guidance_rescale`" and "--guidance-rescale" → "“Guidance rescale”". What else stands in `…` is a command, and stays.
 export function inPageWords(text) {
-  return text.replace(/`[^`]*`|--[a-z][a-z-]*/g, (found) => (found.startsWith('`') ? found
-    : `“${inWords(fieldOfOption.get(found) ?? found.slice(2).replaceAll('-', '_'))}”`));
+  const fields = new Set(fieldOfOption.values());
+  return text.replace(/`([^`]*)`|--[a-z][a-z-]*/g, (found, quoted) => {
+    const field = quoted === undefined ? fieldOfOption.get(found) ?? found.slice(2).replaceAll('-', '_') : quoted;
+    return quoted === undefined || fields.has(field) ? `“${inWords(field)}”` : found;
+  });
 }
