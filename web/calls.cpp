@@ -172,16 +172,21 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
   read_common(fields, submission);
   need_pictures(request);
   read_size(fields, request);
-  // OpenAI's clients send a text.
-  const auto* seconds = fields.any("seconds");
-  if (seconds && request.num_frames == 0) {
-    const auto number = seconds->is_number()   ? std::optional(seconds->get<double>())
-                        : seconds->is_string() ? parse_number<double>(seconds->get<std::string>())
-                                               : std::nullopt;
-    if (!number || !(*number > 0 && *number <= 60))
+  // As there, 4 seconds where nothing is said; so a model of pictures is refused. OpenAI's clients
+  // send a text.
+  const auto* given = fields.any("seconds");
+  if (request.num_frames == 0) {
+    const auto seconds = !given               ? std::optional(4.0)
+                         : given->is_number() ? std::optional(given->get<double>())
+                         : given->is_string() ? parse_number<double>(given->get<std::string>())
+                                              : std::nullopt;
+    if (!seconds || !(*seconds > 0 && *seconds <= 60))
       throw bad_field("seconds", "is not a number above 0, up to 60");
-    request.num_frames = static_cast<int>(*number * models::kFramesPerSecond / 4) * 4 + 1;
+    request.num_frames = static_cast<int>(*seconds * models::kFramesPerSecond / 4) * 4 + 1;
   }
+  if (request.num_frames == 1)
+    throw bad_field(given ? "seconds" : "num_frames",
+                    "makes one frame, which is a picture: POST /v1/images/generations makes them");
   submission.detached = fields.flag("detached").value_or(true);
   fields.settle(kVideos);
   refuse_rest_or_no_prompt(fields, submission.request);

@@ -435,7 +435,10 @@ TEST_CASE("a video: seconds become frames") {
   };
   CHECK(parse(R"({"prompt": "a", "seconds": "4", "size": "1280x720"})").num_frames == 65);
   CHECK(parse(R"({"prompt": "a", "num_frames": 9, "seconds": 4})").num_frames == 9);
+  CHECK(parse(R"({"prompt": "a"})").num_frames == 65);
   CHECK(wrong_field([&] { parse(R"({"prompt": "a", "seconds": "x"})"); }) == "seconds");
+  CHECK(wrong_field([&] { parse(R"({"prompt": "a", "seconds": 0.1})"); }) == "seconds");
+  CHECK(wrong_field([&] { parse(R"({"prompt": "a", "num_frames": 1})"); }) == "num_frames");
 }
 
 TEST_CASE("a form has lists of numbers with commas between them") {
