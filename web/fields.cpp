@@ -12,6 +12,7 @@
 #include "base/suggest.h"
 #include "base/text.h"
 #include "models/spec/json_text.h"
+#include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
 #include "web/api_error.h"
 
@@ -91,10 +92,8 @@ const std::map<std::string, std::string> kMeant = {{"batch_size", "images_per_pr
 
 /// A diffusers class name is left to the model's plan, which knows them all.
 void check_sampler(const std::string& name, const std::string& sampler) {
-  const auto known = spec::sampler_names();
-  if (sampler.empty() || sampler.ends_with("Scheduler") || std::ranges::count(known, sampler) > 0)
-    return;
-  throw bad_field(name, "is " + shown(sampler) + ", not " + choices_text(known));
+  if (sampler.empty() || sampler.ends_with("Scheduler") || spec::is_sampler_name(sampler)) return;
+  throw bad_field(name, "is " + shown(sampler) + ", not " + choices_text(spec::sampler_names()));
 }
 
 template <class T>

@@ -30,15 +30,20 @@ struct Asked {
   std::vector<std::string> warnings;  // the call's, then the job's
 };
 
-std::string answer_text(const JobResult& result, const Asked& asked) {
+using Results = std::vector<std::shared_ptr<const JobResult>>;
+
+std::string answer_text(const Results& results, const Asked& asked) {
   nlohmann::json images = nlohmann::json::array();
-  if (asked.send_images) {
-    for (const Picture& picture : result.pictures)
+  std::size_t pictures = 0;
+  for (const auto& result : results) {
+    pictures += result->pictures.size();
+    if (!asked.send_images) continue;
+    for (const Picture& picture : result->pictures)
       images.push_back(base64(picture.png));
   }
   nlohmann::json info = asked.parameters;
   info["all_seeds"] = asked.seeds;
-  info["batch_size"] = result.pictures.size();
+  info["batch_size"] = pictures;
   info["sampler_name"] = asked.sampler;
   info["warnings"] = asked.warnings;
   return json_text(
@@ -52,39 +57,81 @@ JobPtr running_job(const Api& api, const Caller& caller) {
   return jobs.empty() ? nullptr : jobs.front();
 }
 
-void paint_webui(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
-                 WebuiCall call) {
-  ImageRequest& image = call.submission.request;
-  if (!image.progress_interval) {
-    image.progress_interval = std::max(1, steps_done(image) / 10);
-    image.progress_content = to_string(ProgressContent::preview);
+/// One request on its way: a job, then with the highres fix one for each of its pictures. All on
+/// the loop.
+struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
+  WebuiPainting(Api& api, std::shared_ptr<Request> request, ReplyPtr reply, WebuiCall given)
+      : api(api), request(std::move(request)), reply(std::move(reply)), call(std::move(given)) {
+    const ImageRequest& image = call.submission.request;
+    asked = {.parameters = parameters_json(image),
+             .seeds = image.picture_seeds.empty() ? std::vector{image.seed} : image.picture_seeds,
+             .sampler = image.sampler,
+             .send_images = call.send_images,
+             .warnings = std::move(call.warnings)};
   }
-  const Asked asked{
-      .parameters = parameters_json(image),
-      .seeds = image.picture_seeds.empty() ? std::vector{image.seed} : image.picture_seeds,
-      .sampler = image.sampler,
-      .send_images = call.send_images,
-      .warnings = std::move(call.warnings)};
-  const auto answer = [&api, reply](const JobPtr& job, Asked asked, const auto& result) {
-    if (!result) return answer_error(reply, to_api_error(result.error()));
-    asked.warnings.insert(asked.warnings.end(), job->warnings.begin(), job->warnings.end());
+
+  void begin() { hand_in(call.submission); }
+
+  void hand_in(Submission submission) {
+    ImageRequest& image = submission.request;
+    if (!image.progress_interval) {
+      image.progress_interval = std::max(1, steps_done(image) / 10);
+      image.progress_content = to_string(ProgressContent::preview);
+    }
+    submit_for(api, std::move(submission), {}, *request, reply,
+               [self = shared_from_this()](const JobPtr& job) {
+                 const auto listener = [self, job](const Job&, JobBoard::What what) {
+                   if (what == JobBoard::What::end) self->ended(job);
+                 };
+                 follow_for(self->api, job, self->reply, listener, true);
+               });
+  }
+
+  void ended(const JobPtr& job) {
+    for (const std::string& warning : job->warnings) {
+      if (std::ranges::count(asked.warnings, warning) == 0) asked.warnings.push_back(warning);
+    }
+    api.service.with_result(job, [self = shared_from_this()](const auto& result) {
+      if (!result) return answer_error(self->reply, to_api_error(result.error()));
+      self->painted(result.value());
+    });
+  }
+
+  void painted(std::shared_ptr<const JobResult> result) {
+    if (!call.second_pass) {
+      results.push_back(std::move(result));
+      return answer();
+    }
+    if (!first) {
+      first = std::move(result);
+    } else {
+      results.push_back(std::move(result));
+    }
+    if (results.size() == first->pictures.size()) return answer();
+    Submission next = call.submission;
+    next.request = *call.second_pass;
+    next.request.init_image = first->pictures[results.size()].png;
+    next.request.seed = asked.seeds.at(results.size());
+    hand_in(std::move(next));
+  }
+
+  void answer() {
     api.service.work<std::string>(
-        [kept = result.value(), asked = std::move(asked)] { return answer_text(*kept, asked); },
-        [reply](Result<std::string> text) {
+        [results = std::move(results), asked = asked] { return answer_text(results, asked); },
+        [reply = reply](Result<std::string> text) {
           if (!text) return answer_error(reply, to_api_error(text.error()));
           reply->send({.status = 200, .body = std::move(text.value())});
         });
-  };
-  submit_for(api, std::move(call.submission), {}, *request, reply,
-             [&api, reply, answer, asked](const JobPtr& job) {
-               const auto listener = [&api, job, answer, asked](const Job&, JobBoard::What what) {
-                 if (what != JobBoard::What::end) return;
-                 api.service.with_result(
-                     job, [job, answer, asked](const auto& result) { answer(job, asked, result); });
-               };
-               follow_for(api, job, reply, listener, true);
-             });
-}
+  }
+
+  Api& api;
+  const std::shared_ptr<Request> request;
+  const ReplyPtr reply;
+  WebuiCall call;
+  Asked asked;
+  std::shared_ptr<const JobResult> first;  // of two passes
+  Results results;
+};
 
 nlohmann::json progress_json(const JobPtr& job) {
   const double part = job && job->steps > 0 ? static_cast<double>(job->step) / job->steps : 0;
@@ -143,20 +190,20 @@ void choose_model(const JobService& service, const Request& request, ChosenModel
 void add_webui_routes(Api& api) {
   const auto chosen = std::make_shared<ChosenModels>();
   for (const Call kind : {kTxt2Img, kImg2Img}) {
-    api.router.add({"POST", kind == kImg2Img ? "/sdapi/v1/img2img" : "/sdapi/v1/txt2img",
-                    Access::user, kMostPictureBody,
-                    [&api, kind, chosen](const auto& request, const auto& reply) {
-                      parse_then<WebuiCall>(
-                          api, *request, reply,
-                          [request = request, kind, seed = random_seed()] {
-                            return parse_webui(request->body, kind, seed);
-                          },
-                          [&api, request, reply, chosen](WebuiCall call) {
-                            if (call.submission.model.empty())
-                              call.submission.model = (*chosen)[request->caller->name];
-                            paint_webui(api, request, reply, std::move(call));
-                          });
-                    }});
+    api.router.add(
+        {"POST", kind == kImg2Img ? "/sdapi/v1/img2img" : "/sdapi/v1/txt2img", Access::user,
+         kMostPictureBody, [&api, kind, chosen](const auto& request, const auto& reply) {
+           parse_then<WebuiCall>(
+               api, *request, reply,
+               [request = request, kind, seed = random_seed()] {
+                 return parse_webui(request->body, kind, seed);
+               },
+               [&api, request, reply, chosen](WebuiCall call) {
+                 if (call.submission.model.empty())
+                   call.submission.model = (*chosen)[request->caller->name];
+                 std::make_shared<WebuiPainting>(api, request, reply, std::move(call))->begin();
+               });
+         }});
   }
   const auto add = [&](const char* method, const char* path, auto handler) {
     api.router.add({method, path, Access::user,

@@ -1,10 +1,13 @@
 #include "web/webui_call.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/text.h"
+#include "models/image/load_picture.h"
 #include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
+#include "transport/wire/request_limits.h"
 #include "web/api_error.h"
 #include "web/calls.h"
 #include "web/webui_prompt.h"
@@ -14,37 +17,69 @@ namespace {
 
 using nlohmann::json;
 
-/// Its names for samplers of ours; ours are taken as well.
-std::string sampler_of(const std::string& field, const json& value) {
-  if (value == "Automatic" || value == "") return "";
+/// Its names for samplers of ours; ours are taken as well. `levels`: what `scheduler` says.
+std::string sampler_of(const std::string& field, const json& value, const std::string& levels) {
+  if (value == "Automatic" && levels.empty()) return "";
+  if (value == "Automatic") throw bad_field("scheduler", "needs a sampler: give sampler_name");
   const std::string name = value.is_string() ? value.get<std::string>() : json_text(value);
-  const auto without = spec::sampler_without_levels(name);
-  const auto sampler = without.empty() ? spec::sampler_of_alias(name) : without;
-  const auto known = spec::sampler_names();
-  if (!value.is_string() || std::ranges::count(known, sampler) == 0)
-    throw bad_field(field, "is " + json_text(short_name(name)) + ", not " + choices_text(known));
-  return sampler;
+  const auto sampler = spec::sampler_of_alias(name);
+  if (!value.is_string() || !spec::is_sampler_name(sampler))
+    throw bad_field(field, "is " + json_text(short_name(name)) + ", not " +
+                               choices_text(spec::sampler_names()));
+  // A name that says them itself goes first, as there.
+  if (levels.empty() || spec::named_sampler(sampler).levels) return sampler;
+  if (!spec::is_sampler_name(sampler + levels))
+    throw bad_field("scheduler", "is " + json_text(levels.substr(1)) + ", but " + sampler +
+                                     " has no choice of noise levels: leave it out");
+  return sampler + levels;
 }
 
-/// Their names of fields, and values that say nothing, made ours.
-void make_ours(json& document) {
-  const auto given = [&](const char* name) {
-    return document.contains(name) && !document.at(name).is_null() && document.at(name) != "";
-  };
-  const char* sampler_name = given("sampler_name") ? "sampler_name" : "sampler_index";
-  if (given(sampler_name)) {
-    if (given("sampler"))
-      throw bad_field("sampler", std::string("does not go with ") + sampler_name);
-    document["sampler"] = sampler_of(sampler_name, document.at(sampler_name));
+/// The end of a sampler's name that `scheduler` asks for; "" = the checkpoint's own levels.
+std::string levels_of(const json& scheduler) {
+  if (scheduler.is_null() || scheduler == "") return "";
+  std::string known;
+  for (const std::string& suffix : spec::level_suffixes()) {
+    std::string word = suffix.substr(1);
+    if (scheduler == word) return suffix;
+    word[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(word[0])));
+    if (scheduler == word) return suffix;
+    known += ", " + word;
   }
-  if (given("seed") && document.at("seed") == -1) document.erase("seed");
-  // Its clients send it with every sampler. There most take no notice, and 1 is what those that add
-  // noise do anyway.
-  const auto sampler = document.value("sampler", json());
-  const bool noisy = (sampler == "euler-ancestral" || sampler == "sde-dpmsolver++") &&
-                     document.value("eta", json()) != 1;
-  if (given("eta") && document.at("eta").is_number() && sampler != "ddim" && !noisy)
-    document.erase("eta");
+  if (scheduler == "Automatic" || scheduler == "automatic") return "";
+  throw bad_field("scheduler",
+                  "is " + short_name(json_text(scheduler)) + ", not Automatic" + known);
+}
+
+bool is_given(const json& document, const std::string& name) {
+  return document.contains(name) && !document.at(name).is_null() && document.at(name) != "";
+}
+
+/// sampler_name, sampler_index and scheduler made our `sampler`.
+void set_sampler(json& document) {
+  const std::string levels = levels_of(document.value("scheduler", json()));
+  const bool named = is_given(document, "sampler_name");
+  const std::string field = named                                 ? "sampler_name"
+                            : is_given(document, "sampler_index") ? "sampler_index"
+                                                                  : "sampler";
+  if (!is_given(document, field) && levels.empty()) return;
+  if (field == "sampler" && levels.empty()) return;
+  if (field != "sampler" && is_given(document, "sampler"))
+    throw bad_field("sampler", "does not go with " + field);
+  document["sampler"] =
+      sampler_of(field, is_given(document, field) ? document.at(field) : json("Automatic"), levels);
+}
+
+/// Its clients send eta with every sampler. There most take no notice, and 1 is what those that add
+/// noise do anyway.
+void drop_idle_eta(json& document) {
+  const auto eta = document.find("eta");
+  if (eta == document.end() || !eta->is_number()) return;
+  const json sampler = document.value("sampler", json());
+  if (sampler == "ddim") return;
+  const bool adds_noise =
+      sampler == "euler-ancestral" ||
+      (sampler.is_string() && sampler.get<std::string>().starts_with("sde-dpmsolver++"));
+  if (!adds_noise || *eta == 1) document.erase(eta);
 }
 
 void read_scripts(Fields& fields) {
@@ -60,6 +95,21 @@ void read_scripts(Fields& fields) {
   }
 }
 
+/// inpainting_mask_invert: 0 and 1, or false and true.
+bool says_invert(Fields& fields) {
+  const json* value = fields.any("inpainting_mask_invert");
+  if (!value || *value == 0 || *value == false) return false;
+  if (*value == 1 || *value == true) return true;
+  throw bad_field("inpainting_mask_invert", "is neither 0 nor 1");
+}
+
+void invert(std::string& mask) {
+  models::Pixels pixels = models::load_picture(mask);
+  for (auto& value : pixels.rgb)
+    value = static_cast<std::uint8_t>(255 - value);
+  mask = models::write_png(pixels);
+}
+
 void read_mask(Fields& fields, WebuiCall& call) {
   const auto mask = fields.text("mask");
   if (!mask || mask->empty()) {
@@ -70,6 +120,7 @@ void read_mask(Fields& fields, WebuiCall& call) {
     return;
   }
   call.submission.request.mask_image = picture_of_field("mask", *mask, models::AlphaUse::mask);
+  if (says_invert(fields)) invert(call.submission.request.mask_image);
   std::string unsaid;
   for (const auto& [name, value] :
        {std::pair("mask_blur", "0"), {"inpainting_fill", "1"}, {"inpaint_full_res", "false"}}) {
@@ -80,6 +131,78 @@ void read_mask(Fields& fields, WebuiCall& call) {
         "of the mask these hold, which the web UI has otherwise where nothing "
         "is said: " +
         unsaid);
+}
+
+/// What the second pass is called that is as the first.
+bool is_same(const std::optional<std::string>& name) {
+  return !name || name->empty() || name->starts_with("Use same ");
+}
+
+std::string sampler_of_second_pass(Fields& fields, const std::string& first) {
+  const auto name = fields.text("hr_sampler_name");
+  const auto scheduler = fields.text("hr_scheduler");
+  if (is_same(name) && is_same(scheduler)) return first;
+  const json* levels = fields.any("scheduler");
+  const std::string suffix = !is_same(scheduler) ? levels_of(*scheduler)
+                             : levels            ? levels_of(*levels)
+                                                 : "";
+  if (!is_same(name)) return sampler_of("hr_sampler_name", *name, suffix);
+  for (const char* field : {"sampler_name", "sampler_index"}) {
+    if (const auto of_first = fields.text(field); of_first && !of_first->empty())
+      return sampler_of(field, *of_first, suffix);
+  }
+  return sampler_of("sampler_name", "Automatic", suffix);
+}
+
+void set_size_of_second_pass(Fields& fields, ImageRequest& request) {
+  const auto [width, height] = std::pair(request.width, request.height);
+  const double scale = fields.number("hr_scale", {1, 8}).value_or(2);
+  const auto x = static_cast<int>(fields.whole("hr_resize_x", 0, wire::kMaxPixels).value_or(0));
+  const auto y = static_cast<int>(fields.whole("hr_resize_y", 0, wire::kMaxPixels).value_or(0));
+  if (x != 0 && y != 0 && std::int64_t{x} * height != std::int64_t{y} * width)
+    throw bad_field("hr_resize_y",
+                    "and hr_resize_x have other proportions than the picture, which "
+                    "is not cut here: leave one of them out");
+  if (x == 0 && y == 0) {
+    request.width = static_cast<int>(width * scale);
+    request.height = static_cast<int>(height * scale);
+  } else {
+    request.width = x != 0 ? x : static_cast<int>(std::int64_t{y} * width / height);
+    request.height = y != 0 ? y : static_cast<int>(std::int64_t{x} * height / width);
+  }
+}
+
+/// The highres fix. Its picture is enlarged as image to image enlarges the one that it begins with:
+/// by Lanczos.
+void read_second_pass(Fields& fields, WebuiCall& call) {
+  if (!fields.flag("enable_hr").value_or(false)) {
+    for (const CallField& field : kCallFields) {
+      if (field.name.starts_with("hr_") || field.name == "denoising_strength")
+        fields.any(std::string(field.name));
+    }
+    return;
+  }
+  if (!fields.choice("hr_upscaler", {"Lanczos", "None"}))
+    throw bad_field(
+        "hr_upscaler",
+        "is left out, which in the web UI is Latent: that is not done here, give Lanczos");
+  if (const auto model = fields.text("hr_checkpoint_name");
+      !is_same(model) && *model != call.submission.model)
+    throw bad_field("hr_checkpoint_name",
+                    "names another model: one paints a picture, leave it out");
+  ImageRequest request = call.submission.request;
+  set_size_of_second_pass(fields, request);
+  request.sampler = sampler_of_second_pass(fields, request.sampler);
+  request.strength = fields.number("denoising_strength", {0, 1}).value_or(0.75);
+  if (const auto steps = fields.whole("hr_second_pass_steps", 0, 100000).value_or(0); steps > 0)
+    request.steps = static_cast<int>(steps);
+  if (const auto prompt = fields.text("hr_prompt").value_or(""); !prompt.empty())
+    request.prompts = {words_of_prompt("hr_prompt", prompt, PromptKind::positive)};
+  if (const auto prompt = fields.text("hr_negative_prompt").value_or(""); !prompt.empty())
+    request.negative_prompt = words_of_prompt("hr_negative_prompt", prompt, PromptKind::negative);
+  request.images_per_prompt = 1;
+  request.picture_seeds.clear();
+  call.second_pass = std::move(request);
 }
 
 }  // namespace
@@ -104,7 +227,11 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
   auto names = kNames;
   if (kind == kImg2Img) names["denoising_strength"] = "strength";
   auto document = parse_body(body);
-  if (document.is_object()) make_ours(document);
+  if (document.is_object()) {
+    set_sampler(document);
+    drop_idle_eta(document);
+    if (is_given(document, "seed") && document.at("seed") == -1) document.erase("seed");
+  }
   Fields fields(std::move(document), std::move(names));
   WebuiCall call;
   Submission& submission = call.submission;
@@ -141,10 +268,11 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
   }
   if (const json* settings = fields.any("override_settings"))
     submission.model = model_of_settings(*settings, "override_settings");
+  if (kind == kTxt2Img) read_second_pass(fields, call);
   read_scripts(fields);
   call.send_images = fields.flag("send_images").value_or(true);
   // Taken above, under our names.
-  for (const char* name : {"sampler_name", "sampler_index"})
+  for (const char* name : {"sampler_name", "sampler_index", "scheduler"})
     fields.any(name);
   fields.settle(kind);
   fields.refuse_rest();

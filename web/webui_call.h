@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@ namespace troupe::web {
 /// A request of the AUTOMATIC1111 web UI's txt2img or img2img.
 struct WebuiCall {
   Submission submission;  // the model still as the client named it; "" = none was named
+  /// Of the highres fix: what each picture is painted by again, larger, with its own seed. The
+  /// picture to begin with is the first pass's.
+  std::optional<ImageRequest> second_pass = {};
   bool send_images = true;
   std::vector<std::string> warnings;  // what the web UI would have done otherwise, unasked
 };

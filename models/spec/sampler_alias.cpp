@@ -1,10 +1,22 @@
 #include "models/spec/sampler_alias.h"
 
+#include <algorithm>
 #include <cctype>
 #include <map>
+#include <string_view>
 
 namespace troupe::spec {
 namespace {
+
+struct NoiseLevels {
+  std::string_view suffix;
+  SigmaSpacing spacing;
+};
+constexpr NoiseLevels kNoiseLevels[] = {{"-karras", SigmaSpacing::kKarras},
+                                        {"-exponential", SigmaSpacing::kExponential},
+                                        {"-beta", SigmaSpacing::kBeta}};
+/// Samplers that have a choice of them.
+constexpr std::string_view kChoosing[] = {"dpmsolver++", "sde-dpmsolver++", "euler", "unipc"};
 
 /// In lower case, without what sets words apart.
 std::string plain(const std::string& name) {
@@ -48,16 +60,36 @@ std::string ours(const std::string& plain_name) {
 
 }  // namespace
 
-std::string sampler_of_alias(const std::string& name) {
-  const auto sampler = ours(plain(name));
-  return sampler.empty() ? name : sampler;
+NamedSampler named_sampler(const std::string& name) {
+  for (const NoiseLevels& levels : kNoiseLevels) {
+    if (!name.ends_with(levels.suffix)) continue;
+    const std::string sampler = name.substr(0, name.size() - levels.suffix.size());
+    if (std::ranges::count(kChoosing, sampler) > 0) return {sampler, levels.spacing};
+  }
+  return {name, std::nullopt};
 }
 
-std::string sampler_without_levels(const std::string& name) {
+std::vector<std::string> level_suffixes() {
+  std::vector<std::string> suffixes;
+  for (const NoiseLevels& levels : kNoiseLevels)
+    suffixes.emplace_back(levels.suffix);
+  return suffixes;
+}
+
+bool is_sampler_name(const std::string& name) {
+  return std::ranges::count(sampler_names(), named_sampler(name).sampler) > 0;
+}
+
+std::string sampler_of_alias(const std::string& name) {
   const auto words = plain(name);
-  for (const std::string levels : {"karras", "exponential"})
-    if (words.ends_with(levels)) return ours(words.substr(0, words.size() - levels.size()));
-  return "";
+  auto sampler = ours(words);
+  for (const std::string& suffix : level_suffixes()) {
+    const auto levels = plain(suffix);
+    if (!sampler.empty() || !words.ends_with(levels)) continue;
+    sampler = ours(words.substr(0, words.size() - levels.size()));
+    if (!sampler.empty()) sampler += suffix;
+  }
+  return is_sampler_name(sampler) ? sampler : name;
 }
 
 }  // namespace troupe::spec

@@ -10,6 +10,7 @@
 #include "models/spec/json_text.h"
 #include "models/spec/model_plugin.h"
 #include "models/spec/model_spec.h"
+#include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_readers.h"
 
 namespace troupe::spec {
@@ -217,6 +218,7 @@ bool is_own_sampler(const std::string& name) {
 
 std::string sampler_name(const SchedulerSpec& spec, const std::string& name) {
   const SchedulerConfig config = scheduler_config_for(spec, name);
+  if (named_sampler(name).levels) return name;
   if (config.kind == SamplerKind::kUser) return config.user_name;
   const auto known = std::ranges::find(kKnownSamplers, config.kind, &KnownSampler::kind);
   if (config.kind == SamplerKind::kDpmSolverMultistep) {
@@ -228,7 +230,8 @@ std::string sampler_name(const SchedulerSpec& spec, const std::string& name) {
 
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name,
                                      PipelineTask task) {
-  const std::string& wanted = name.empty() ? spec.class_name : name;
+  const auto [asked, levels] = named_sampler(name);
+  const std::string& wanted = name.empty() ? spec.class_name : asked;
   if (const auto* sampler = user_models().sampler_of(wanted)) return user_config(spec, *sampler);
   const KnownSampler* found = nullptr;
   for (const auto& known : kKnownSamplers) {
@@ -247,6 +250,10 @@ SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::strin
                                ? parse_scheduler_config(mended_settings(spec, true, task),
                                                         spec.file.string(), found->kind)
                                : taken_over(spec, *found, wanted, task);
+  if (levels) {
+    if (config.sigma_spacing == SigmaSpacing::kFlow) refuse_misfit(spec, name, false);
+    config.sigma_spacing = *levels;
+  }
   if (wanted == "dpmsolver++" || wanted == "sde-dpmsolver++") {
     config.plus_plus = true;
     config.stochastic = wanted == "sde-dpmsolver++";

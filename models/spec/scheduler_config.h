@@ -119,8 +119,9 @@ SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::
 enum class PipelineTask { generation, inpainting };
 
 /// The configuration of the sampler that a request runs: the checkpoint's own where `name` is
-/// empty, else the one of that name (sampler_names(), or a diffusers class name) taking over the
-/// checkpoint's keys as diffusers' `from_config` does. Where `spec.mends_old_settings`,
+/// empty, else the one of that name (is_sampler_name, or a diffusers class name) taking over the
+/// checkpoint's keys as diffusers' `from_config` does; a name that ends with noise levels sets
+/// them, as `use_karras_sigmas` and the like do there. Where `spec.mends_old_settings`,
 /// steps_offset is 1, and clip_sample is false or, in inpainting, skip_prk_steps true, as the
 /// constructors of Stable Diffusion's pipelines have it; in a sampler that is not the checkpoint's
 /// own only if the file has the key. Throws std::invalid_argument for an unknown name and for keys

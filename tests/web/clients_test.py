@@ -24,6 +24,7 @@ import webuiapi
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TROUPE = ""
+WAN = str(ROOT / "tests/fixtures/tiny-wan")
 SMALL = {"steps": 2}
 # Is always cancelled, or lost.
 LONG = {"steps": 900, "height": 256, "width": 256}
@@ -69,7 +70,7 @@ class Gateway:
 class ClientsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.gateway = Gateway("--model", str(ROOT / "examples/demo/model"), "--actors", "1")
+        cls.gateway = Gateway("--model", str(ROOT / "examples/demo/model"), "--actors", "1", "--allow-models", WAN)
         cls.http = httpx.Client(base_url=cls.gateway.url, timeout=60)
         cls.openai = openai.OpenAI(base_url=cls.gateway.url + "/v1", api_key="none", max_retries=0)
 
@@ -101,8 +102,15 @@ class ClientsTest(unittest.TestCase):
     def test_openai_images(self):
         made = self.openai.images.generate(prompt="a red circle", model="model", n=2, size="96x64", extra_body=SMALL)
         self.assertEqual(len(made.data), 2)
+        self.assertTrue(made.warnings[0].endswith("there may be little to be seen"), made.warnings)
         for picture in made.data:
             self.assertEqual(png_size(base64.b64decode(picture.b64_json)), (96, 64))
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.openai.images.generate(prompt="a", background="transparent")
+        self.assertEqual(caught.exception.param, "background")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.openai.images.generate(prompt="a", size="64x64", extra_body={**SMALL, "patches": 2, "method": "exact"})
+        self.assertIn("num_pipeline_patch is 2", str(caught.exception))
         self.assertNotEqual(made.data[0].b64_json, made.data[1].b64_json)
         for kind, beginning in (("jpeg", b"\xff\xd8\xff"), ("webp", b"RIFF")):
             made = self.openai.images.generate(prompt="a", size="64x64", output_format=kind, output_compression=80, extra_body=SMALL)
@@ -173,10 +181,10 @@ class ClientsTest(unittest.TestCase):
                                            extra_body={"steps": "3", "seed": "1"})
             return made.data[0].b64_json
 
-        def repainted(prompt, mask):
+        def repainted(prompt, mask, inverted=0):
             return self.http.post("/sdapi/v1/img2img", json={
                 "prompt": prompt, "steps": 3, "width": 64, "height": 64, "seed": 1, "init_images": [picture_text], "mask": mask,
-                "inpainting_fill": 1}).json()["images"][0]
+                "inpainting_fill": 1, "inpainting_mask_invert": inverted}).json()["images"][0]
 
         picture_text = base64.b64encode(picture).decode()
         pixels = lambda png: self.pixels_of(base64.b64decode(png))
@@ -187,9 +195,7 @@ class ClientsTest(unittest.TestCase):
         painted = pixels(edited("a red circle", one_pixel(6, b"\0\0\0\0")))
         self.assertNotEqual(painted, kept)
         self.assertEqual(painted, pixels(edited("a red circle", one_pixel(0, b"\xff"))))
-        refused = self.http.post("/sdapi/v1/img2img", json={"prompt": "a", "init_images": [picture_text], "mask": picture_text,
-                                                            "inpainting_mask_invert": 1})
-        self.assertEqual(refused.json()["error"]["param"], "inpainting_mask_invert")
+        self.assertEqual(kept, pixels(repainted("a blue square", base64.b64encode(one_pixel(0, b"\xff")).decode(), 1)))
 
     @staticmethod
     def pixels_of(png):
@@ -265,15 +271,24 @@ class ClientsTest(unittest.TestCase):
                                                           "init_images": [answer["images"][0]], "denoising_strength": 0.5,
                                                           "sampler_name": "DPM++ 2M Karras"}).json()
         self.assertEqual(len(again["images"]), 1)
-        self.assertEqual(json.loads(again["info"])["sampler_name"], "dpmsolver++")
+        self.assertEqual(json.loads(again["info"])["sampler_name"], "dpmsolver++-karras")
         self.assertEqual(self.http.get("/sdapi/v1/sd-models").json()[0]["model_name"], "model")
+        # The highres fix is image to image from the plain picture, by picture.
+        body = {"prompt": "a", "steps": 4, "width": 64, "height": 64, "seed": 3, "batch_size": 2}
+        plain = self.http.post("/sdapi/v1/txt2img", json=body).json()["images"]
+        large = self.http.post("/sdapi/v1/txt2img", json={
+            **body, "enable_hr": True, "hr_upscaler": "Lanczos", "hr_scale": 1.5, "denoising_strength": 0.5}).json()["images"]
+        self.assertEqual([png_size(base64.b64decode(picture)) for picture in large], [(96, 96)] * 2)
+        second = self.http.post("/sdapi/v1/img2img", json={"prompt": "a", "steps": 4, "width": 96, "height": 96, "seed": 4,
+                                                           "init_images": [plain[1]], "denoising_strength": 0.5}).json()["images"]
+        self.assertEqual(self.pixels_of(base64.b64decode(large[1])), self.pixels_of(base64.b64decode(second[0])))
         self.assertIn("euler", [sampler["name"] for sampler in self.http.get("/sdapi/v1/samplers").json()])
         self.assertIn("progress", self.http.get("/sdapi/v1/progress").json())
         self.assertEqual(self.http.get("/sdapi/v1/options").json()["sd_model_checkpoint"], "model")
 
     def test_web_ui_refuses_by_name(self):
         body = {"prompt": "a", "steps": 2, "width": 64, "height": 64}
-        for fields, param in (({"enable_hr": True}, "enable_hr"), ({"prompt": "a (red:1.4) ball"}, "prompt"),
+        for fields, param in (({"enable_hr": True, "hr_upscaler": "Latent"}, "hr_upscaler"), ({"prompt": "a (red:1.4) ball"}, "prompt"),
                               ({"alwayson_scripts": {"ControlNet": {"args": [{"image": "x"}]}}}, "alwayson_scripts"),
                               ({"override_settings": {"sd_vae": "other"}}, "override_settings"), ({"tilling": True}, "tilling")):
             refused = self.http.post("/sdapi/v1/txt2img", json={**body, **fields})
@@ -310,8 +325,10 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(api.interrupt(), {})
 
     def test_openai_videos(self):
-        """The demo model paints pictures: a clip of one frame."""
-        video = self.http.post("/v1/videos", json={"prompt": "a", "size": "64x64", **SMALL}).json()
+        video = self.http.post("/v1/videos", json={"prompt": "a", "model": WAN, "size": "64x64", "num_frames": 5, **SMALL}).json()
+        refused = self.http.post("/v1/videos", json={"prompt": "a", "model": "model", "size": "64x64", **SMALL})
+        self.assertEqual((refused.status_code, refused.json()["error"]["param"]), (400, "num_frames"))
+        self.assertIn("makes pictures", refused.json()["error"]["message"])
         self.assertEqual(video["object"], "video")
         address = f"/v1/videos/{video['id']}"
         self.wait_for(lambda: self.http.get(address).json()["status"] == "completed")

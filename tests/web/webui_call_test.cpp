@@ -68,6 +68,10 @@ TEST_CASE("every field of call_fields.def is taken, harmless or refused, as its 
         json body = call == kSettings ? json::object() : body_of(call);
         // Fields of a mask say nothing without one.
         if (name.starts_with("mask_") || name.starts_with("inpaint")) body["mask"] = kPng;
+        if (name.starts_with("hr_") || (call == kTxt2Img && name == "denoising_strength")) {
+          body["enable_hr"] = true;
+          body["hr_upscaler"] = "Lanczos";
+        }
         body[name] = value;
         return body;
       };
@@ -87,13 +91,23 @@ TEST_CASE("every field of call_fields.def is taken, harmless or refused, as its 
 
 TEST_CASE("the web UI's fields that are not done here are refused by name, others pass") {
   const std::pair<json, const char*> kWrong[] = {
-      {{{"enable_hr", true}}, "enable_hr"},
+      {{{"enable_hr", "yes"}}, "enable_hr"},
+      {{{"enable_hr", true}}, "hr_upscaler"},
+      {{{"enable_hr", true}, {"hr_upscaler", "Latent"}}, "hr_upscaler"},
+      {{{"enable_hr", true}, {"hr_upscaler", "None"}, {"hr_checkpoint_name", "x"}},
+       "hr_checkpoint_name"},
+      {{{"enable_hr", true}, {"hr_upscaler", "None"}, {"hr_resize_x", 800}, {"hr_resize_y", 900}},
+       "hr_resize_y"},
+      {{{"enable_hr", true}, {"hr_upscaler", "None"}, {"hr_prompt", "(a:2)"}}, "hr_prompt"},
       {{{"tiling", true}}, "tiling"},
       {{{"styles", {"photo"}}}, "styles"},
       {{{"sampler_index", "Heun"}}, "sampler_index"},
       {{{"sampler_name", "nonesuch"}, {"sampler_index", "Euler"}}, "sampler_name"},
       {{{"sampler_name", 3}}, "sampler_name"},
       {{{"scheduler", "Turbo"}}, "scheduler"},
+      {{{"scheduler", "Karras"}}, "scheduler"},
+      {{{"sampler_name", "DDIM"}, {"scheduler", "Karras"}}, "scheduler"},
+      {{{"sampler_name", "Euler"}, {"sampler", "ddim"}}, "sampler"},
       {{{"subseed_strength", 0.5}}, "subseed_strength"},
       {{{"alwayson_scripts", {{"ControlNet", {{"args", {1}}}}}}}, "alwayson_scripts"},
       {{{"alwayson_scripts", {{"ControlNet", true}}}}, "alwayson_scripts"},
@@ -153,12 +167,58 @@ TEST_CASE("the web UI's requests: its names, and its defaults where nothing is s
   CHECK(sampler(R"({"sampler_name": "DDIM", "sampler_index": "Euler"})") == "ddim");
   CHECK(sampler(R"({"sampler_name": "", "sampler_index": "Euler"})") == "euler");
   CHECK(sampler(R"({"sampler_name": "Automatic"})") == "");
+  CHECK(sampler(R"({"sampler_name": "DPM++ 2M", "scheduler": "Karras"})") == "dpmsolver++-karras");
+  CHECK(sampler(R"({"sampler_name": "DPM++ 2M Karras", "scheduler": "beta"})") ==
+        "dpmsolver++-karras");
+  CHECK(sampler(R"({"sampler_index": "Euler", "scheduler": "automatic"})") == "euler");
   const auto strength = [](json fields) {
     return parse_webui(body_of(kImg2Img, std::move(fields)).dump(), kImg2Img, 7)
         .submission.request.strength;
   };
   CHECK(strength({}) == 0.75);
   CHECK(strength({{"denoising_strength", 0.5}}) == 0.5);
+}
+
+TEST_CASE("the web UI's highres fix is a second pass, from the first one's pictures") {
+  const auto second = [](json fields) {
+    fields["enable_hr"] = true;
+    fields["hr_upscaler"] = "Lanczos";
+    fields["steps"] = 9;
+    fields["batch_size"] = 2;
+    fields["width"] = 640;
+    fields["sampler_name"] = "DPM++ 2M";
+    fields["scheduler"] = "Karras";
+    const auto call = parse_webui(body_of(kTxt2Img, std::move(fields)).dump(), kTxt2Img, 7);
+    CHECK(call.submission.request.width == 640);
+    CHECK(call.submission.request.sampler == "dpmsolver++-karras");
+    return call.second_pass.value();
+  };
+  const auto plain = second({{"hr_sampler_name", "Use same sampler"}, {"hr_second_pass_steps", 0}});
+  CHECK(plain.width == 1280);
+  CHECK(plain.height == 1024);
+  CHECK(plain.strength == 0.75);
+  CHECK(plain.steps == 9);
+  CHECK(plain.sampler == "dpmsolver++-karras");
+  CHECK(plain.prompts == std::vector<std::string>{"a"});
+  CHECK(plain.images_per_prompt == 1);
+  const auto own = second({{"hr_scale", 1.5},
+                           {"denoising_strength", 0.4},
+                           {"hr_second_pass_steps", 5},
+                           {"hr_sampler_name", "Euler"},
+                           {"hr_prompt", "b"},
+                           {"hr_negative_prompt", "c"}});
+  CHECK(own.width == 960);
+  CHECK(own.height == 768);
+  CHECK(own.strength == 0.4);
+  CHECK(own.steps == 5);
+  CHECK(own.sampler == "euler-karras");
+  CHECK(own.prompts == std::vector<std::string>{"b"});
+  CHECK(own.negative_prompt == "c");
+  CHECK(second({{"hr_scheduler", "Automatic"}}).sampler == "dpmsolver++");
+  CHECK(second({{"hr_resize_x", 1000}}).height == 800);
+  CHECK(second({{"hr_resize_y", 1024}, {"hr_resize_x", 1280}}).width == 1280);
+  CHECK(second({{"hr_resize_y", 768}}).width == 960);
+  CHECK_FALSE(parse_webui(R"({"hr_scale": 3})", kTxt2Img, 7).second_pass);
 }
 
 TEST_CASE("a mask of the web UI's") {

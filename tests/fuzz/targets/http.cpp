@@ -12,6 +12,7 @@
 #include "web/http_message.h"
 #include "web/multipart.h"
 #include "web/pictures.h"
+#include "web/webui_call.h"
 
 namespace troupe::fuzz {
 namespace {
@@ -37,6 +38,8 @@ void run_http_body(std::string_view bytes) {
     require(call.partial_images <= 3, "partial images are bounded");
   });
   refusable([&] { web::parse_video(web::Fields::parse(body, web::other_names()), 1); });
+  for (const web::Call call : {web::kTxt2Img, web::kImg2Img})
+    refusable([&] { web::parse_webui(body, call, 1); });
 }
 
 std::vector<std::string> seeds_http_body() {
@@ -44,6 +47,7 @@ std::vector<std::string> seeds_http_body() {
       R"({"prompt": "a", "steps": 3, "seed": 5, "loras": [{"path": "/l", "scale": 0.5}], "cfg": 2})",
       R"({"prompts": ["a", "b"], "refill_steps": [1, 2], "parallel": "auto", "init_image": "AAAA"})",
       R"({"prompt": "a", "n": 2, "size": "64x64", "stream": true, "partial_images": 1, "lora": "/l"})",
+      R"({"prompt": "\\(a\\) [b:0.5] (c:1.2) <lora:d:1> # e", "enable_hr": true, "hr_upscaler": "None", "styles": []})",
       R"({"prompt": "a", "seconds": "4", "guidance_scale": 1e3, "output_format": "webp"})"};
 }
 
