@@ -15,6 +15,7 @@
 #include "controller/plan/staleness.h"
 #include "models/image/limits.h"
 #include "models/image/picture_file.h"
+#include "models/image/png_text.h"
 #include "transport/wire/request_fields.h"
 #include "transport/wire/request_limits.h"
 
@@ -184,7 +185,7 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
         if (is_mask || inputs[index].id == &request.init_image_blob) {
           models::PictureHeader picture;
           try {
-            picture = models::read_picture_header(*blob.bytes);
+            picture = models::read_picture_header(*blob.bytes, models::unpack_png_text);
           } catch (const std::runtime_error& error) {
             give_up();
             return refuse(peer, header, wire::FailureCode::bad_request, name + " " + error.what());
@@ -288,9 +289,9 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   const auto added = tools_.table.add(job, std::move(*plan), peer, submission.detached,
                                       tools_.now(), reading.fingerprint);
   if (!added) {
-    return refused(
-        wire::FailureCode::overloaded,
-        fmt::format("{} jobs are waiting already: try again later", tools_.table.count(wire::JobState::queued)));
+    return refused(wire::FailureCode::overloaded,
+                   fmt::format("{} jobs are waiting already: try again later",
+                               tools_.table.count(wire::JobState::queued)));
   }
   const auto id = *added;
   auto& entry = *tools_.table.find(id);

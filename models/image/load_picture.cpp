@@ -3,7 +3,6 @@
 #include <png.h>
 #include <webp/decode.h>
 #include <webp/demux.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +16,7 @@
 #include "base/format.h"
 #include "models/image/picture_file.h"
 #include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 
 #include <jpeglib.h>  // needs <cstdio> before it
 
@@ -336,16 +336,6 @@ Raster read_webp_pixels(std::string_view webp, const PictureHeader& header, bool
   return raster;
 }
 
-std::string inflated(std::string_view packed, std::size_t most) {
-  std::string text(most, '\0');
-  uLongf size = text.size();
-  const int status =
-      uncompress(reinterpret_cast<Bytef*>(text.data()), &size,
-                 reinterpret_cast<const Bytef*>(packed.data()), static_cast<uLong>(packed.size()));
-  text.resize(status == Z_OK ? size : 0);
-  return text;
-}
-
 /// A pixel's colour from its colour and alpha.
 void use_alpha(AlphaUse use, const std::uint8_t* rgba, std::uint8_t* rgb) {
   const int alpha = rgba[3];
@@ -414,7 +404,7 @@ Pixels upright(Raster raster, int orientation) {
 }  // namespace
 
 Pixels load_picture(std::string_view file, AlphaUse alpha, const Tick& tick) {
-  const auto header = read_picture_header(file, inflated);
+  const auto header = read_picture_header(file, unpack_png_text);
   const bool wants_alpha = alpha != AlphaUse::dropped;
   if (tick) tick();
   Raster raster = header.codec == PictureCodec::png ? PngReader(file).read(wants_alpha, tick)

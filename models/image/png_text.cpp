@@ -126,6 +126,14 @@ PngText read_png_text(std::string_view png) {
   return out;
 }
 
+std::string unpack_png_text(std::string_view packed, std::size_t most) {
+  try {
+    return inflated(packed, most);
+  } catch (const std::runtime_error&) {
+    return "";
+  }
+}
+
 PngSize read_png_size(std::string_view png) {
   if (!begins_as_png(png)) fail("no PNG header");
   return png_size(png);

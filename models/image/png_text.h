@@ -21,6 +21,9 @@ inline constexpr std::size_t kMostTextBytes = std::size_t{16} << 20;
 /// fails its checksum.
 PngText read_png_text(std::string_view png);
 
+/// A compressed text of a PNG; "" where it is damaged or longer than `most` bytes.
+std::string unpack_png_text(std::string_view packed, std::size_t most);
+
 /// From the header chunk. Throws std::runtime_error if `png` does not begin as a PNG does.
 PngSize read_png_size(std::string_view png);
 
