@@ -121,15 +121,15 @@ std::string actors_text(const std::vector<ActorInfo>& all, std::size_t width, st
 std::string status_text(const ClusterInfo& cluster, std::size_t width, std::size_t most) {
   auto text = fmt::format(
       "Cluster\n  endpoint    {}\n  controller  {}, pid {}, troupe {}, up {}\n  model       {}\n\n",
-      cluster.endpoint, cluster.host, cluster.pid, cluster.version,
-      duration_text(cluster.uptime_seconds),
-      cluster.model.empty() ? "(as each job says)" : cluster.model);
+      on_one_line(cluster.endpoint), on_one_line(cluster.host), cluster.pid,
+      on_one_line(cluster.version), duration_text(cluster.uptime_seconds),
+      cluster.model.empty() ? "(as each job says)" : on_one_line(cluster.model));
   text += actors_text(cluster.actors, width, most);
   text += fmt::format("\nJobs: {} queued, {} running, {} ended\n\nRecent failures:{}\n",
                       cluster.jobs_queued, cluster.jobs_running, cluster.jobs_ended,
                       cluster.recent_failures.empty() ? " none" : "");
   for (const std::string& failure : cluster.recent_failures) {
-    const auto lines = width > 8 ? wrapped(failure, width - 4) : std::vector{printable(failure)};
+    const auto lines = width > 8 ? wrapped(failure, width - 4) : std::vector{on_one_line(failure)};
     for (std::size_t i = 0; i < lines.size(); ++i)
       text += (i == 0 ? "  " : "    ") + lines[i] + "\n";
   }

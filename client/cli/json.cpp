@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "client/cli/parse_errors.h"
+#include "client/cli/table.h"
 
 namespace troupe::cli {
 namespace {
@@ -23,6 +24,27 @@ nlohmann::json actor_json(const ActorInfo& actor) {
           {"doing", actor.doing},
           {"restarts", actor.restarts},
           {"memory_bytes", known_bytes(actor.memory_bytes)}};
+}
+
+/// The document with \u escapes for what a terminal would obey: the same values to who reads JSON.
+std::string json_text(const nlohmann::json& document, int indent) {
+  const auto text = document.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (printable(text) == text) return text;
+  std::string out;
+  for (std::size_t i = 0, bytes = 1; i < text.size(); i += bytes) {
+    bytes = 1;
+    while (i + bytes < text.size() && (static_cast<unsigned char>(text[i + bytes]) >> 6U) == 2)
+      ++bytes;
+    const std::string character = text.substr(i, bytes);
+    if (printable(character) == character) {
+      out += character;
+      continue;
+    }
+    const nlohmann::json escaped = character;
+    const auto quoted = escaped.dump(-1, ' ', true);  // DEL alone is ASCII
+    out += bytes == 1 ? "\\u007f" : quoted.substr(1, quoted.size() - 2);
+  }
+  return out;
 }
 
 }  // namespace
@@ -77,11 +99,11 @@ nlohmann::json to_json(const ClusterInfo& cluster) {
 }
 
 void print_json_line(const nlohmann::json& document) {
-  std::cout << document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  std::cout << json_text(document, -1) << std::endl;
 }
 
 void print_json(const nlohmann::json& document) {
-  std::cout << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  std::cout << json_text(document, 2) << std::endl;
 }
 
 }  // namespace troupe::cli

@@ -13,8 +13,7 @@ namespace troupe::cli {
 std::string one_line(std::string text) {
   static const std::regex kTags("(^|: |; then )(\\[[A-Za-z_. ]+\\] )+");
   text = std::regex_replace(text, kTags, "$1");
-  text = printable(text);
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  text = on_one_line(text);
   text.erase(text.find_last_not_of(" .") + 1);
   return text;
 }

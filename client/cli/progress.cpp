@@ -37,7 +37,8 @@ bool counts_steps(const Progress& progress) {
 }
 
 std::string phase_text(const Progress& progress) {
-  if (progress.phase != "queued" || progress.queue_position == 0) return progress.phase;
+  if (progress.phase != "queued" || progress.queue_position == 0)
+    return on_one_line(progress.phase);
   return "queued behind " + counted(progress.queue_position, "job");
 }
 

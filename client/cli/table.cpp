@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <string_view>
 
+#include "base/utf8.h"
 #include "client/cli/terminal.h"
 
 namespace troupe::cli {
@@ -111,7 +113,7 @@ void add_row(std::string& out, const Row& row, const Widths& widths, Overflow ov
 
 std::vector<std::string> wrapped(std::string text, std::size_t width) {
   std::vector<std::string> lines;
-  text = printable(text);
+  text = on_one_line(text);
   while (width_of(text) > width) {
     const std::size_t end = bytes_of(text, width);
     const std::size_t space = text.rfind(' ', end);
@@ -123,8 +125,11 @@ std::vector<std::string> wrapped(std::string text, std::size_t width) {
   return lines;
 }
 
-std::string table(const Row& heads, const std::vector<Row>& rows, std::size_t width,
-                  Overflow overflow, const CellColour& colour) {
+std::string table(const Row& heads, std::vector<Row> rows, std::size_t width, Overflow overflow,
+                  const CellColour& colour) {
+  for (Row& row : rows)
+    for (std::string& cell : row)
+      cell = on_one_line(cell);
   const Widths widths = fitted_widths(heads, rows, width);
   std::string out;
   CellColour bold;
@@ -158,25 +163,38 @@ std::string bytes_cell(std::uint64_t bytes) {
 
 std::string printable(const std::string& text) {
   std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto at = [&](std::size_t next) {
-      return i + next < text.size() ? static_cast<unsigned char>(text[i + next]) : 0u;
-    };
-    const bool control = (at(0) < ' ' && text[i] != '\n' && text[i] != '\t') || at(0) == 0x7f;
-    const bool second = at(0) == 0xc2 && at(1) >= 0x80 && at(1) <= 0x9f;  // U+0080 to U+009F
-    const bool turns = at(0) == 0xe2 && ((at(1) == 0x80 && at(2) >= 0xaa && at(2) <= 0xae) ||
-                                         (at(1) == 0x81 && at(2) >= 0xa6 && at(2) <= 0xa9));
-    out += control || second || turns ? '?' : text[i];
-    i += second ? 1 : turns ? 2 : 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const std::size_t whole = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+    std::size_t bytes = 1;
+    while (bytes < whole && i + bytes < text.size() && !begins_character(text[i + bytes]))
+      ++bytes;
+    const std::string_view character(text.data() + i, bytes);
+    if (!is_utf8(character)) {  // a byte that is none, or what follows it
+      out += '?';
+      ++i;
+      continue;
+    }
+    const bool control = character < " " && character != "\n" && character != "\t";
+    const bool second = character >= "\x7f" && character <= "\u009f";
+    const bool turns = (character >= "\u202a" && character <= "\u202e") ||
+                       (character >= "\u2066" && character <= "\u2069");
+    const bool obeyed = control || second || turns;
+    out += obeyed ? std::string_view("?") : character;
+    i += bytes;
   }
   return out;
 }
 
-std::string shorten(const std::string& text, std::size_t length) {
+std::string on_one_line(const std::string& text) {
   std::string line = printable(text);
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-  }
+  for (char& c : line)
+    if (c == '\n' || c == '\t') c = ' ';
+  return line;
+}
+
+std::string shorten(const std::string& text, std::size_t length) {
+  std::string line = on_one_line(text);
   if (width_of(line) <= length) return line;
   std::size_t characters = 0;
   for (std::size_t i = 0; i < line.size(); ++i) {

@@ -21,7 +21,7 @@ using CellColour = std::function<Colour(std::size_t column, const std::string& c
 /// \n. No line has more than `width` characters (0 = no limit): the widest columns give way, but
 /// not below what their heads need while others can. With `colour`, where standard output shows
 /// colours, heads are bold and cells have theirs.
-std::string table(const Row& heads, const std::vector<Row>& rows, std::size_t width = 0,
+std::string table(const Row& heads, std::vector<Row> rows, std::size_t width = 0,
                   Overflow overflow = Overflow::wrap, const CellColour& colour = nullptr);
 /// Characters in its longest line.
 std::size_t table_width(const Row& heads, const std::vector<Row>& rows);
@@ -36,8 +36,10 @@ std::size_t output_width();
 /// For a column: "812 MB", "1.4 GB"; "-" for 0.
 std::string bytes_cell(std::uint64_t bytes);
 /// Without what a terminal would obey or be misled by (control characters but \n and tabs, marks
-/// that turn the direction of writing): each is a "?".
+/// that turn the direction of writing, bytes that are not UTF-8): each is a "?".
 std::string printable(const std::string& text);
+/// The same on one line, so that no text from a file or a peer can pass for lines of ours.
+std::string on_one_line(const std::string& text);
 /// At most `length` characters, on one line, with … where something was left out.
 std::string shorten(const std::string& text, std::size_t length);
 

@@ -69,7 +69,7 @@ void mailbox(Session& session, const Words& words) {
   if (info.doing.empty()) {
     std::cout << "idle";
   } else {
-    std::cout << info.doing << " since " << duration_text(info.doing_seconds);
+    std::cout << cli::on_one_line(info.doing) << " since " << duration_text(info.doing_seconds);
   }
   std::cout << "; " << info.total << " waiting, " << info.handled << " handled\n";
   std::vector<Row> rows;
@@ -99,7 +99,7 @@ void tensors(Session& session, const Words& words) {
     return cli::print_json_line(document);
   }
   std::cout << "job " << job << " at actor " << actor << ", after "
-            << (info.at.empty() ? "nothing yet" : info.at) << "\n";
+            << (info.at.empty() ? "nothing yet" : cli::on_one_line(info.at)) << "\n";
   std::vector<Row> rows;
   for (const TensorInfo& tensor : info.tensors) {
     rows.push_back({tensor.name, shape_text(tensor.shape), tensor.dtype, short_number(tensor.mean),
@@ -115,7 +115,7 @@ void slice(Session& session, const Words& words) {
   const auto values =
       take(session.inspector().slice(actor_of(words[0]), job_of(words[1]), words[2], ranges));
   if (session.json()) return cli::print_json_line(to_json(values));
-  std::cout << values.dtype << " " << shape_text(values.shape) << "\n"
+  std::cout << cli::on_one_line(values.dtype) << " " << shape_text(values.shape) << "\n"
             << values_text(values) << "\n";
 }
 

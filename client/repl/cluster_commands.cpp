@@ -167,8 +167,9 @@ void queue(Session& session, const Words&) {
 void one_failure(const nlohmann::json& failure) {
   // A batch's failure says which it is.
   if (!failure.contains("batch")) std::cout << "job " << failure["job"] << ": ";
-  std::cout << failure["failure"].get<std::string>() << "\n";
-  if (failure.contains("file")) std::cout << "file " << failure["file"].get<std::string>() << "\n";
+  std::cout << cli::on_one_line(failure["failure"].get<std::string>()) << "\n";
+  if (failure.contains("file"))
+    std::cout << "file " << cli::on_one_line(failure["file"].get<std::string>()) << "\n";
   std::vector<Row> rows;
   const auto& record = failure["record"];
   for (const auto& task : record.value("unfinished", nlohmann::json::array())) {

@@ -92,15 +92,15 @@ void graph(Session& session, const Words& words) {
     }
   }
   // Of a batch, its own.
-  std::cout << document.value("name", name_of(job)) << ": " << tasks.size() << " tasks, "
-            << counts["done"] << " done, " << counts["issued"] << " issued, " << counts["waiting"]
-            << " waiting; epoch " << document["epoch"].get<std::uint64_t>();
+  std::cout << cli::on_one_line(document.value("name", name_of(job))) << ": " << tasks.size()
+            << " tasks, " << counts["done"] << " done, " << counts["issued"] << " issued, "
+            << counts["waiting"] << " waiting; epoch " << document["epoch"].get<std::uint64_t>();
   if (document.value("kept_steps", 0) > 0)
     std::cout << ", " << document["kept_steps"].get<int>() << " steps kept";
   if (document["attempts"] > 1) std::cout << ", attempt " << document["attempts"].get<int>();
   if (document.value("paused", false)) std::cout << ", paused";
   if (const auto met = document.find("not_finite"); met != document.end() && met->is_string())
-    std::cout << ": " << met->get<std::string>();
+    std::cout << ": " << cli::on_one_line(met->get<std::string>());
   std::cout << "\n";
   std::vector<Row> rows;
   for (const GraphLine& line : lines) {

@@ -35,6 +35,22 @@ void check_refused(const std::string& arguments, int exit_code,
 
 }  // namespace
 
+TEST_CASE("what a file says stays on its own line, and no terminal obeys it") {
+  const Scratch scratch;
+  const std::string header =
+      R"({"a\nz  F64  [9]\u001b[2J\u009b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  std::string size(8, '\0');
+  size[0] = static_cast<char>(header.size());
+  const auto file = scratch.file("x.safetensors", size + header + std::string(4, '\0'));
+  const auto plain = troupe::testing::troupe("inspect " + file.string());
+  CHECK(plain.exit_code == 0);
+  CHECK(std::count(plain.out.begin(), plain.out.end(), '\n') == 3);
+  CHECK(plain.out.find("a z  F64  [9]?[2J?") != std::string::npos);
+  const auto json = troupe::testing::troupe("inspect --json " + file.string()).out;
+  CHECK(json.find("\u009b") == std::string::npos);
+  CHECK(nlohmann::json::parse(json)["tensors"][0]["name"] == "a\nz  F64  [9]\u001b[2J\u009b");
+}
+
 TEST_CASE("help and version") {
   const auto help = troupe::testing::troupe("--help");
   CHECK(help.exit_code == 0);

@@ -53,7 +53,9 @@ TEST_CASE("what a terminal would obey is not printed") {
   CHECK(printable("\xc2\x9b"
                   "31m \xe2\x80\xae \xe2\x81\xa9 \xc2\xa0 é … \xe2\x80\x9c") ==
         "?31m ? ? \xc2\xa0 é … \xe2\x80\x9c");
-  CHECK(printable("\xc2") == "\xc2");
+  CHECK(printable("\xc2 \xff\xfe \xf0\x9f\x8e é\xa9") == "? ?? ??? é?");
+  CHECK(on_one_line("a\nb\tc") == "a b c");
+  CHECK(table({"A"}, {{"x\ny \xff"}, {"z"}}) == "A\nx y ?\nz\n");
   CHECK(shorten("a\x1b[31m\nb", 20) == "a?[31m b");
   for (const auto overflow : {Overflow::wrap, Overflow::shorten})
     CHECK(table({"A"}, {{"\x1b[2J"}}, 0, overflow) == "A\n?[2J\n");

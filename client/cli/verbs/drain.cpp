@@ -45,7 +45,7 @@ class DrainVerb : public Verb {
                   {"note", note},
                   {"empty", wait_ > 0 || who_is_left(client).empty()}});
     } else {
-      std::cout << (wait_ > 0 ? "drained" : note) << std::endl;
+      std::cout << (wait_ > 0 ? "drained" : one_line(note)) << std::endl;
     }
     return kOk;
   }

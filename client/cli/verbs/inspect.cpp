@@ -74,7 +74,7 @@ class InspectVerb : public Verb {
               << (size ? fmt::format("PNG, {} x {}", size->width, size->height) : "video") << "\n";
     if (texts.empty()) std::cout << "no parameters\n";
     for (const auto& [keyword, text] : texts)
-      std::cout << printable(keyword + ": " + text) << "\n";
+      std::cout << on_one_line(keyword + ": " + text) << "\n";
     std::cout << std::flush;
     return kOk;
   }

@@ -62,7 +62,7 @@ class LogsVerb : public Verb {
 
   static void print(const LogInfo& info) {
     for (const std::string& line : info.lines)
-      std::cout << line << "\n";
+      std::cout << on_one_line(line) << "\n";
     std::cout << std::flush;
     if (!std::cout.good()) throw std::runtime_error("standard output cannot be written");
   }
