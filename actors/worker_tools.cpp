@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "actors/device_error.h"
+#include "base/available_memory.h"
 #include "base/error_text.h"
 
 namespace troupe::actors {
@@ -33,7 +34,7 @@ bool WorkerTools::retire_after(const std::exception& error) const {
 }
 
 wire::Failure to_failure(const std::exception& error) {
-  const auto text = first_line(error.what());
+  const auto text = first_line(text_of(error));
   if (is_out_of_memory(error)) return {wire::FailureCode::out_of_memory, text};
   if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr)
     return {wire::FailureCode::bad_request, text};

@@ -1,10 +1,14 @@
 #include "base/available_memory.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
+#include <new>
 #include <string>
 
 #include "base/control_group.h"
+#include "base/text.h"
 
 namespace troupe {
 
@@ -19,6 +23,18 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& root)
     return std::min(available, left.value_or(available));
   }
   return left;
+}
+
+std::string address_limit_text() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return "ulimit -v allows " + bytes_text(limit.rlim_cur) + " of addresses";
+}
+
+std::string text_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return error.what();
+  const auto limit = address_limit_text();
+  return "out of memory" + (limit.empty() ? "" : " (" + limit + ")");
 }
 
 }  // namespace troupe

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 namespace troupe {
 
@@ -9,5 +11,12 @@ namespace troupe {
 /// limits of this process's control groups; where it says only the one or the other, that. 0 is
 /// "nothing left"; nothing where it says neither. `root` holds proc and sys. Source: proc(5).
 std::optional<std::uint64_t> available_memory(const std::filesystem::path& root = "/");
+
+/// "ulimit -v allows 2 GB of addresses" where this process has such a limit, which memory and the
+/// stacks of threads count towards; else empty.
+std::string address_limit_text();
+
+/// An exception's text; of std::bad_alloc, which has none, that memory ran out and by which limit.
+std::string text_of(const std::exception& error);
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <system_error>
 
+#include "base/available_memory.h"
 #include "base/suggest.h"
 #include "client/cli/colour.h"
 #include "client/cli/defaults.h"
@@ -68,10 +69,10 @@ std::string unknown_verb_text(const std::string& word, const std::string& next,
 }
 
 /// A verb whose results could not be printed has failed.
-int flushed(int exit_code) {
+int flushed(int exit_code, const std::string& goes_on = "") {
   std::cout.flush();
   if (std::cout.good()) return exit_code;
-  say("standard output cannot be written");
+  say("standard output cannot be written" + (goes_on.empty() ? "" : ", but " + goes_on));
   return exit_code == kOk ? kFailed : exit_code;
 }
 
@@ -83,13 +84,16 @@ int run_verb(Verb& verb) {
     return usage(verb.app().get_name(), error.what());
   } catch (const CommandError& error) {
     return report(error.error, error.exit_code, verb.json());
-  } catch (const std::bad_alloc&) {
-    return report({"out_of_memory", "out of memory"}, kFailed, verb.json());
+  } catch (const std::bad_alloc& error) {
+    return report({"out_of_memory", text_of(error)}, kFailed, verb.json());
   } catch (const std::system_error& error) {
     const bool threads = error.code() == std::errc::resource_unavailable_try_again;
-    return report({"failed", std::string(threads ? "no more threads can be started: " : "") +
-                                 error.what() + (threads ? " (see ulimit -u)" : "")},
-                  kFailed, verb.json());
+    const auto limit = address_limit_text();
+    return report(
+        {"failed", threads ? std::string("no more threads can be started: ") + error.what() + " (" +
+                                 (limit.empty() ? "see ulimit -u" : limit) + ")"
+                           : error.what()},
+        kFailed, verb.json());
   } catch (const std::exception& error) {
     return report({"failed", error.what()}, kFailed, verb.json());
   }
@@ -146,7 +150,8 @@ int run_command_line(int argc, const char* const* argv) {
       return usage("", unknown_verb_text(before.front(), command, verbs));
     if (!app.remaining().empty())
       return usage(command, unexpected_text(verb->app(), app.remaining()));
-    return flushed(run_verb(*verb));
+    const int exit_code = run_verb(*verb);
+    return flushed(exit_code, verb->goes_on());
   }
   if (app.remaining().empty()) {
     std::cerr << app.help();

@@ -94,6 +94,11 @@ void check_writable(const std::string& what, const std::string& path) {
   const std::string prefix = what + " " + path + ": cannot be written: ";
   const std::string folder = folder_of(path);
   std::error_code ignored;
+  try {
+    absolute_path(path);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(what + " " + error.what());
+  }
   if (!fs::exists(folder, ignored)) throw std::runtime_error(prefix + "no folder " + folder);
   if (!fs::is_directory(folder, ignored))
     throw std::runtime_error(prefix + folder + " is not a folder");
@@ -124,7 +129,14 @@ void make_log_folder(std::string& path) {
 }
 
 std::string absolute_path(const std::string& path) {
-  return path.empty() ? "" : fs::absolute(path).lexically_normal().string();
+  if (path.empty()) return "";
+  std::error_code error;
+  const auto whole = fs::absolute(path, error);
+  if (error)
+    throw std::runtime_error(path +
+                             ": the current folder has been deleted: cd elsewhere, or give "
+                             "an absolute path");
+  return whole.lexically_normal().string();
 }
 
 void check_extension(const std::string& option, const std::string& path,

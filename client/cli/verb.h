@@ -62,6 +62,9 @@ class Verb {
 
   CLI::App& app() { return *app_; }
   bool json() const { return json_; }
+  /// What goes on when the verb has ended, and how it is reached: said where the result could not
+  /// be printed. Empty where nothing does.
+  const std::string& goes_on() const { return goes_on_; }
 
  protected:
   Verb(CLI::App& parent, const std::string& name, const std::string& description);
@@ -70,6 +73,7 @@ class Verb {
                   const std::string& page);
   CLI::App* app_;
   bool json_ = false;
+  std::string goes_on_;
 };
 
 /// The number of a job as typed. Throws UsageError naming `verb` when missing, and unless a number.

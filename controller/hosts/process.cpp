@@ -16,7 +16,9 @@
 #include <boost/asio/read.hpp>
 #include <chrono>
 #include <deque>
+#include <filesystem>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 
 #include "base/file_handle.h"
@@ -76,6 +78,11 @@ Spawned spawn(const ProcessOptions& options, int output) {
     posix_spawn_file_actions_adddup2(&files.actions, options.inherited, kInherited);
   posix_spawn_file_actions_addclosefrom_np(&files.actions,
                                            options.inherited >= 0 ? kInherited + 1 : kInherited);
+  // Where the folder that this process is in has been deleted: MKL, in torch, ends a process that
+  // is nowhere.
+  std::error_code gone;
+  const auto here = std::filesystem::current_path(gone);
+  if (here.empty()) posix_spawn_file_actions_addchdir_np(&files.actions, "/");
   SpawnAttributes how;
   sigset_t none;
   sigset_t all;

@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
 #include "base/file_handle.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 #include "tests/support/text.h"
 #include "transport/control/listener_process.h"
 
@@ -118,6 +120,23 @@ TEST_CASE("the socket file of a dead process is replaced, others are not") {
   std::ofstream(path) << "precious";
   CHECK(troupe::testing::has(error_of(endpoint), "file of another type"));
   CHECK(fs::file_size(path) == 8);
+}
+
+TEST_CASE("a folder for sockets has room for their paths, however long the runtime folder's is") {
+  const testing::Scratch scratch;
+  const auto runtime = scratch.path / std::string(90 - scratch.path.native().size(), 'r');
+  fs::create_directories(runtime);
+  const char* before = std::getenv("XDG_RUNTIME_DIR");
+  const std::string kept = before ? before : "";
+  setenv("XDG_RUNTIME_DIR", runtime.c_str(), 1);
+  {
+    const IpcFolder folder;
+    CHECK_NOTHROW(parse_endpoint(folder.endpoint("control.sock.blobs")));
+    CHECK(fs::is_empty(runtime));
+  }
+  setenv("XDG_RUNTIME_DIR", scratch.path.c_str(), 1);
+  CHECK(IpcFolder().endpoint("x").starts_with("ipc://" + scratch.path.string()));
+  before ? setenv("XDG_RUNTIME_DIR", kept.c_str(), 1) : unsetenv("XDG_RUNTIME_DIR");
 }
 
 }  // namespace troupe::control

@@ -57,6 +57,21 @@ TEST_CASE("a child has none of our descriptors but the one that is meant for it"
   CHECK(lines_of(options) == std::vector<std::string>{"for you", "0 1 2 3 "});
 }
 
+TEST_CASE("a child of a process whose folder was deleted is somewhere") {
+  const auto here = std::filesystem::current_path();
+  std::filesystem::path gone;
+  {
+    const testing::Scratch scratch;
+    gone = scratch.path;
+    std::filesystem::current_path(gone);
+  }
+  cluster::ProcessOptions options;
+  options.program = "/bin/pwd";
+  const auto lines = lines_of(options);
+  std::filesystem::current_path(here);
+  CHECK(lines == std::vector<std::string>{"/"});
+}
+
 TEST_CASE("a log has a bound, which it says, and its process goes on") {
   const testing::Scratch scratch;
   cluster::ProcessOptions options;

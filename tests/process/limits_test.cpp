@@ -255,3 +255,27 @@ TEST_CASE("a controller that may have few descriptors outlives a flood of silent
     CHECK(controller.wait(kPatience) == 0);
   }
 }
+
+TEST_CASE("who cannot be told what was started is told how to reach it") {
+  const Scratch scratch;
+  const auto deaf = [&](const std::string& words) {
+    return run_command("sh -c '" TROUPE_BINARY_DIR "/bin/troupe " + words + " > /dev/full'",
+                       "XDG_RUNTIME_DIR=" + scratch.path.string());
+  };
+  const auto started = deaf("start --detach --actors 1 --model " + checkpoint("tiny-pixart"));
+  check_one_line(started);
+  CHECK(started.exit_code == 1);
+  CHECK(has(started.err, "standard output cannot be written, but the cluster at ipc://" +
+                             scratch.path.string()));
+  CHECK(has(started.err, "has started: `troupe stop` ends it"));
+  const auto submitted = deaf("submit --detach --prompt cat --steps 2");
+  check_one_line(submitted);
+  CHECK(has(submitted.err, "but job 1 was accepted: `troupe wait 1` fetches what it makes"));
+  CHECK(troupe::testing::troupe("stop", "XDG_RUNTIME_DIR=" + scratch.path.string()).exit_code == 0);
+}
+
+TEST_CASE("a limit of addresses is named where it is the cause") {
+  const auto result = troupe::testing::troupe(kRun, "ulimit -v 60000;");
+  check_one_line(result);
+  CHECK(has(result.err, "ulimit -v allows 61.44 MB of addresses"));
+}

@@ -192,15 +192,25 @@ void sweep_dead_folders(const fs::path& base) {
   }
 }
 
+/// The user's runtime folder, or that of temporary files: whichever may be written to, and has a
+/// path short enough for those of the sockets in it.
+fs::path base_of_folders() {
+  constexpr std::size_t kNames = 48;  // bytes of the folder's own name and the longest socket's
+  const auto suits = [](const fs::path& base) {
+    return !base.empty() && access(base.c_str(), W_OK | X_OK) == 0 &&
+           base.native().size() + kNames < sizeof(sockaddr_un::sun_path);
+  };
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  std::error_code error;
+  for (const fs::path& base : {fs::path(runtime ? runtime : ""), fs::temp_directory_path(error)})
+    if (suits(base)) return base;
+  return "/tmp";
+}
+
 }  // namespace
 
 IpcFolder::IpcFolder() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  std::error_code error;
-  fs::path base = runtime && *runtime && access(runtime, W_OK | X_OK) == 0
-                      ? fs::path(runtime)
-                      : fs::temp_directory_path(error);
-  if (error) base = "/tmp";
+  const fs::path base = base_of_folders();
   sweep_dead_folders(base);
   std::string name = (base / (std::string(kFolderPrefix) + "XXXXXX")).string();
   if (!mkdtemp(name.data())) {

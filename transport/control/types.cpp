@@ -12,6 +12,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "base/available_memory.h"
 #include "base/format.h"
 #include "transport/control/descriptors.h"
 
@@ -34,9 +35,11 @@ void require_room_for_threads() {
   done.count_down();
   for (auto& thread : threads)
     thread.join();
+  const auto limit = address_limit_text();
   if (!why.empty())
-    throw std::runtime_error("[control] no more threads can be started: " + why +
-                             " (the limit of processes and threads: ulimit -u)");
+    throw std::runtime_error(
+        "[control] no more threads can be started: " + why + " (" +
+        (limit.empty() ? "the limit of processes and threads: ulimit -u" : limit) + ")");
 }
 
 /// ZeroMQ ends the process where it cannot have an epoll descriptor.

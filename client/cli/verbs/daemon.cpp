@@ -11,6 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/available_memory.h"
 #include "base/format.h"
 #include "base/log_line.h"
 #include "client/cli/signals.h"
@@ -67,8 +68,8 @@ bool read_until_closed(int pipe, int deadline_seconds, std::string& bytes) {
       pipe = -1;
     });
   } catch (const std::exception& error) {
-    if (pipe >= 0) write_report(pipe, {false, error.what()});
-    log_line(error.what());
+    if (pipe >= 0) write_report(pipe, {false, text_of(error)});
+    log_line(text_of(error));
   }
   _exit(code);
 }

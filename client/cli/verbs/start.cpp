@@ -163,6 +163,7 @@ class StartVerb : public Verb {
       throw CommandError(Error{report.exit_code > 128 ? "interrupted" : "failed", report.text},
                          report.exit_code);
     }
+    goes_on_ = "the cluster at " + options_.listen + " has started: `troupe stop` ends it";
     std::cout << report.text << std::flush;
     return kOk;
   }

@@ -62,6 +62,10 @@ class SubmitVerb : public Verb {
     Client client = connect(target_);
     if (detach_) {
       const std::uint64_t job = hand_in(client, submission);
+      goes_on_ = fmt::format(
+          "job {0} was accepted: `troupe wait {0}` fetches what it makes, `troupe cancel {0}` ends "
+          "it",
+          job);
       if (json()) {
         print_json({{"job", job}});
       } else {
