@@ -241,11 +241,8 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
         "patches are {}, but the sampler's thresholding needs statistics of the whole picture",
         plan.patches.size()));
   }
-  const int steps = plan.sampler_steps;
-  if (steps > config.num_train_timesteps) {
-    refuse(fmt::format("steps is {}: the model was trained with {} timesteps", steps,
-                       config.num_train_timesteps));
-  }
+  const auto& request = plan.request;
+  spec::check_steps(config, plan.sampler_steps, {request.eta, request.timesteps, request.sigmas});
   const bool clips =
       config.kind == spec::SamplerKind::kDdim || config.kind == spec::SamplerKind::kDdpm;
   if (clips && config.clip_sample && !plan.request.sampler.empty()) {

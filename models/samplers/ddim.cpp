@@ -21,12 +21,6 @@ DDIMScheduler::DDIMScheduler(spec::SchedulerConfig config, int num_steps, double
   timesteps_ = spaced_timesteps(config_, num_steps, trained, 0, true);
   for (double time : timesteps_) {
     const int t = static_cast<int>(time);
-    if (t >= trained) {
-      throw std::invalid_argument(
-          "[DDIMScheduler] " + config_.file + ": " + std::to_string(num_steps) +
-          " steps with steps_offset = " + std::to_string(config_.steps_offset) + " begin at time " +
-          std::to_string(t) + ", the model was trained below " + std::to_string(trained));
-    }
     // The stride, not the next timestep: they differ for linspace and trailing, as in diffusers.
     const int next = t - trained / num_steps;
     const float alpha = alphas[t];

@@ -23,12 +23,6 @@ DDPMScheduler::DDPMScheduler(spec::SchedulerConfig config, const SamplerRun& run
   if (timesteps_.empty()) timesteps_ = spaced_timesteps(config_, num_steps, trained, 0, true);
   for (size_t i = 0; i < timesteps_.size(); ++i) {
     const int t = static_cast<int>(timesteps_[i]);
-    if (t >= trained) {
-      throw std::invalid_argument(
-          "[DDPMScheduler] " + config_.file + ": " + std::to_string(num_steps) +
-          " steps with steps_offset = " + std::to_string(config_.steps_offset) + " begin at time " +
-          std::to_string(t) + ", the model was trained below " + std::to_string(trained));
-    }
     const float alpha = alphas[t];
     const float next =
         i + 1 < timesteps_.size() ? alphas[static_cast<int>(timesteps_[i + 1])] : 1.0f;

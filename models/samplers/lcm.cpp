@@ -22,11 +22,6 @@ LCMScheduler::LCMScheduler(spec::SchedulerConfig config, const SamplerRun& run)
   const int num_steps = run.num_steps;
   const int original = config_.original_inference_steps;
   timesteps_ = run.settings.timesteps;
-  if (timesteps_.empty() && num_steps > original) {
-    throw std::invalid_argument(
-        "[LCMScheduler] " + config_.file + ": " + std::to_string(num_steps) +
-        " steps, original_inference_steps = " + std::to_string(original) + " are the most");
-  }
   const at::Tensor product = alphas_cumprod(config_, false);
   const float* alphas = product.const_data_ptr<float>();
   const int stride = config_.num_train_timesteps / original;

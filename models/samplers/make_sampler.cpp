@@ -48,11 +48,7 @@ std::unique_ptr<Sampler> make_whole(const spec::SchedulerSpec& spec, const std::
                                     const SamplerRun& run) {
   const int num_steps = run.num_steps;
   auto config = spec::scheduler_config_for(spec, name, run.task);
-  if (num_steps < 1 || num_steps > config.num_train_timesteps) {
-    throw std::invalid_argument("[make_sampler] " + std::to_string(num_steps) +
-                                " steps: the model was trained with " +
-                                std::to_string(config.num_train_timesteps) + ", choose 1 to that");
-  }
+  spec::check_steps(config, num_steps, run.settings);
   if (const auto given = spec::given_steps(config, run.settings); given && *given != num_steps) {
     throw std::invalid_argument("[make_sampler] " + std::to_string(num_steps) +
                                 " steps, but given timesteps or sigmas make " +

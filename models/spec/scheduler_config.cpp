@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "base/format.h"
 #include "base/number_text.h"
 #include "models/spec/config.h"
 #include "models/spec/json_text.h"
@@ -343,6 +344,50 @@ bool follows_flow(const SchedulerConfig& config) {
 }
 
 }  // namespace
+
+void check_steps(const SchedulerConfig& config, int steps, const SamplerSettings& settings) {
+  const auto refuse = [&](const std::string& why) {
+    throw std::invalid_argument(fmt::format("[sampler] steps is {}: {}", steps, why));
+  };
+  const int trained = config.num_train_timesteps;
+  if (steps < 1 || steps > trained)
+    refuse(fmt::format("the model was trained with {} timesteps", trained));
+  if (!settings.timesteps.empty() || !settings.sigmas.empty()) return;
+  const bool leading = config.timestep_spacing == TimestepSpacing::kLeading;
+  switch (config.kind) {
+    case SamplerKind::kDdim:
+    case SamplerKind::kDdpm:
+    case SamplerKind::kPndm: {
+      const int first = (steps - 1) * (trained / steps) + config.steps_offset;
+      if (leading && first >= trained) {
+        refuse(
+            fmt::format("with steps_offset = {} in {} they begin at time {}, and the model was "
+                        "trained with times below {}: ask for fewer",
+                        config.steps_offset, config.file, first, trained));
+      }
+      return;
+    }
+    case SamplerKind::kDpmSolverMultistep:
+    case SamplerKind::kUniPc:
+      if (config.sigma_spacing == SigmaSpacing::kSchedule && steps == trained &&
+          config.timestep_spacing != TimestepSpacing::kTrailing) {
+        refuse(fmt::format("the times of this sampler would repeat: {} are the most for {}",
+                           trained - 1, config.file));
+      }
+      return;
+    case SamplerKind::kLcm:
+      if (steps > config.original_inference_steps) {
+        refuse(fmt::format("original_inference_steps in {} is {}, the most that there are",
+                           config.file, config.original_inference_steps));
+      }
+      return;
+    case SamplerKind::kEulerDiscrete:
+    case SamplerKind::kEulerAncestral:
+    case SamplerKind::kFlowMatchEuler:
+    case SamplerKind::kUser:
+      return;
+  }
+}
 
 std::optional<int> given_steps(const SchedulerConfig& config, const SamplerSettings& settings) {
   if (settings.eta != 0 && config.kind != SamplerKind::kDdim) {

@@ -148,6 +148,11 @@ struct SamplerSettings {
 /// take, as diffusers' schedulers cannot, and for such as do not fall.
 std::optional<int> given_steps(const SchedulerConfig& config, const SamplerSettings& settings);
 
+/// Refuses a number of steps that the sampler cannot make, as diffusers' cannot: more than the
+/// model was trained with, and such whose own times leave the training's or repeat. Throws
+/// std::invalid_argument.
+void check_steps(const SchedulerConfig& config, int steps, const SamplerSettings& settings);
+
 /// Refuses a sampler of noise on a model that predicts a flow, and the other way round, where the
 /// checkpoint's own scheduler tells them apart: such a picture would be noise. Throws
 /// std::invalid_argument, and what scheduler_config_for throws.

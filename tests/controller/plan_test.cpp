@@ -164,7 +164,7 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
           r.sampler = "magic";
         }).starts_with("[sampler] sampler is \"magic\", which is unknown: choose dpmsolver++"));
   CHECK(why([](auto& r) { r.steps = 1001; }) ==
-        "[plan] steps is 1001: the model was trained with 1000 timesteps");
+        "[sampler] steps is 1001: the model was trained with 1000 timesteps");
   CHECK(why([](auto& r) { r.prompts[0] = "caf\xe9"; }) == "[plan] prompt 0 is not UTF-8 text");
   CHECK(why([](auto& r) { r.negative_prompt.assign(20000, 'x'); }) ==
         "[plan] negative prompt has 20000 bytes: at most 16384");

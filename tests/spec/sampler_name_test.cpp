@@ -50,3 +50,39 @@ TEST_CASE("a sampler's name may end with its noise levels, which then go before 
   CHECK(sampler_of_alias("dpmpp_2m_sde_exponential") == "sde-dpmsolver++-exponential");
   CHECK(sampler_of_alias("Euler a Karras") == "Euler a Karras");
 }
+
+TEST_CASE("numbers of steps that a sampler cannot make are refused, as diffusers fails at them") {
+  const auto refusal = [](SamplerKind kind, const char* spacing, int offset, int steps,
+                          const SamplerSettings& settings = {}) -> std::string {
+    const auto config = parse_scheduler_config(
+        std::string(R"({"skip_prk_steps": true, "timestep_spacing": ")") + spacing +
+            R"(", "steps_offset": )" + std::to_string(offset) + "}",
+        "scheduler_config.json", kind);
+    try {
+      check_steps(config, steps, settings);
+      return "";
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+  };
+  for (const auto kind : {SamplerKind::kDdim, SamplerKind::kDdpm, SamplerKind::kPndm}) {
+    CHECK(refusal(kind, "leading", 1, 1000) ==
+          "[sampler] steps is 1000: with steps_offset = 1 in scheduler_config.json they begin at "
+          "time 1000, and the model was trained with times below 1000: ask for fewer");
+    CHECK(refusal(kind, "leading", 0, 1000) == "");
+    CHECK(refusal(kind, "leading", 1, 999) == "");
+    CHECK(refusal(kind, "trailing", 1, 1000) == "");
+    CHECK(refusal(kind, "linspace", 1, 1000) == "");
+  }
+  for (const auto kind : {SamplerKind::kDpmSolverMultistep, SamplerKind::kUniPc}) {
+    CHECK(refusal(kind, "linspace", 0, 1000).find("999 are the most") != std::string::npos);
+    CHECK(refusal(kind, "leading", 0, 999) == "");
+    CHECK(refusal(kind, "trailing", 0, 1000) == "");
+    CHECK(refusal(kind, "linspace", 0, 1000, {.timesteps = {9, 5}}) == "");
+  }
+  CHECK(refusal(SamplerKind::kEulerDiscrete, "leading", 1, 1000) == "");
+  CHECK(refusal(SamplerKind::kLcm, "leading", 0, 51).find("is 50") != std::string::npos);
+  CHECK(refusal(SamplerKind::kLcm, "leading", 0, 50) == "");
+  CHECK(refusal(SamplerKind::kEulerDiscrete, "leading", 0, 1001) ==
+        "[sampler] steps is 1001: the model was trained with 1000 timesteps");
+}
