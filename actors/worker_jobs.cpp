@@ -178,6 +178,12 @@ TaskResult WorkerJobs::call(Job& job, const wire::Command& command) {
       throw EpochEnded("[actor] epoch " + std::to_string(epoch) + " has ended");
   });
   if (poisons) job.step().poison();
+  auto result = run(job, command);
+  job.context().tools.stage.check_whole();
+  return result;
+}
+
+TaskResult WorkerJobs::run(Job& job, const wire::Command& command) {
   switch (command.kind) {
     case wire::TaskKind::encode_text:
       return job.encode_text();

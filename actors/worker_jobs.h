@@ -66,6 +66,7 @@ class WorkerJobs {
  private:
   void run_task(RunningJob& running, const TaskEntry& entry);
   TaskResult call(Job& job, const wire::Command& command);
+  static TaskResult run(Job& job, const wire::Command& command);
   void note_progress(RunningJob& running, const wire::Command& command);
   /// The task was issued; on a CPU it has been done.
   void note_end(RunningJob& running, const TaskEntry& entry, TaskResult result,

@@ -2,15 +2,18 @@
 
 #include <ATen/Parallel.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 
@@ -120,6 +123,97 @@ void require_finite(const at::Tensor& tensor, const std::string& what) {
                            number_text(value) + ", which is not finite");
 }
 
+/// The mapped files of this process. A page of one that is no longer there, because the file was
+/// cut short, would end the process (SIGBUS): it is given zeros instead, and that is remembered.
+class MappedFiles {
+ public:
+  struct Place {
+    std::atomic<std::byte*> begin = nullptr;  // null: free
+    std::atomic<std::uint64_t> size = 0;
+    std::atomic<bool> cut = false;
+    std::filesystem::path file;  // this and the next behind `mutex_`
+    std::uint64_t number = 0;
+  };
+
+  static MappedFiles& all() {
+    static MappedFiles& files = *new MappedFiles();  // for mappings that end with the process
+    return files;
+  }
+
+  /// Null where there are too many: that one is not watched.
+  Place* add(std::byte* data, std::uint64_t size, const std::filesystem::path& file) {
+    const std::lock_guard lock(mutex_);
+    const auto free = std::ranges::find_if(
+        places_, [](const Place& place) { return place.begin.load() == nullptr; });
+    ++made_;
+    if (free == places_.end()) return nullptr;
+    free->file = file;
+    free->number = made_;
+    free->cut = false;
+    free->size = size;
+    free->begin = data;
+    return &*free;
+  }
+  void remove(Place& place) {
+    const std::lock_guard lock(mutex_);
+    place.begin = nullptr;
+  }
+  std::uint64_t made() {
+    const std::lock_guard lock(mutex_);
+    return made_;
+  }
+  void require_whole(std::uint64_t since, const std::filesystem::path& below) {
+    if (!any_cut_) return;
+    const std::lock_guard lock(mutex_);
+    for (const Place& place : places_) {
+      if (place.begin.load() == nullptr || !place.cut || place.number <= since) continue;
+      if (place.file.native().starts_with((below / "").native()))
+        fail(place.file, "became shorter while it was in use");
+    }
+  }
+
+ private:
+  MappedFiles() : page_(static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))) {
+    struct sigaction action {};
+    action.sa_sigaction = [](int, siginfo_t* info, void*) {
+      if (!all().meet_fault(static_cast<std::byte*>(info->si_addr))) ::signal(SIGBUS, SIG_DFL);
+    };
+    action.sa_flags = SA_SIGINFO;
+    ::sigaction(SIGBUS, &action, nullptr);
+  }
+
+  /// Called by the signal: no locks, no memory. False where the address is of no mapped file.
+  bool meet_fault(std::byte* at) {
+    for (Place& place : places_) {
+      std::byte* begin = place.begin;
+      const std::uint64_t size = place.size;
+      if (begin == nullptr || at < begin || at >= begin + size) continue;
+      std::byte* page = at - reinterpret_cast<std::uintptr_t>(at) % page_;
+      const int before = errno;
+      const void* made = ::mmap(page, static_cast<std::size_t>(begin + size - page), PROT_READ,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+      errno = before;
+      place.cut = any_cut_ = true;
+      return made != MAP_FAILED;
+    }
+    return false;
+  }
+
+  const std::uint64_t page_;
+  std::mutex mutex_;
+  std::uint64_t made_ = 0;
+  std::atomic<bool> any_cut_ = false;
+  std::array<Place, 4096> places_;
+};
+
+std::uint64_t mappings_made() {
+  return MappedFiles::all().made();
+}
+
+void require_whole_files(std::uint64_t since, const std::filesystem::path& below) {
+  MappedFiles::all().require_whole(since, below);
+}
+
 class WeightStore::Mapping {
  public:
   explicit Mapping(const std::filesystem::path& file) {
@@ -135,6 +229,7 @@ class WeightStore::Mapping {
         error = errno;
       } else {
         data_ = static_cast<std::byte*>(data);
+        place_ = MappedFiles::all().add(data_, size_, file);
       }
     }
     ::close(descriptor);
@@ -143,6 +238,7 @@ class WeightStore::Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping() {
+    if (place_ != nullptr) MappedFiles::all().remove(*place_);
     if (data_ != nullptr) ::munmap(data_, size_);
   }
 
@@ -158,6 +254,7 @@ class WeightStore::Mapping {
  private:
   std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
+  MappedFiles::Place* place_ = nullptr;
 };
 
 WeightStore::WeightStore(spec::WeightIndex index) : index_(std::move(index)) {

@@ -64,6 +64,13 @@ class WeightStore {
   std::map<std::filesystem::path, std::shared_ptr<const Mapping>> mappings_;
 };
 
+/// How many files have been mapped so far.
+std::uint64_t mappings_made();
+/// Throws std::runtime_error naming a file in the folder `below` that was mapped after so many
+/// others, is mapped still, and was found to be shorter than it was then: what was read
+/// beyond its end is zeros.
+void require_whole_files(std::uint64_t since, const std::filesystem::path& below);
+
 /// Writes a safetensors file under a temporary name beside `path`, then renames it, so that `path`
 /// is complete or untouched. Tensors may be on any device and in any layout.
 void save_safetensors(const std::filesystem::path& path,

@@ -58,6 +58,7 @@ Stage::Stage(const wire::LoadStage& load, at::Device device, const Tick& tick)
     choices.push_back({lora.lora.path, lora.lora.scale});
   loras_ = models::LoraWeights(choices, spec_);
   network_ = load_network(spec_, load_, loras_, dtype_, device_, tick);
+  check_whole();
   weight_bytes_ = static_cast<std::uint64_t>(network_->bytes());
 }
 

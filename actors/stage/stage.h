@@ -49,6 +49,10 @@ class Stage {
   /// constructor where these are not those of when the job was planned.
   void check_streamed() const;
 
+  /// Throws where a file of the folder is shorter than when it was mapped: for the end of whatever
+  /// reads weights.
+  void check_whole() const { models::require_whole_files(mapped_before_, spec_.folder); }
+
   /// Jobs of that key (rehearsal.h) have been rehearsed here.
   bool rehearsed(const std::string& key) const { return rehearsed_.contains(key); }
   void note_rehearsed(const std::string& key);
@@ -99,6 +103,7 @@ class Stage {
   void check_unchanged() const;
 
   wire::LoadStage load_;
+  std::uint64_t mapped_before_ = models::mappings_made();
   spec::ModelSpec spec_;
   at::ScalarType dtype_;
   at::Device device_;

@@ -176,3 +176,24 @@ TEST_CASE("sharded and half-precision fixtures hold the same model") {
     CHECK(at::allclose(half.get(entry.name, entry.shape, at::kFloat), value, 1e-3, 1e-4));
   }
 }
+
+TEST_CASE("a file that shrinks while it is mapped reads as zeros, and is named") {
+  Scratch folder;
+  const auto file = folder.path / "part" / "x.safetensors";
+  std::filesystem::create_directories(file.parent_path());
+  models::save_safetensors(file, {{"t", at::ones({1 << 16})}});
+  const auto before = models::mappings_made();
+  {
+    const auto store = open(file);
+    const at::Tensor view = store.get("t");
+    CHECK_NOTHROW(models::require_whole_files(before, folder.path));
+    std::filesystem::resize_file(file, 8192);
+    CHECK(view[0].item<float>() == 1);
+    CHECK(view[-1].item<float>() == 0);
+    CHECK(contains(error_of([&] { models::require_whole_files(before, folder.path); }),
+                   file.string() + ": became shorter while it was in use"));
+    CHECK_NOTHROW(models::require_whole_files(models::mappings_made(), folder.path));
+    CHECK_NOTHROW(models::require_whole_files(before, folder.path / "par"));
+  }
+  CHECK_NOTHROW(models::require_whole_files(before, folder.path));
+}
