@@ -41,10 +41,12 @@ pkg_check_modules(Vpx REQUIRED IMPORTED_TARGET vpx)
 pkg_check_modules(Matroska REQUIRED IMPORTED_TARGET libmatroska libebml)
 pkg_check_modules(OpenH264 REQUIRED IMPORTED_TARGET openh264)
 
+# Of tokenizers.
+include(TroupeSentencePiece)
+pkg_check_modules(Pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(Utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+
 if(NOT TROUPE_CLIENT_ONLY)
   include(TroupeTorch)
-  include(TroupeSentencePiece)
-  pkg_check_modules(Pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
-  pkg_check_modules(Utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
   include(TroupeCuda)
 endif()

@@ -6,34 +6,20 @@ endif()
 set(TROUPE_CLIENT_ONLY ON)
 include(TroupeDependencies)
 include(TroupeTargets)
-include(TroupeSentencePiece)
-pkg_check_modules(Pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
-pkg_check_modules(Utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 find_package(ZLIB REQUIRED)
 
 add_subdirectory(base)
 add_subdirectory(models/spec)
+add_subdirectory(models/text)
 add_subdirectory(transport/wire)
 add_subdirectory(transport/json)
 add_subdirectory(transport/control)
 
-# Of the text room what needs no LibTorch: all but the encoders.
-file(GLOB fuzzed_text CONFIGURE_DEPENDS models/text/*.cpp)
-foreach(source IN LISTS fuzzed_text)
-  string(REGEX REPLACE "cpp$" "h" header ${source})
-  file(STRINGS ${source} torch REGEX "^#include <(ATen|torch|c10)/")
-  if(NOT torch AND EXISTS ${header})
-    file(STRINGS ${header} torch REGEX "^#include <(ATen|torch|c10)/")
-  endif()
-  if(torch)
-    list(REMOVE_ITEM fuzzed_text ${source})
-  endif()
-endforeach()
-add_library(troupe_fuzzed STATIC ${fuzzed_text} models/image/clip_file.cpp models/image/clip_frame.cpp models/image/clip_text.cpp models/image/frames.cpp models/image/load_picture.cpp models/image/picture_file.cpp models/image/mp4.cpp models/image/png_text.cpp models/image/webm.cpp client/cli/files.cpp client/cli/latents_file.cpp
+add_library(troupe_fuzzed STATIC models/image/clip_file.cpp models/image/clip_frame.cpp models/image/clip_text.cpp models/image/frames.cpp models/image/load_picture.cpp models/image/picture_file.cpp models/image/mp4.cpp models/image/png_text.cpp models/image/webm.cpp client/cli/files.cpp client/cli/latents_file.cpp
   web/api_error.cpp web/base64.cpp web/caller.cpp web/calls.cpp web/fields.cpp web/http_message.cpp web/latents_npy.cpp web/multipart.cpp web/pictures.cpp
   transport/tensor/fd.cpp transport/tensor/handshake.cpp transport/tensor/rendezvous.cpp)
 target_include_directories(troupe_fuzzed PUBLIC client/include)
-target_link_libraries(troupe_fuzzed PUBLIC troupe::spec troupe::wire troupe::request_json troupe::control troupe_asio
-  troupe_sodium troupe_sentencepiece PkgConfig::Pcre2 PkgConfig::Utf8proc ZLIB::ZLIB PNG::PNG JPEG::JPEG PkgConfig::WebP PkgConfig::Vpx PkgConfig::Matroska PkgConfig::OpenH264 CLI11::CLI11 nlohmann_json::nlohmann_json
+target_link_libraries(troupe_fuzzed PUBLIC troupe::spec troupe::text troupe::wire troupe::request_json troupe::control troupe_asio
+  troupe_sodium ZLIB::ZLIB PNG::PNG JPEG::JPEG PkgConfig::WebP PkgConfig::Vpx PkgConfig::Matroska PkgConfig::OpenH264 CLI11::CLI11 nlohmann_json::nlohmann_json
   PRIVATE troupe_flags)
 add_subdirectory(tests/fuzz)

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "models/text/added_vocabulary.h"
+
 namespace troupe::actors {
 namespace {
 
@@ -27,16 +29,7 @@ bool cuts_padding(spec::TextUse use) {
 TextEncoder::TextEncoder(const spec::TextEncoderSpec& spec, const models::LoraWeights& loras,
                          at::ScalarType dtype, at::Device device)
     : spec_(spec),
-      tokenizer_(std::visit(OneOf{[&](const spec::T5Spec&) -> Tokenizer {
-                                    return models::Tokenizer::load(spec.tokenizer);
-                                  },
-                                  [&](const spec::ClipSpec&) -> Tokenizer {
-                                    return models::ClipTokenizer::load(spec.tokenizer.folder);
-                                  },
-                                  [&](const spec::BertSpec&) -> Tokenizer {
-                                    return models::BertTokenizer::load(spec.tokenizer.folder);
-                                  }},
-                            spec.config)),
+      tokenizer_(models::load_tokenizer(spec)),
       model_(std::visit(
           OneOf{[&](const spec::T5Spec& config) -> Model {
                   return models::T5Encoder(config, adapted(spec, loras), dtype, device);
@@ -63,7 +56,14 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
   const auto count = [&](int, int) { tick(); };
   std::vector<EncodedPrompt> prompts(captions.size());
   const auto tokens = std::visit(
-      [&](const auto& tokenizer) { return tokenizer.tokenize(captions, most); }, tokenizer_);
+      [&](const auto& tokenizer) {
+        auto texts = captions;
+        if (spec_.textual_inversion)
+          for (auto& text : texts)
+            text = tokenizer.added().with_all_vectors(std::move(text));
+        return tokenizer.tokenize(texts, most);
+      },
+      tokenizer_);
   const auto all = models::text_batch(tokens);
   std::vector<models::TextBatch> texts;
   for (std::size_t i = 0; i < captions.size(); ++i) {

@@ -9,14 +9,12 @@
 #include <vector>
 
 #include "actors/stage/prompt_cache.h"
+#include "models/encoders/bert_model.h"
+#include "models/encoders/clip_text_model.h"
+#include "models/encoders/t5_encoder.h"
 #include "models/lora/lora_weights.h"
 #include "models/spec/model_spec.h"
-#include "models/text/bert_model.h"
-#include "models/text/bert_tokenizer.h"
-#include "models/text/clip_text_model.h"
-#include "models/text/clip_tokenizer.h"
-#include "models/text/t5_encoder.h"
-#include "models/text/tokenizer.h"
+#include "models/text/tokenizers.h"
 
 namespace troupe::actors {
 
@@ -40,11 +38,10 @@ class TextEncoder {
                                     const Tick& tick) const;
 
  private:
-  using Tokenizer = std::variant<models::Tokenizer, models::ClipTokenizer, models::BertTokenizer>;
   using Model = std::variant<models::T5Encoder, models::ClipTextModel, models::BertModel>;
 
   spec::TextEncoderSpec spec_;
-  Tokenizer tokenizer_;
+  models::AnyTokenizer tokenizer_;
   Model model_;
 };
 

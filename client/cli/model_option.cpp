@@ -7,7 +7,7 @@
 #include "client/cli/checks.h"
 #include "client/cli/verb.h"
 #include "models/spec/model_plugin.h"
-#include "models/spec/model_spec.h"
+#include "models/text/tokenizers.h"
 
 namespace troupe::cli {
 namespace fs = std::filesystem;
@@ -34,7 +34,7 @@ void add_model_plugin_option(CLI::App& app) {
 
 spec::ModelSpec read_model_folder(const std::string& folder) {
   try {
-    return naming("--model", [&] { return spec::read_model_spec(folder); });
+    return naming("--model", [&] { return models::read_model_folder(folder); });
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(error.what() + model_hint(folder));
   }

@@ -9,8 +9,10 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "base/available_memory.h"
 #include "models/spec/fingerprint.h"
 #include "models/spec/lora_spec.h"
+#include "models/text/tokenizers.h"
 
 namespace troupe::gateway {
 namespace {
@@ -39,7 +41,7 @@ class ModelReader::Memory {
       if (reading.model) add_loras(reading, loras);
       return reading;
     } catch (const std::exception& error) {
-      reading.error = error.what();
+      reading.error = text_of(error);
     } catch (...) {
       reading.error = "[read_model] " + name + ": an exception without text";
     }
@@ -101,7 +103,7 @@ ModelReader::ModelReader(boost::asio::io_context& io, Read read, AllowedFolders 
     : io_(io),
       memory_(std::make_shared<Memory>(
           read ? std::move(read)
-               : [](const std::string& folder) { return spec::read_model_spec(folder); },
+               : [](const std::string& folder) { return models::read_model_folder(folder); },
           std::move(allowed))),
       threads_([&io](SideThread::OnLoop action) { boost::asio::post(io, std::move(action)); },
                std::numeric_limits<std::size_t>::max(), kReaders) {}

@@ -130,7 +130,8 @@ std::vector<Pipeline> FluxSpec::pipelines() {
                      kClipTokens},
                     {"text_encoder_2", "tokenizer_2", kT5, kT5Tokenizers, TextUse::states}},
        .text_tokens = 512,
-       .even_sigmas = true},
+       .even_sigmas = true,
+       .textual_inversion = true},
   };
 }
 

@@ -130,7 +130,16 @@ std::string read_text_file(const std::filesystem::path& file, std::uint64_t max_
   std::string text(size, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(size));
   if (!stream) throw std::runtime_error("[read_text_file] " + file.string() + ": cannot be read");
+  if (const auto pointer = lfs_pointer_text(text); !pointer.empty())
+    throw std::runtime_error("[read_text_file] " + file.string() + ": " + pointer);
   return text;
+}
+
+std::string lfs_pointer_text(std::string_view begin) {
+  if (!begin.starts_with("version https://git-lfs.github.com/spec/")) return "";
+  return "is a Git LFS pointer, not the file itself: `git lfs pull` where it was cloned fetches "
+         "it, "
+         "or download it again";
 }
 
 std::string standard_json(std::string_view text) {

@@ -9,9 +9,13 @@
 
 namespace troupe::spec {
 
-/// The bytes of a regular file. Throws std::runtime_error if it is missing, unreadable or larger
-/// than `max_bytes`.
+/// The bytes of a regular file. Throws std::runtime_error if it is missing, unreadable, larger
+/// than `max_bytes` or a pointer of Git LFS.
 std::string read_text_file(const std::filesystem::path& file, std::uint64_t max_bytes);
+
+/// The reason to refuse a file that begins as a pointer of Git LFS does, which is not the file that
+/// it stands for; empty for any other.
+std::string lfs_pointer_text(std::string_view begin);
 
 /// Turns what Python's json module writes into JSON proper: the bare words NaN, Infinity and
 /// -Infinity become strings of the same spelling, which ConfigReader::number reads back.

@@ -71,23 +71,6 @@ void check_class(const ConfigReader& config, const std::vector<std::string>& all
   }
 }
 
-TokenizerSpec find_tokenizer(const fs::path& folder) {
-  TokenizerSpec spec;
-  spec.folder = folder;
-  const auto if_there = [&folder](const char* name) -> std::optional<fs::path> {
-    const fs::path file = folder / name;
-    return is_file(file) ? std::optional(file) : std::nullopt;
-  };
-  spec.spiece_model = if_there("spiece.model");
-  spec.tokenizer_json = if_there("tokenizer.json");
-  spec.tokenizer_config = if_there("tokenizer_config.json");
-  const bool listed = is_file(folder / "vocab.json") || is_file(folder / "vocab.txt");
-  if (!spec.spiece_model && !spec.tokenizer_json && !listed) {
-    refuse_model(folder, "has neither spiece.model nor tokenizer.json nor a vocabulary");
-  }
-  return spec;
-}
-
 /// Pipelines pad prompts to a CLIP tokenizer's model_max_length, which may be left open (written as
 /// 1e30, too): refuses one that says another than the pipelines' own number of tokens.
 void check_clip_length(const TokenizerSpec& tokenizer) {
@@ -177,6 +160,23 @@ TransformerSpec with_mended_size(TransformerSpec spec, const ConfigReader& confi
 
 }  // namespace
 
+TokenizerSpec find_tokenizer(const fs::path& folder) {
+  TokenizerSpec spec;
+  spec.folder = folder;
+  const auto if_there = [&folder](const char* name) -> std::optional<fs::path> {
+    const fs::path file = folder / name;
+    return is_file(file) ? std::optional(file) : std::nullopt;
+  };
+  spec.spiece_model = if_there("spiece.model");
+  spec.tokenizer_json = if_there("tokenizer.json");
+  spec.tokenizer_config = if_there("tokenizer_config.json");
+  const bool listed = is_file(folder / "vocab.json") || is_file(folder / "vocab.txt");
+  if (!spec.spiece_model && !spec.tokenizer_json && !listed) {
+    refuse_model(folder, "has neither spiece.model nor tokenizer.json nor a vocabulary");
+  }
+  return spec;
+}
+
 ModelSpec read_model_spec(const fs::path& folder) {
   if (!is_folder(folder)) refuse_model(folder, "no such folder");
   const fs::path index_file = folder / "model_index.json";
@@ -196,8 +196,10 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.mends_prompts = pipeline.mends_prompts;
   const std::string transformer_class =
       component_class(index, pipeline.network, pipeline.transformers);
-  for (const EncoderRole& role : pipeline.encoders)
+  for (const EncoderRole& role : pipeline.encoders) {
     spec.text_encoders.push_back(read_text_encoder(index, role));
+    spec.text_encoders.back().textual_inversion = pipeline.textual_inversion;
+  }
   component_class(index, "vae", {pipeline.vae});
   spec.scheduler.class_name = class_of(index, "scheduler");
   spec.scheduler.mends_old_settings = pipeline.mends_old_settings;

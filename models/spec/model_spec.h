@@ -38,6 +38,9 @@ struct TokenizerSpec {
   bool operator==(const TokenizerSpec&) const = default;
 };
 
+/// The files of a tokenizer's folder. Throws std::runtime_error where it has no vocabulary.
+TokenizerSpec find_tokenizer(const std::filesystem::path& folder);
+
 /// What a pipeline takes from one of its text encoders.
 enum class TextUse {
   masked_states,       ///< of the last layer; padding is masked out in the encoder and everywhere
@@ -59,6 +62,8 @@ struct TextEncoderSpec {
   std::int64_t tokens = 0;
   /// The folder has none, which the pipeline allows: its states are zero.
   bool absent = false;
+  /// Learned words of several vectors are written out in prompts: `maybe_convert_prompt`.
+  bool textual_inversion = false;
 
   bool operator==(const TextEncoderSpec&) const = default;
 };

@@ -37,6 +37,8 @@ struct Pipeline {
   bool ignores_vae_shift = false;
   /// What begins with a picture, without a mask, has that picture's size if none is given.
   bool keeps_picture_size = false;
+  /// Learned words of several vectors are written out in prompts.
+  bool textual_inversion = false;
   std::string vae = "AutoencoderKL";
   /// Classes of the network: its family's, which need not be named.
   std::vector<std::string> transformers = {};

@@ -174,7 +174,8 @@ std::vector<Pipeline> UNetSpec::pipelines() {
        .rescales_guidance = true,
        .mends_old_settings = true,
        .ignores_vae_shift = true,
-       .keeps_picture_size = true},
+       .keeps_picture_size = true,
+       .textual_inversion = true},
       {.name = "StableDiffusionXLPipeline",
        .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers,
                      TextUse::penultimate_pooled, kClipTokens},
@@ -184,7 +185,8 @@ std::vector<Pipeline> UNetSpec::pipelines() {
        .text_tokens = kClipTokens,
        .rescales_guidance = true,
        .ignores_vae_shift = true,
-       .keeps_picture_size = true},
+       .keeps_picture_size = true,
+       .textual_inversion = true},
   };
 }
 

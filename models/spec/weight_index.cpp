@@ -74,11 +74,13 @@ WeightHeader read_header(const std::filesystem::path& file, std::uint64_t& budge
   header.file_size = std::filesystem::file_size(file, error);
   if (error) fail(file, error.message());
   std::ifstream stream(file, std::ios::binary);
-  std::array<char, kPrefixBytes> prefix{};
-  stream.read(prefix.data(),
-              static_cast<std::streamsize>(std::min(header.file_size, kPrefixBytes)));
+  std::array<char, 64> begin{};
+  const auto first = std::min<std::uint64_t>(header.file_size, begin.size());
+  stream.read(begin.data(), static_cast<std::streamsize>(first));
   if (!stream) fail(file, "cannot be read");
-  const auto size = header_size(file, {prefix.data(), prefix.size()}, header.file_size);
+  if (const auto why = lfs_pointer_text({begin.data(), begin.size()}); !why.empty())
+    fail(file, why);
+  const auto size = header_size(file, {begin.data(), begin.size()}, header.file_size);
   if (size > budget) {
     fail(file, fmt::format("has a header of {} bytes: with those of the shards before it that is "
                            "more than {}, the most that a component may have",
@@ -86,6 +88,7 @@ WeightHeader read_header(const std::filesystem::path& file, std::uint64_t& budge
   }
   budget -= size;
   header.json.resize(size);
+  stream.seekg(kPrefixBytes);
   stream.read(header.json.data(), static_cast<std::streamsize>(size));
   if (!stream) fail(file, "cannot be read");
   header.data_begin = size + kPrefixBytes;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <unordered_map>
 
+#include "models/text/added_vocabulary.h"
 #include "models/text/bert_vocabulary.h"
 #include "models/text/pattern.h"
 #include "models/text/unicode.h"
@@ -47,110 +49,109 @@ std::string without_accents(const std::string& text) {
 
 }  // namespace
 
-std::int64_t BertTokenizer::need(const std::string& piece,
-                                 const std::filesystem::path& file) const {
-  const auto found = ids_.find(piece);
-  if (found == ids_.end())
-    throw std::runtime_error("[bert_tokenizer] " + file.string() + ": the vocabulary has no " +
-                             piece);
-  return found->second;
+struct BertTokenizer::Impl {
+  explicit Impl(BertVocabulary from);
+
+  std::string prepared(std::string_view text) const;
+  void add_pieces(std::string_view word, std::vector<std::int64_t>& ids) const;
+  std::vector<std::int64_t> encode(std::string_view text) const;
+  std::string text_of(const std::vector<std::int64_t>& ids) const;
+  std::int64_t own_id(const std::string& piece) const {
+    const auto found = ids.find(piece);
+    return found == ids.end() ? -1 : found->second;
+  }
+
+  std::vector<std::string> pieces;
+  std::unordered_map<std::string, std::int64_t> ids;
+  bool lower_case, strip_accents, chinese_apart;
+  AddedVocabulary added;
+  std::int64_t begin, end, pad, unknown;
+};
+
+BertTokenizer::Impl::Impl(BertVocabulary from)
+    : pieces(std::move(from.pieces)),
+      lower_case(from.lower_case),
+      strip_accents(from.strip_accents),
+      chinese_apart(from.chinese_apart) {
+  for (std::size_t id = 0; id < pieces.size(); ++id)
+    ids[pieces[id]] = static_cast<std::int64_t>(id);
+  added = AddedVocabulary(from.tokens.in_order(),
+                          {.size = static_cast<std::int64_t>(ids.size()),
+                           .id = [this](const std::string& piece) { return own_id(piece); },
+                           .normalize = [this](std::string_view text) { return prepared(text); }},
+                          from.source.parent_path());
+  begin = added.need(from.tokens.named("cls_token"));
+  end = added.need(from.tokens.named("sep_token"));
+  pad = added.need(from.tokens.named("pad_token"));
+  unknown = added.need(from.tokens.named("unk_token"));
 }
+
+BertTokenizer::BertTokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 BertTokenizer BertTokenizer::load(const std::filesystem::path& folder) {
-  BertVocabulary from = read_bert_vocabulary(folder);
-  BertTokenizer made;
-  made.pieces_ = std::move(from.pieces);
-  for (std::size_t id = 0; id < made.pieces_.size(); ++id)
-    made.ids_[made.pieces_[id]] = static_cast<std::int64_t>(id);
-  made.begin_ = made.need(from.begin, from.source);
-  made.end_ = made.need(from.end, from.source);
-  made.pad_ = made.need(from.pad, from.source);
-  made.unknown_ = made.need(from.unknown, from.source);
-  made.lower_case_ = from.lower_case;
-  made.strip_accents_ = from.strip_accents;
-  made.chinese_apart_ = from.chinese_apart;
-  made.special_ = std::move(from.added);
-  for (const auto& token : {from.begin, from.end, from.pad, from.unknown})
-    made.special_.push_back(token);
-  if (made.ids_.contains(from.mask)) made.special_.push_back(from.mask);
-  std::ranges::stable_sort(made.special_, std::ranges::greater{}, &std::string::size);
-  return made;
+  return BertTokenizer(std::make_shared<Impl>(read_bert_vocabulary(folder)));
 }
 
-std::vector<std::string> BertTokenizer::words(std::string_view text) const {
-  static const Pattern parts(
-      "[\\x{21}-\\x{2F}\\x{3A}-\\x{40}\\x{5B}-\\x{60}\\x{7B}-\\x{7E}]|\\p{P}|"
-      "[^ \\x{21}-\\x{2F}\\x{3A}-\\x{40}\\x{5B}-\\x{60}\\x{7B}-\\x{7E}\\p{P}"
-      "\\p{Z}]+");
+/// The text, cleaned, in lower case and without accents as far as the folder says so.
+std::string BertTokenizer::Impl::prepared(std::string_view text) const {
   std::string normal = cleaned(text);
-  if (chinese_apart_) normal = with_chinese_apart(normal);
-  if (strip_accents_) normal = without_accents(normal);
-  if (lower_case_) normal = lower_case_by_letter(normal);
-  std::vector<std::string> found;
-  for (const auto word : parts.find_all(normal))
-    found.emplace_back(word);
-  return found;
+  if (chinese_apart) normal = with_chinese_apart(normal);
+  if (strip_accents) normal = without_accents(normal);
+  if (lower_case) normal = lower_case_by_letter(normal);
+  return normal;
 }
 
-void BertTokenizer::add_pieces(const std::string& word, std::vector<std::int64_t>& ids) const {
+void BertTokenizer::Impl::add_pieces(std::string_view word, std::vector<std::int64_t>& into) const {
   std::vector<std::size_t> ends;  // of each character
   for (std::size_t at = 0; at < word.size();) {
     at += code_point_at(word, at).bytes;
     ends.push_back(at);
   }
   if (ends.size() > kLongestWord) {
-    ids.push_back(unknown_);
+    into.push_back(unknown);
     return;
   }
   std::vector<std::int64_t> own;
-  std::size_t begin = 0;
-  while (begin < word.size()) {
-    auto end = ends.rbegin();
-    auto found = ids_.end();
-    for (; end != ends.rend() && *end > begin; ++end) {
-      found = ids_.find((begin > 0 ? "##" : "") + word.substr(begin, *end - begin));
-      if (found != ids_.end()) break;
+  std::size_t from = 0;
+  while (from < word.size()) {
+    auto last = ends.rbegin();
+    std::int64_t found = -1;
+    for (; last != ends.rend() && *last > from; ++last) {
+      found = own_id((from > 0 ? "##" : "") + std::string(word.substr(from, *last - from)));
+      if (found >= 0) break;
     }
-    if (found == ids_.end()) {
-      ids.push_back(unknown_);
+    if (found < 0) {
+      into.push_back(unknown);
       return;
     }
-    own.push_back(found->second);
-    begin = *end;
+    own.push_back(found);
+    from = *last;
   }
-  ids.insert(ids.end(), own.begin(), own.end());
+  into.insert(into.end(), own.begin(), own.end());
 }
 
-std::vector<std::int64_t> BertTokenizer::encode(std::string_view raw_text) const {
-  std::vector<std::int64_t> ids{begin_};
-  const std::string valid = valid_utf8(raw_text);
-  const std::string_view text = valid;
-  std::size_t begin = 0;
-  const auto add_words = [&](std::size_t end) {
-    for (const auto& word : words(text.substr(begin, end - begin)))
-      add_pieces(word, ids);
-  };
-  for (std::size_t at = 0; at < text.size();) {
-    const auto rest = text.substr(at);
-    const auto found = std::ranges::find_if(
-        special_, [&](const std::string& token) { return rest.starts_with(token); });
-    if (found == special_.end()) {
-      at += code_point_at(text, at).bytes;
-      continue;
-    }
-    add_words(at);
-    ids.push_back(ids_.at(*found));
-    begin = at += found->size();
-  }
-  add_words(text.size());
-  ids.push_back(end_);
-  return ids;
+std::vector<std::int64_t> BertTokenizer::Impl::encode(std::string_view text) const {
+  static const Pattern parts(
+      "[\\x{21}-\\x{2F}\\x{3A}-\\x{40}\\x{5B}-\\x{60}\\x{7B}-\\x{7E}]|\\p{P}|"
+      "[^ \\x{21}-\\x{2F}\\x{3A}-\\x{40}\\x{5B}-\\x{60}\\x{7B}-\\x{7E}\\p{P}"
+      "\\p{Z}]+");
+  std::vector<std::int64_t> made{begin};
+  added.split(
+      valid_utf8(text),
+      [&](std::string_view some) {
+        for (const auto word : parts.find_all(some))
+          add_pieces(word, made);
+      },
+      [&](std::int64_t id) { made.push_back(id); });
+  made.push_back(end);
+  return made;
 }
 
-std::string BertTokenizer::text_of(const std::vector<std::int64_t>& ids) const {
+std::string BertTokenizer::Impl::text_of(const std::vector<std::int64_t>& of) const {
   std::string text;
-  for (const auto id : ids) {
-    const std::string& piece = pieces_.at(static_cast<std::size_t>(id));
+  for (const auto id : of) {
+    const std::string beyond = added.content(id);
+    const std::string& piece = beyond.empty() ? pieces.at(static_cast<std::size_t>(id)) : beyond;
     if (piece.starts_with("##")) {
       text += piece.substr(2);
     } else {
@@ -160,17 +161,29 @@ std::string BertTokenizer::text_of(const std::vector<std::int64_t>& ids) const {
   return text;
 }
 
+std::vector<std::int64_t> BertTokenizer::encode(std::string_view text) const {
+  return impl_->encode(text);
+}
+
 Tokenized BertTokenizer::tokenize(const std::vector<std::string>& prompts,
                                   std::int64_t max_length) const {
   if (max_length < 2)
     throw std::invalid_argument("[bert_tokenizer] max_length = " + std::to_string(max_length) +
                                 ", at least 2 is needed");
-  const RowRule rule{.eos = end_,
-                     .pad = pad_,
+  const RowRule rule{.eos = impl_->end,
+                     .pad = impl_->pad,
                      .least = 2,
                      .encode = [this](std::string_view text) { return encode(text); },
-                     .spell = [this](const auto& ids) { return text_of(ids); }};
+                     .spell = [this](const auto& ids) { return impl_->text_of(ids); }};
   return make_rows(rule, prompts, max_length);
+}
+
+std::int64_t BertTokenizer::vocab_size() const {
+  return std::max(static_cast<std::int64_t>(impl_->pieces.size()), impl_->added.end());
+}
+
+const AddedVocabulary& BertTokenizer::added() const {
+  return impl_->added;
 }
 
 }  // namespace troupe::models

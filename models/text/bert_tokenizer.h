@@ -2,18 +2,20 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "models/text/tokenized.h"
 
 namespace troupe::models {
 
+class AddedVocabulary;
+
 /// BERT's tokenizer: clean text, Chinese letters apart, lower case without accents where the folder
 /// says so, words and punctuation, then the longest pieces of the vocabulary. Equal to
-/// BertTokenizer of transformers 5.
+/// BertTokenizer of transformers 5. Immutable, cheap to copy, usable from several threads.
 class BertTokenizer {
  public:
   /// From a folder, as read_bert_vocabulary reads it. Throws std::runtime_error naming file and
@@ -28,20 +30,15 @@ class BertTokenizer {
   /// max_length - 1 ids and the end token.
   Tokenized tokenize(const std::vector<std::string>& prompts, std::int64_t max_length) const;
 
-  std::int64_t vocab_size() const { return static_cast<std::int64_t>(pieces_.size()); }
+  /// One more than the largest id.
+  std::int64_t vocab_size() const;
+  const AddedVocabulary& added() const;
 
  private:
-  std::vector<std::string> words(std::string_view text) const;
-  void add_pieces(const std::string& word, std::vector<std::int64_t>& ids) const;
-  std::int64_t need(const std::string& piece, const std::filesystem::path& file) const;
-  std::string text_of(const std::vector<std::int64_t>& ids) const;
+  struct Impl;
+  explicit BertTokenizer(std::shared_ptr<const Impl> impl);
 
-  std::unordered_map<std::string, std::int64_t> ids_;
-  std::vector<std::string> pieces_;
-  /// Longest first.
-  std::vector<std::string> special_;
-  bool lower_case_ = true, strip_accents_ = true, chinese_apart_ = true;
-  std::int64_t begin_ = 0, end_ = 0, pad_ = 0, unknown_ = 0;
+  std::shared_ptr<const Impl> impl_;
 };
 
 }  // namespace troupe::models

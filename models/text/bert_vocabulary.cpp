@@ -1,11 +1,9 @@
 #include "models/text/bert_vocabulary.h"
 
 #include <algorithm>
-#include <charconv>
+#include <optional>
 #include <set>
 #include <stdexcept>
-#include <string_view>
-#include <unordered_set>
 
 #include "models/spec/config.h"
 #include "models/spec/json_text.h"
@@ -34,27 +32,6 @@ std::vector<std::string> lines_of(const std::filesystem::path& file) {
   return lines;
 }
 
-/// An added token with its id: one of the pieces, found in a prompt as it is written.
-void add_token(const std::filesystem::path& file, const std::string& id, const Json& token,
-               BertVocabulary& into) {
-  const auto refuse = [&](const std::string& why) {
-    refuse_bert(file, "added token " + id + " = " + token.dump() + " " + why);
-  };
-  if (!token.is_object() || !token.contains("content") || !token["content"].is_string())
-    refuse("has no content");
-  for (const char* flag : {"lstrip", "rstrip", "single_word", "normalized"}) {
-    if (token.contains(flag) && token[flag] != false)
-      refuse(std::string("asks for ") + flag + ", which is not supported");
-  }
-  const auto content = token["content"].get<std::string>();
-  std::size_t at = into.pieces.size();
-  std::from_chars(id.data(), id.data() + id.size(), at);
-  if (content.empty() || at >= into.pieces.size() || std::to_string(at) != id ||
-      into.pieces[at] != content)
-    refuse("is not that piece of the vocabulary");
-  into.added.push_back(content);
-}
-
 /// tokenizer.json of the one form that BERT's has.
 class WordPieceFile {
  public:
@@ -79,10 +56,12 @@ class WordPieceFile {
     return pieces;
   }
 
-  /// All but the pieces, against what the other files say.
-  void check(BertVocabulary& into, const Json& strip_accents) const {
+  Json added_tokens() const { return root_.value("added_tokens", Json()); }
+
+  /// All but the pieces and added tokens, against what the other files say.
+  void check(const BertVocabulary& into, const Json& strip_accents) const {
     const Json& model = part("model", "WordPiece");
-    only(model, "model", "unk_token", into.unknown);
+    only(model, "model", "unk_token", into.tokens.named("unk_token"));
     only(model, "model", "continuing_subword_prefix", "##");
     only(model, "model", "max_input_chars_per_word", 100);
     finish(model, "model",
@@ -96,16 +75,6 @@ class WordPieceFile {
            {"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
     finish(part("pre_tokenizer", "BertPreTokenizer"), "pre_tokenizer", {"type"});
     check_ends(into);
-    if (const auto list = root_.find("added_tokens"); list != root_.end()) {
-      if (!list->is_array() || list->size() > kMaxAddedTokens)
-        refuse_bert(file_,
-                    "added_tokens is not a list of at most " + std::to_string(kMaxAddedTokens));
-      for (const Json& token : *list) {
-        if (!token.is_object() || !token.contains("id"))
-          refuse_bert(file_, "added token " + token.dump() + " has no id");
-        add_token(file_, token["id"].dump(), token, into);
-      }
-    }
     finish(root_, "file",
            {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
             "post_processor", "decoder", "model"});
@@ -140,6 +109,8 @@ class WordPieceFile {
     const auto found = root_.find("post_processor");
     if (found == root_.end() || found->is_null()) return;
     const Json& ends = *found;
+    const std::string begin = into.tokens.named("cls_token");
+    const std::string end = into.tokens.named("sep_token");
     const auto at = [](const Json& value, const auto& key) -> Json {
       try {
         return value.at(key);
@@ -149,12 +120,12 @@ class WordPieceFile {
     };
     bool known = false;
     if (at(ends, "type") == "BertProcessing") {
-      known = at(at(ends, "cls"), 0) == into.begin && at(at(ends, "sep"), 0) == into.end;
+      known = at(at(ends, "cls"), 0) == begin && at(at(ends, "sep"), 0) == end;
     } else if (at(ends, "type") == "TemplateProcessing") {
       const Json single = at(ends, "single");
       const auto token = [&](int place) { return at(at(at(single, place), "SpecialToken"), "id"); };
-      known = single.is_array() && single.size() == 3 && token(0) == into.begin &&
-              !at(at(single, 1), "Sequence").is_null() && token(2) == into.end;
+      known = single.is_array() && single.size() == 3 && token(0) == begin &&
+              !at(at(single, 1), "Sequence").is_null() && token(2) == end;
     }
     if (!known)
       refuse_bert(file_, "post_processor " + ends.dump().substr(0, 200) + " is not supported");
@@ -164,23 +135,6 @@ class WordPieceFile {
   Json root_;
 };
 
-void read_named(const spec::ConfigReader& config, BertVocabulary& into) {
-  for (auto [key, token] : {std::pair{"cls_token", &into.begin},
-                            {"sep_token", &into.end},
-                            {"pad_token", &into.pad},
-                            {"unk_token", &into.unknown},
-                            {"mask_token", &into.mask}})
-    *token = token_text(config, key, *token);
-  const std::unordered_set<std::string_view> known(into.pieces.begin(), into.pieces.end());
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
-    for (const auto& token : token_texts(config, key)) {
-      if (!known.contains(token))
-        config.refuse(key, "has \"" + token + "\", which the vocabulary has not");
-      into.added.push_back(token);
-    }
-  }
-}
-
 }  // namespace
 
 BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder) {
@@ -188,27 +142,18 @@ BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder) {
   const auto there = [&](const char* name) {
     return std::filesystem::is_regular_file(folder / name);
   };
-  const bool from_json = there("tokenizer.json") || !there("vocab.txt");
-  made.source = folder / (from_json ? "tokenizer.json" : "vocab.txt");
-  made.pieces = from_json ? WordPieceFile(made.source).pieces() : lines_of(made.source);
+  std::optional<WordPieceFile> json;
+  if (there("tokenizer.json") || !there("vocab.txt")) json.emplace(folder / "tokenizer.json");
+  made.source = folder / (json ? "tokenizer.json" : "vocab.txt");
+  made.pieces = json ? json->pieces() : lines_of(made.source);
   Json strip_accents;
-  bool listed = false;
   if (there("tokenizer_config.json")) {
     const auto config = spec::ConfigReader::read(folder / "tokenizer_config.json");
     config.choice_or("tokenizer_class", "BertTokenizer", {"BertTokenizer", "BertTokenizerFast"});
     made.lower_case = config.boolean_or("do_lower_case", true);
     made.chinese_apart = config.boolean_or("tokenize_chinese_chars", true);
     if (const auto strip = config.optional_boolean("strip_accents")) strip_accents = *strip;
-    read_named(config, made);
-    listed = config.has_value("added_tokens_decoder");
-    config.harmless({"added_tokens_decoder"});
-    if (listed) {
-      const Json& list = config.raw("added_tokens_decoder");
-      if (!list.is_object()) config.refuse("added_tokens_decoder", "must be an object");
-      require_few(config, "added_tokens_decoder", list);
-      for (const auto& [id, token] : list.items())
-        add_token(config.file(), id, token, made);
-    }
+    made.tokens.read_config(config);
     config.only("do_basic_tokenize", true);
     config.only("wordpieces_prefix", "##");
     only_or_null(config, "never_split", Json::array());
@@ -216,13 +161,9 @@ BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder) {
     accept_common_settings(config);
     config.finish();
   }
-  if (!listed && there("special_tokens_map.json")) {
-    const auto map = spec::ConfigReader::read(folder / "special_tokens_map.json");
-    read_named(map, made);
-    map.finish();
-  }
+  made.tokens.read_folder(folder, made.source, json ? json->added_tokens() : Json());
   made.strip_accents = strip_accents.is_null() ? made.lower_case : strip_accents.get<bool>();
-  if (from_json) WordPieceFile(made.source).check(made, strip_accents);
+  if (json) json->check(made, strip_accents);
   return made;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "models/text/special_tokens.h"
+
 namespace troupe::models {
 
 /// What a BERT tokenizer's folder settles.
@@ -14,13 +16,16 @@ struct BertVocabulary {
   /// By id.
   std::vector<std::string> pieces;
   bool lower_case = true, strip_accents = true, chinese_apart = true;
-  std::string begin = "[CLS]", end = "[SEP]", pad = "[PAD]", unknown = "[UNK]", mask = "[MASK]";
-  /// Special tokens besides these.
-  std::vector<std::string> added;
+  FolderTokens tokens{{{"cls_token", "[CLS]"},
+                       {"sep_token", "[SEP]"},
+                       {"pad_token", "[PAD]"},
+                       {"unk_token", "[UNK]"},
+                       {"mask_token", "[MASK]"}}};
 };
 
 /// Reads tokenizer.json with a WordPiece model where it is there, as transformers does, else
-/// vocab.txt; tokenizer_config.json, and special_tokens_map.json where that lists no added tokens.
+/// vocab.txt; tokenizer_config.json, and special_tokens_map.json and added_tokens.json where that
+/// lists no added tokens.
 /// Throws std::runtime_error naming file, key and value for all that is not supported.
 BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder);
 

@@ -1,9 +1,9 @@
 #include "models/text/clip_tokenizer.h"
 
 #include <algorithm>
-#include <functional>
 #include <stdexcept>
 
+#include "models/text/added_vocabulary.h"
 #include "models/text/clip_vocabulary.h"
 #include "models/text/pattern.h"
 #include "models/text/unicode.h"
@@ -57,104 +57,46 @@ std::string prepared(std::string_view text) {
 
 }  // namespace
 
-/// A special token, found in the text.
-struct ClipMarker {
-  std::string content;
-  std::int64_t id = 0;
-  bool lstrip = false;
-  bool rstrip = false;
-};
-
-namespace {
-
-/// Calls `text` for what lies between markers and `marker` for each of them, from left to right;
-/// of several that match at a place, the first of the list.
-void cut_out(std::string_view all, const std::vector<ClipMarker>& markers,
-             const std::function<void(std::string_view)>& text,
-             const std::function<void(std::int64_t)>& marker) {
-  std::size_t begin = 0;
-  std::size_t space = 0;  // where the white space that ends at `at` begins
-  for (std::size_t at = 0; at < all.size();) {
-    const auto rest = all.substr(at);
-    const auto found = std::ranges::find_if(
-        markers, [&](const ClipMarker& m) { return rest.starts_with(m.content); });
-    if (found == markers.end()) {
-      const CodePoint point = code_point_at(all, at);
-      at += point.bytes;
-      if (!is_white_space(point.value)) space = at;
-      continue;
-    }
-    const std::size_t end = found->lstrip ? std::max(space, begin) : at;
-    if (end > begin) text(all.substr(begin, end - begin));
-    marker(found->id);
-    at += found->content.size();
-    while (found->rstrip && at < all.size()) {
-      const CodePoint point = code_point_at(all, at);
-      if (!is_white_space(point.value)) break;
-      at += point.bytes;
-    }
-    begin = space = at;
-  }
-  if (begin < all.size()) text(all.substr(begin));
-}
-
-}  // namespace
-
 struct ClipTokenizer::Impl {
-  explicit Impl(ClipVocabulary from)
-      : bpe(from.vocabulary, from.merges, from.vocabulary.at(from.unk)),
+  explicit Impl(const ClipVocabulary& from)
+      : bpe(from.vocabulary, from.merges, from.vocabulary.at(from.tokens.named("unk_token"))),
+        added(from.tokens.in_order(),
+              {.size = static_cast<std::int64_t>(from.vocabulary.size()),
+               .id = [this](const std::string& token) { return bpe.id(token); },
+               .normalize = prepared},
+              from.source.parent_path()),
         source(from.source),
-        model_max_length(from.model_max_length) {
-    for (const ClipAddedToken& token : from.added_tokens) {
-      const ClipMarker marker{token.content, bpe.id(token.content), token.lstrip, token.rstrip};
-      if (!token.normalized) {
-        as_given.push_back(marker);
-        continue;
-      }
-      in_prepared.push_back(marker);
-      in_prepared.back().content = prepared(token.content);
-      if (in_prepared.back().content.empty()) in_prepared.pop_back();
-    }
-    for (auto* markers : {&as_given, &in_prepared}) {
-      std::ranges::stable_sort(*markers, std::ranges::greater{},
-                               [](const ClipMarker& marker) { return marker.content.size(); });
-    }
-    bos = bpe.id(from.bos);
-    eos = bpe.id(from.eos);
-    pad = bpe.id(from.pad);
-  }
+        model_max_length(from.model_max_length),
+        bos(added.need(from.tokens.named("bos_token"))),
+        eos(added.need(from.tokens.named("eos_token"))),
+        pad(added.need(from.tokens.named("pad_token"))) {}
 
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const {
-    const auto marker = [&](std::int64_t id) { ids.push_back(id); };
     const auto words = [&](std::string_view some) {
       for (const std::string_view word : clip_words().find_all(some)) {
         for (const std::string_view part : byte_level_words().find_all(word))
           bpe.encode(part, ids);
       }
     };
-    cut_out(
-        text, as_given,
-        [&](std::string_view some) { cut_out(prepared(some), in_prepared, words, marker); },
-        marker);
+    added.split(text, words, [&](std::int64_t id) { ids.push_back(id); });
   }
 
   ByteBpe bpe;
+  AddedVocabulary added;
   std::filesystem::path source;
   std::int64_t model_max_length;
-  /// Longest first.
-  std::vector<ClipMarker> as_given, in_prepared;
-  std::int64_t bos = -1, eos = -1, pad = -1;
+  std::int64_t bos, eos, pad;
 };
 
 ClipTokenizer::ClipTokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 ClipTokenizer ClipTokenizer::load(const std::filesystem::path& folder) {
-  ClipVocabulary vocabulary = read_clip_vocabulary(folder);
-  const auto source = vocabulary.source;
+  const ClipVocabulary vocabulary = read_clip_vocabulary(folder);
   try {
-    return ClipTokenizer(std::make_shared<Impl>(std::move(vocabulary)));
+    return ClipTokenizer(std::make_shared<Impl>(vocabulary));
   } catch (const std::invalid_argument& error) {
-    throw std::runtime_error("[load_tokenizer] " + source.string() + ": " + error.what());
+    throw std::runtime_error("[load_tokenizer] " + vocabulary.source.string() + ": " +
+                             error.what());
   }
 }
 
@@ -182,14 +124,19 @@ std::string ClipTokenizer::decode(const std::vector<std::int64_t>& ids) const {
       throw std::invalid_argument("[decode] id " + std::to_string(id) + " is not one of " +
                                   std::to_string(vocab_size()) + " tokens");
     }
-    bytes += impl_->bpe.text(id);
+    const std::string added = impl_->added.content(id);
+    bytes += added.empty() ? impl_->bpe.text(id) : added + " ";
   }
   const std::string text = valid_utf8(bytes);
   return std::string(strip(text));
 }
 
 std::int64_t ClipTokenizer::vocab_size() const {
-  return impl_->bpe.size();
+  return std::max(impl_->bpe.size(), impl_->added.end());
+}
+
+const AddedVocabulary& ClipTokenizer::added() const {
+  return impl_->added;
 }
 
 std::int64_t ClipTokenizer::bos_id() const {

@@ -11,6 +11,8 @@
 
 namespace troupe::models {
 
+class AddedVocabulary;
+
 /// CLIP's tokenizer: lower case, white space, words by pattern, then byte pairs. Equal to
 /// CLIPTokenizer of transformers 5. Immutable, cheap to copy, usable from several threads.
 class ClipTokenizer {
@@ -31,6 +33,7 @@ class ClipTokenizer {
 
   /// One more than the largest id.
   std::int64_t vocab_size() const;
+  const AddedVocabulary& added() const;
   std::int64_t bos_id() const;
   std::int64_t eos_id() const;
   std::int64_t pad_id() const;

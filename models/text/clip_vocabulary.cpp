@@ -1,14 +1,11 @@
 #include "models/text/clip_vocabulary.h"
 
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <optional>
 #include <stdexcept>
 
 #include "models/spec/config.h"
 #include "models/spec/json_text.h"
-#include "models/text/special_tokens.h"
 
 namespace troupe::models {
 namespace {
@@ -24,23 +21,6 @@ constexpr std::string_view kWords =
 
 [[noreturn]] void refuse_clip(const fs::path& file, const std::string& why) {
   throw std::runtime_error("[load_tokenizer] " + file.string() + ": " + why);
-}
-
-/// A token as JSON writes it: its text, or an object with flags. Plain text means a special token.
-ClipAddedToken read_token(const fs::path& file, const std::string& key, const Json& value) {
-  if (value.is_string()) return {value.get<std::string>()};
-  const auto flag = [&](const char* name) {
-    const auto found = value.find(name);
-    if (found == value.end()) return false;
-    if (!found->is_boolean()) refuse_clip(file, key + ": \"" + name + "\" must be true or false");
-    return found->get<bool>();
-  };
-  if (!value.is_object() || !value.contains("content") || !value["content"].is_string() ||
-      value["content"].get_ref<const std::string&>().empty()) {
-    refuse_clip(file, key + " is not a token");
-  }
-  if (flag("single_word")) refuse_clip(file, key + ": single_word = true is not supported");
-  return {value["content"].get<std::string>(), flag("lstrip"), flag("rstrip"), flag("normalized")};
 }
 
 void read_vocabulary(const fs::path& file, const Json& tokens, ClipVocabulary& into) {
@@ -121,17 +101,7 @@ class TokenizerFile {
     }
   }
 
-  std::vector<ClipAddedToken> added_tokens() const {
-    std::vector<ClipAddedToken> tokens;
-    const Json& list = member(root_, "added_tokens");
-    if (list.is_null()) return tokens;
-    if (!list.is_array() || list.size() > kMaxAddedTokens)
-      refuse_clip(file_,
-                  "added_tokens is not a list of at most " + std::to_string(kMaxAddedTokens));
-    for (const Json& item : list)
-      tokens.push_back(read_token(file_, "added token " + std::to_string(tokens.size()), item));
-    return tokens;
-  }
+  const Json& added_tokens() const { return member(root_, "added_tokens"); }
 
  private:
   static const Json& member(const Json& object, const char* key) {
@@ -176,21 +146,11 @@ class TokenizerFile {
   Json root_;
 };
 
-std::vector<ClipAddedToken> added_in_config(const spec::ConfigReader& config) {
-  std::vector<ClipAddedToken> tokens;
-  const Json& list = config.raw("added_tokens_decoder");
-  if (!list.is_object()) config.refuse("added_tokens_decoder", "must be an object");
-  require_few(config, "added_tokens_decoder", list);
-  for (const auto& [id, item] : list.items())
-    tokens.push_back(read_token(config.file(), "added token " + id, item));
-  return tokens;
-}
-
 void accept_harmless(const spec::ConfigReader& config) {
   config.only("do_lower_case", true);
   config.only("add_prefix_space", false);
   accept_common_settings(config);
-  config.harmless({"tokenizer_class", "errors", "added_tokens_decoder"});
+  config.harmless({"tokenizer_class", "errors"});
   config.finish();
 }
 
@@ -198,7 +158,6 @@ void accept_harmless(const spec::ConfigReader& config) {
 
 ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
   ClipVocabulary result;
-  std::vector<ClipAddedToken>& added = result.added_tokens;
   const auto there = [&](const char* name) { return fs::is_regular_file(folder / name); };
   std::optional<TokenizerFile> json;
   if (there("tokenizer.json")) {
@@ -215,38 +174,10 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
   } else {
     refuse_clip(folder, "has neither tokenizer.json nor vocab.json and merges.txt");
   }
-
-  const std::array<std::pair<const char*, std::string*>, 4> names = {{{"bos_token", &result.bos},
-                                                                      {"eos_token", &result.eos},
-                                                                      {"unk_token", &result.unk},
-                                                                      {"pad_token", &result.pad}}};
-  std::array<ClipAddedToken, 4> named;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    named[i] = {*names[i].second};
-  std::vector<ClipAddedToken> others;
-  const auto read_named = [&](const spec::ConfigReader& from) {
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      if (!from.has_value(names[i].first)) {
-        from.harmless({names[i].first});
-        continue;
-      }
-      named[i] = read_token(from.file(), names[i].first, from.raw(names[i].first));
-    }
-    for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
-      for (const std::string& token : token_texts(from, key)) {
-        if (!result.vocabulary.contains(token))
-          from.refuse(key, "has \"" + token + "\", which the vocabulary has not");
-        others.push_back({token});
-      }
-    }
-  };
-  bool listed = false;
   if (there("tokenizer_config.json")) {
     const auto config = spec::ConfigReader::read(folder / "tokenizer_config.json");
     config.choice_or("tokenizer_class", "CLIPTokenizer", {"CLIPTokenizer", "CLIPTokenizerFast"});
-    read_named(config);
-    listed = config.has_value("added_tokens_decoder");
-    if (listed) added = added_in_config(config);
+    result.tokens.read_config(config);
     if (config.has_value("model_max_length")) {
       // Without a limit, transformers writes 1e30.
       const double length = config.number("model_max_length");
@@ -255,34 +186,9 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
     }
     accept_harmless(config);
   }
-  if (!listed && there("special_tokens_map.json")) {
-    const auto map = spec::ConfigReader::read(folder / "special_tokens_map.json");
-    read_named(map);
-    map.finish();
-  }
-  if (!listed && json) added = json->added_tokens();
-
-  const std::vector<ClipAddedToken> first = added;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    *names[i].second = named[i].content;
-    const auto same = [&](const ClipAddedToken& token) {
-      return token.content == named[i].content;
-    };
-    if (std::ranges::any_of(first, same)) continue;
-    if (std::find(named.begin(), named.begin() + i, named[i]) != named.begin() + i) continue;
-    // The last of those that are named beside the list settles the flags.
-    std::erase_if(added, same);
-    added.push_back(named[i]);
-  }
-  for (const ClipAddedToken& token : others) {
-    const auto same = [&](const ClipAddedToken& other) { return other.content == token.content; };
-    if (std::ranges::none_of(added, same)) added.push_back(token);
-  }
-  for (const ClipAddedToken& token : added) {
-    if (!result.vocabulary.contains(token.content)) {
-      refuse_clip(result.source, "has no token \"" + token.content + "\"");
-    }
-  }
+  result.tokens.read_folder(folder, result.source, json ? json->added_tokens() : Json());
+  if (const auto unk = result.tokens.named("unk_token"); !result.vocabulary.contains(unk))
+    refuse_clip(result.source, "has no token \"" + unk + "\"");
   return result;
 }
 

@@ -16,6 +16,9 @@ inline constexpr std::string_view kSpaceMark = "\u2581";
 class PieceModel {
  public:
   virtual ~PieceModel() = default;
+  /// What is done to a text before tokens are looked for that want it prepared.
+  virtual std::string normalize(std::string_view text) const = 0;
+  /// Appends the ids of such a text.
   virtual void encode(std::string_view text, std::vector<std::int64_t>& ids) const = 0;
   /// -1 if there is no such piece.
   virtual std::int64_t id(std::string_view piece) const = 0;

@@ -1,8 +1,10 @@
 #include <sentencepiece_processor.h>
 
+#include <optional>
 #include <stdexcept>
 
 #include "models/spec/json_text.h"
+#include "models/text/charsmap.h"
 #include "models/text/piece_model.h"
 
 namespace troupe::models {
@@ -75,6 +77,21 @@ bool has_zero_in_piece(std::string_view model) {
   return false;
 }
 
+/// The table by which text is brought into a normal form; empty where there is none.
+std::string_view charsmap_of(std::string_view model) {
+  constexpr std::uint64_t kNormalizer = 3;
+  constexpr std::uint64_t kCharsmap = 2;
+  std::string_view found, spec;
+  std::uint64_t number = 0;
+  while (next_field(model, number, spec)) {
+    if (number != kNormalizer) continue;
+    std::string_view value;
+    while (next_field(spec, number, value))
+      if (number == kCharsmap) found = value;
+  }
+  return found;
+}
+
 class SentencePieceModel final : public PieceModel {
  public:
   explicit SentencePieceModel(const std::filesystem::path& file) : file_(file) {
@@ -84,12 +101,17 @@ class SentencePieceModel final : public PieceModel {
                                ": is not a sentencepiece model: a piece with a zero byte");
     }
     const auto status = processor_.LoadFromSerializedProto(bytes);
+    if (const auto map = charsmap_of(bytes); status.ok() && !map.empty())
+      charsmap_.emplace(std::string(map), file.string());
     if (!status.ok() || processor_.GetPieceSize() <= 0) {
       throw std::runtime_error("[load_tokenizer] " + file.string() +
                                ": is not a sentencepiece model: " + status.ToString());
     }
   }
 
+  std::string normalize(std::string_view text) const override {
+    return charsmap_ ? charsmap_->normalize(text) : std::string(text);
+  }
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const override {
     std::vector<int> pieces;
     const auto status = processor_.Encode(without_marks(text), &pieces);
@@ -112,6 +134,7 @@ class SentencePieceModel final : public PieceModel {
 
  private:
   std::filesystem::path file_;
+  std::optional<Charsmap> charsmap_;
   sentencepiece::SentencePieceProcessor processor_;
 };
 

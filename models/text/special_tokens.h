@@ -1,20 +1,37 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/spec/config.h"
 
 namespace troupe::models {
 
-/// What the files tokenizer_config.json and special_tokens_map.json have in common between
-/// tokenizers. All throw ConfigReader's error, naming file, key and value.
+/// A token that is found in a text as a whole, before the text is split.
+struct AddedToken {
+  std::string content;
+  /// Takes the white space before it, or after it, along.
+  bool lstrip = false;
+  bool rstrip = false;
+  /// Is not found inside a word.
+  bool single_word = false;
+  /// Looked for in the prepared text (such as lower case) instead of the text as given.
+  bool normalized = false;
+  /// The id that the folder's list gives it.
+  std::optional<std::int64_t> listed_id = {};
+  /// Belongs to every tokenizer of its class, and the folder does not name it.
+  bool implied = false;
 
-/// The token under `key`, given as its text or as an object with `content`; `fallback` where it is
-/// missing or null. An object may not ask for lstrip, rstrip or single_word.
-std::string token_text(const spec::ConfigReader& config, const char* key,
-                       const std::string& fallback);
+  bool operator==(const AddedToken&) const = default;
+};
 
 /// How many tokens one file may add to a vocabulary: each is looked for at each place of a prompt.
 inline constexpr std::size_t kMaxAddedTokens = 10'000;
@@ -22,12 +39,41 @@ inline constexpr std::size_t kMaxAddedTokens = 10'000;
 /// How many values a vocabulary's JSON may have: of the largest, scores and merges included.
 inline constexpr std::size_t kMaxVocabularyValues = 4'000'000;
 
-/// The tokens under `key`: a list of them, or an object with names for them. None where it is
-/// missing or null.
-std::vector<std::string> token_texts(const spec::ConfigReader& config, const char* key);
+/// What the files of a tokenizer's folder say of special and added tokens, gathered as transformers
+/// 5 does. All throw std::runtime_error naming file, key and value.
+class FolderTokens {
+ public:
+  /// The keys under which a folder may name a token, in the order in which they are added.
+  static constexpr std::array<const char*, 7> kKeys = {
+      "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
-/// Refuses a list or an object of more than `kMaxAddedTokens`.
-void require_few(const spec::ConfigReader& config, const char* key, const nlohmann::json& tokens);
+  /// `named`: the tokens that a tokenizer of this class has where the folder names none, by key.
+  explicit FolderTokens(std::map<std::string, std::string> named);
+
+  /// Reads the tokens of tokenizer_config.json. A list there (`added_tokens_decoder`) stands for
+  /// all.
+  void read_config(const spec::ConfigReader& config);
+  /// Reads those of special_tokens_map.json, of added_tokens.json and of `json_list`, the member
+  /// "added_tokens" of `json_file` (tokenizer.json), unless read_config found a list.
+  void read_folder(const std::filesystem::path& folder, const std::filesystem::path& json_file,
+                   const nlohmann::json& json_list);
+  /// Adds special tokens, where the folder has none beside those that it names.
+  void add_implied(const std::vector<std::string>& contents);
+
+  /// The token under one of the keys; empty where neither the folder nor the class has one.
+  std::string named(const std::string& key) const;
+  /// All tokens, in the order in which they are added to the vocabulary.
+  std::vector<AddedToken> in_order() const;
+
+ private:
+  void read_named(const spec::ConfigReader& from, bool special);
+  bool is_special(const std::string& content) const;
+
+  std::map<std::string, AddedToken> named_;
+  std::vector<AddedToken> extra_;
+  std::map<std::int64_t, AddedToken> listed_;
+  bool has_list_ = false;
+};
 
 /// The key may be missing, null, or have this value.
 void only_or_null(const spec::ConfigReader& config, const char* key, const nlohmann::json& value);

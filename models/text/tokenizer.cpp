@@ -1,10 +1,10 @@
 #include "models/text/tokenizer.h"
 
-#include <algorithm>
-#include <optional>
+#include <map>
 #include <stdexcept>
 
 #include "models/spec/config.h"
+#include "models/text/added_vocabulary.h"
 #include "models/text/piece_model.h"
 #include "models/text/special_tokens.h"
 #include "models/text/tokenizer_json.h"
@@ -16,82 +16,35 @@ namespace {
 constexpr std::int64_t kDefaultExtraIds = 100;
 constexpr std::int64_t kMaxExtraIds = kMaxAddedTokens;
 
-/// What tokenizer_config.json settles.
+/// What the files beside the pieces settle.
 struct Settings {
-  std::string pad = "<pad>";
-  std::string eos = "</s>";
-  std::string unk = "<unk>";
-  /// Other special tokens with the keys that name them; they must be known as well.
-  std::vector<std::pair<std::string, std::string>> others;
+  FolderTokens tokens{{{"pad_token", "<pad>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}};
   std::int64_t extra_ids = kDefaultExtraIds;
-  std::optional<std::vector<AddedToken>> added_tokens;
 };
-
-std::vector<AddedToken> read_added_tokens(const spec::ConfigReader& config) {
-  std::vector<AddedToken> tokens;
-  const char* key = "added_tokens_decoder";
-  const auto& list = config.raw(key);
-  if (!list.is_object()) config.refuse(key, "must be an object");
-  require_few(config, key, list);
-  for (const auto& entry : list.items()) {
-    const std::string& id = entry.key();
-    const auto& item = entry.value();
-    const bool digits = !id.empty() && id.size() <= 9 &&
-                        std::ranges::all_of(id, [](char c) { return c >= '0' && c <= '9'; });
-    if (!digits || !item.is_object() || !item.contains("content") || !item["content"].is_string() ||
-        item["content"].get_ref<const std::string&>().empty()) {
-      config.refuse(key, "has a bad entry \"" + id + "\"");
-    }
-    const auto flag = [&](const char* name) {
-      if (!item.contains(name)) return false;
-      if (!item[name].is_boolean()) config.refuse(key, "has a bad entry \"" + id + "\"");
-      return item[name].template get<bool>();
-    };
-    if (flag("single_word")) config.refuse(key, "has a single_word token, which is not supported");
-    tokens.push_back(
-        {item["content"].get<std::string>(), std::stoll(id), flag("lstrip"), flag("rstrip")});
-  }
-  return tokens;
-}
-
-void read_named(const spec::ConfigReader& config, Settings& into) {
-  into.pad = token_text(config, "pad_token", into.pad);
-  into.eos = token_text(config, "eos_token", into.eos);
-  into.unk = token_text(config, "unk_token", into.unk);
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
-    for (const std::string& token : token_texts(config, key))
-      into.others.emplace_back(key, token);
-  }
-  if (config.has_value("bos_token"))
-    into.others.emplace_back("bos_token", token_text(config, "bos_token", ""));
-  config.harmless({"bos_token"});
-}
 
 Settings read_settings(const spec::TokenizerSpec& spec) {
   Settings settings;
-  if (spec.tokenizer_config) {
-    const auto config = spec::ConfigReader::read(*spec.tokenizer_config);
-    config.choice_or("tokenizer_class", "T5Tokenizer",
-                     {"T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast"});
-    read_named(config, settings);
-    settings.extra_ids = config.integer_or("extra_ids", kDefaultExtraIds, 0, kMaxExtraIds);
-    if (config.has_value("added_tokens_decoder")) settings.added_tokens = read_added_tokens(config);
-    only_or_null(config, "add_prefix_space", true);
-    only_or_null(config, "sp_model_kwargs", nlohmann::json::object());
-    only_or_null(config, "add_bos_token", false);
-    only_or_null(config, "add_eos_token", true);
-    accept_common_settings(config);
-    config.harmless({"unk_id", "legacy", "added_tokens_decoder"});
-    config.finish();
-  }
-  const auto& pieces = spec.tokenizer_json ? spec.tokenizer_json : spec.spiece_model;
-  const auto map = pieces ? pieces->parent_path() / "special_tokens_map.json" : "";
-  if (!settings.added_tokens && std::filesystem::is_regular_file(map)) {
-    const auto config = spec::ConfigReader::read(map);
-    read_named(config, settings);
-    config.finish();
-  }
+  if (!spec.tokenizer_config) return settings;
+  const auto config = spec::ConfigReader::read(*spec.tokenizer_config);
+  config.choice_or("tokenizer_class", "T5Tokenizer",
+                   {"T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast"});
+  settings.tokens.read_config(config);
+  settings.extra_ids = config.integer_or("extra_ids", kDefaultExtraIds, 0, kMaxExtraIds);
+  only_or_null(config, "add_prefix_space", true);
+  only_or_null(config, "sp_model_kwargs", nlohmann::json::object());
+  only_or_null(config, "add_bos_token", false);
+  only_or_null(config, "add_eos_token", true);
+  accept_common_settings(config);
+  config.harmless({"unk_id", "legacy"});
+  config.finish();
   return settings;
+}
+
+std::vector<std::string> sentinels(std::int64_t count) {
+  std::vector<std::string> tokens;
+  for (std::int64_t i = 0; i < count; ++i)
+    tokens.push_back("<extra_id_" + std::to_string(i) + ">");
+  return tokens;
 }
 
 }  // namespace
@@ -99,27 +52,21 @@ Settings read_settings(const spec::TokenizerSpec& spec) {
 struct Tokenizer::Impl {
   std::filesystem::path source;
   std::unique_ptr<PieceModel> model;
-  /// Longest first, so that the first match at a position is the longest.
-  std::vector<AddedToken> added_tokens;
+  /// Ids of the sentinels of a spiece.model, which follow its pieces, the last one first.
+  std::map<std::string, std::int64_t> sentinel_ids;
+  AddedVocabulary added;
   std::int64_t pad_id = -1;
   std::int64_t eos_id = -1;
 
-  std::int64_t id(const std::string& token) const {
-    for (const AddedToken& added : added_tokens) {
-      if (added.content == token) return added.id;
-    }
-    const std::int64_t found = model->id(token);
-    if (found < 0) {
-      throw std::runtime_error("[load_tokenizer] " + source.string() + ": has no token \"" + token +
-                               "\"");
-    }
-    return found;
+  std::int64_t own_id(const std::string& token) const {
+    const auto found = sentinel_ids.find(token);
+    return found == sentinel_ids.end() ? model->id(token) : found->second;
   }
 
   std::string piece(std::int64_t id) const {
-    for (const AddedToken& added : added_tokens) {
-      if (added.id == id) return added.content;
-    }
+    for (const auto& [token, of] : sentinel_ids)
+      if (of == id) return token;
+    if (const std::string token = added.content(id); !token.empty()) return token;
     if (id < 0 || id >= model->size()) {
       throw std::invalid_argument("[decode] id " + std::to_string(id) + " is not one of " +
                                   std::to_string(model->size()) + " pieces");
@@ -127,71 +74,41 @@ struct Tokenizer::Impl {
     return model->piece(id);
   }
 
-  const AddedToken* added_at(std::string_view text) const {
-    for (const AddedToken& added : added_tokens) {
-      if (text.starts_with(added.content)) return &added;
-    }
-    return nullptr;
-  }
-
   void load(const spec::TokenizerSpec& spec) {
-    const Settings settings = read_settings(spec);
-    bool has_json_tokens = false;
+    Settings settings = read_settings(spec);
+    nlohmann::json listed;
     if (spec.tokenizer_json) {
       try {
         TokenizerJson json = read_tokenizer_json(*spec.tokenizer_json);
         model = std::move(json.model);
-        added_tokens = std::move(json.added_tokens);
+        listed = std::move(json.added_tokens);
         source = *spec.tokenizer_json;
-        has_json_tokens = !added_tokens.empty();
       } catch (const UnsupportedTokenizer&) {
         if (!spec.spiece_model) throw;
       }
     }
+    const auto extra = sentinels(settings.extra_ids);
     if (!model) {
       if (!spec.spiece_model) {
         throw std::runtime_error("[load_tokenizer] neither spiece.model nor tokenizer.json");
       }
       source = *spec.spiece_model;
       model = load_sentencepiece(source);
-    }
-    if (!has_json_tokens) {
-      if (settings.added_tokens) {
-        added_tokens = *settings.added_tokens;
-      } else {
-        add_default_tokens(settings);
+      for (std::int64_t i = 0; i < settings.extra_ids; ++i) {
+        const auto& token = extra[static_cast<std::size_t>(i)];
+        if (model->id(token) < 0) sentinel_ids[token] = model->size() + settings.extra_ids - 1 - i;
       }
     }
-    for (const auto& [key, token] : settings.others)
-      add_other_token(key, token);
-    std::ranges::stable_sort(added_tokens, std::ranges::greater{},
-                             [](const AddedToken& token) { return token.content.size(); });
-    pad_id = id(settings.pad);
-    eos_id = id(settings.eos);
-  }
-
-  void add_other_token(const std::string& key, const std::string& token) {
-    const auto same = [&](const AddedToken& added) { return added.content == token; };
-    if (std::ranges::any_of(added_tokens, same)) return;
-    const std::int64_t found = model->id(token);
-    if (found < 0) {
-      throw std::runtime_error("[load_tokenizer] " + source.string() + ": has no token \"" + token +
-                               "\", which the folder names as \"" + key + "\"");
-    }
-    added_tokens.push_back({token, found});
-  }
-
-  void add_default_tokens(const Settings& settings) {
-    for (const std::string& token : {settings.pad, settings.eos, settings.unk}) {
-      const std::int64_t found = model->id(token);
-      if (found >= 0) added_tokens.push_back({token, found});
-    }
-    for (std::int64_t i = 0; i < settings.extra_ids; ++i) {
-      const std::string token = "<extra_id_" + std::to_string(i) + ">";
-      const std::int64_t found = model->id(token);
-      const std::int64_t after = model->size() + settings.extra_ids - 1 - i;
-      added_tokens.push_back({token, found >= 0 ? found : after});
-    }
+    settings.tokens.read_folder(source.parent_path(), source, listed);
+    settings.tokens.add_implied(extra);
+    added = AddedVocabulary(
+        settings.tokens.in_order(),
+        {.size = model->size() + static_cast<std::int64_t>(sentinel_ids.size()),
+         .id = [this](const std::string& token) { return own_id(token); },
+         .normalize = [this](std::string_view text) { return model->normalize(text); }},
+        source.parent_path());
+    pad_id = added.need(settings.tokens.named("pad_token"));
+    eos_id = added.need(settings.tokens.named("eos_token"));
   }
 };
 
@@ -204,26 +121,10 @@ Tokenizer Tokenizer::load(const spec::TokenizerSpec& spec) {
 }
 
 std::vector<std::int64_t> Tokenizer::encode(std::string_view raw_text) const {
-  const std::string valid = valid_utf8(raw_text);
-  const std::string_view text = valid;
   std::vector<std::int64_t> ids;
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const AddedToken* added = impl_->added_at(text.substr(at));
-    if (added == nullptr) {
-      at += code_point_at(text, at).bytes;
-      continue;
-    }
-    std::string_view before = text.substr(begin, at - begin);
-    impl_->model->encode(before, ids);
-    ids.push_back(added->id);
-    at += added->content.size();
-    while (added->rstrip && at < text.size() && is_white_space(code_point_at(text, at).value)) {
-      at += code_point_at(text, at).bytes;
-    }
-    begin = at;
-  }
-  impl_->model->encode(text.substr(begin), ids);
+  impl_->added.split(
+      valid_utf8(raw_text), [&](std::string_view some) { impl_->model->encode(some, ids); },
+      [&](std::int64_t id) { ids.push_back(id); });
   ids.push_back(impl_->eos_id);
   return ids;
 }
@@ -253,10 +154,11 @@ std::string Tokenizer::decode(const std::vector<std::int64_t>& ids) const {
 }
 
 std::int64_t Tokenizer::vocab_size() const {
-  std::int64_t size = impl_->model->size();
-  for (const AddedToken& added : impl_->added_tokens)
-    size = std::max(size, added.id + 1);
-  return size;
+  return impl_->added.end();
+}
+
+const AddedVocabulary& Tokenizer::added() const {
+  return impl_->added;
 }
 
 std::int64_t Tokenizer::pad_id() const {

@@ -11,6 +11,8 @@
 
 namespace troupe::models {
 
+class AddedVocabulary;
+
 /// T5's tokenizer. Reads `tokenizer.json` as transformers does where it is there, else
 /// `spiece.model` through sentencepiece; a `tokenizer.json` of an unsupported form gives way to a
 /// `spiece.model` beside it, and is refused by name without one. Immutable, cheap to copy, usable
@@ -32,6 +34,7 @@ class Tokenizer {
 
   /// One more than the largest id that `encode` gives.
   std::int64_t vocab_size() const;
+  const AddedVocabulary& added() const;
   std::int64_t pad_id() const;
   std::int64_t eos_id() const;
   /// The file that the pieces came from.

@@ -25,11 +25,13 @@ class UnigramModel final : public PieceModel {
                std::optional<Charsmap> charsmap)
       : unigram_(std::move(pieces), unk_id), charsmap_(std::move(charsmap)) {}
 
+  std::string normalize(std::string_view text) const override {
+    return charsmap_ ? charsmap_->normalize(text) : std::string(text);
+  }
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const override {
-    const std::string normal = charsmap_ ? charsmap_->normalize(text) : std::string(text);
     std::string word;
-    for (std::size_t at = 0; at < normal.size();) {
-      const CodePoint point = code_point_at(normal, at);
+    for (std::size_t at = 0; at < text.size();) {
+      const CodePoint point = code_point_at(text, at);
       if (is_white_space(point.value)) {
         encode_word(word, ids);
         word.clear();
@@ -76,7 +78,7 @@ class TokenizerJsonReader {
     check_post_processor();
     TokenizerJson result;
     result.model = read_model(read_normalizer());
-    result.added_tokens = read_added_tokens();
+    result.added_tokens = member(root_, "added_tokens");
     return result;
   }
 
@@ -184,28 +186,6 @@ class TokenizerJsonReader {
     }
     return std::make_unique<UnigramModel>(std::move(pieces), unk.get<std::int64_t>(),
                                           std::move(charsmap));
-  }
-
-  std::vector<AddedToken> read_added_tokens() const {
-    std::vector<AddedToken> tokens;
-    const Json& list = member(root_, "added_tokens");
-    if (list.is_null()) return tokens;
-    if (!list.is_array() || list.size() > kMaxAddedTokens)
-      damaged("added_tokens is not a list of at most " + std::to_string(kMaxAddedTokens));
-    for (const Json& item : list) {
-      const Json& id = member(item, "id");
-      AddedToken token{text(item, "content"), 0, flag(item, "lstrip", false),
-                       flag(item, "rstrip", false)};
-      if (token.content.empty() || !id.is_number_unsigned() ||
-          id.get<std::uint64_t>() > INT32_MAX) {
-        damaged("added token " + std::to_string(tokens.size()) + " lacks its id or content");
-      }
-      token.id = id.get<std::int64_t>();
-      if (flag(item, "single_word", false)) unsupported("single_word added token", token.content);
-      if (flag(item, "normalized", false)) unsupported("normalized added token", token.content);
-      tokens.push_back(std::move(token));
-    }
-    return tokens;
   }
 
   std::string base64(const std::string& encoded) const {

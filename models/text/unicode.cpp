@@ -146,6 +146,25 @@ std::string lower_case(std::string_view text, bool by_letter) {
 
 }  // namespace
 
+bool is_word_character(char32_t value) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(value))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return value == 0x200C || value == 0x200D;  // joiners
+  }
+}
+
 std::string lower_case(std::string_view text) {
   return lower_case(text, false);
 }

@@ -22,6 +22,9 @@ std::string valid_utf8(std::string_view text);
 /// Unicode's White_Space property.
 bool is_white_space(char32_t value);
 
+/// What regular expressions count as part of a word: letters, marks, digits, joining punctuation.
+bool is_word_character(char32_t value);
+
 /// Lower case of a whole text by Unicode's default mapping, final sigma included; bytes that are
 /// not UTF-8 become U+FFFD. Equals Python's str.lower.
 std::string lower_case(std::string_view text);

@@ -1,4 +1,4 @@
-#include "models/text/clip_text_model.h"
+#include "models/encoders/clip_text_model.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -6,7 +6,7 @@
 
 #include "models/spec/json_text.h"
 #include "models/text/clip_tokenizer.h"
-#include "models/text/t5_encoder.h"
+#include "models/encoders/t5_encoder.h"
 #include "tests/models/vae_support.h"
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"

@@ -9,12 +9,13 @@ import pathlib
 import re
 import sys
 
-TORCH_FREE = ("base", "client", "controller", "models/spec", "transport", "actors/user", "web")
+TORCH_FREE = ("base", "client", "controller", "models/spec", "models/text", "transport", "actors/user", "web")
 # Who stands further down may include what stands further up, where its line says so. api: the public headers, client/include.
 ROOMS = {
     "base": "",
     "models/spec": "base",
     "models/image": "base models/spec",
+    "models/text": "base models/spec",
     "api": "",
     "transport/wire": "base",
     "transport/json": "transport/wire",
@@ -27,12 +28,12 @@ ROOMS = {
     "models/dit": "base models/spec models/lora models kernels",
     "models/samplers": "base models/spec",
     "models/plugin": "base models/spec models/dit models/samplers",
-    "models/text": "base models/spec models",
+    "models/encoders": "base models/spec models models/text",
     "models/vae": "base models/spec models kernels",
     "models/unet": "base models/spec models models/vae kernels",
     "actors/user": "base api models/spec transport/wire transport/control transport/calls",
     "actors/parallel": "kernels models/dit models/vae models/unet transport/tensor",
-    "actors/stage": "base kernels models models/dit models/image models/lora models/samplers models/spec models/text models/unet "
+    "actors/stage": "base kernels models models/dit models/encoders models/image models/lora models/samplers models/spec models/text models/unet "
                     "models/vae transport/wire transport/json transport/control transport/tensor actors/parallel",
     "actors": "base kernels models/dit models/plugin models/image models/spec transport/wire transport/control transport/tensor "
               "actors/parallel actors/stage actors/user",
@@ -48,17 +49,17 @@ ROOMS = {
     "controller/supervision": "base transport/wire transport/control controller/plan controller/hosts controller/deployments "
                               "controller/jobs",
     "controller/user_actors": "base models/spec transport/wire transport/control controller/hosts controller/deployments",
-    "controller/gateway": "base models/spec models/image transport/wire transport/control controller/plan controller/schedule "
+    "controller/gateway": "base models/spec models/image models/text transport/wire transport/control controller/plan controller/schedule "
                           "controller/recorder controller/deployments controller/jobs controller/journal",
     "controller/app": "base models/spec transport/wire transport/control controller/mesh controller/plan controller/recorder "
                       "controller/hosts controller/deployments controller/jobs controller/journal controller/supervision "
                       "controller/user_actors controller/gateway",
     "client": "base api models/spec models/image transport/wire transport/control transport/calls",
-    "client/cli": "base api client models/spec models/image transport/wire transport/control",
+    "client/cli": "base api client models/spec models/image models/text transport/wire transport/control",
     "client/repl": "base api client client/cli models/spec",
     "web": "base api models/spec models/image transport/wire transport/json",
     # The verbs of `troupe` start what there is: the controller, a host that joins, the planner.
-    "client/cli/verbs": "base api client client/cli client/repl web models/spec models/image transport/wire transport/json transport/control "
+    "client/cli/verbs": "base api client client/cli client/repl web models/spec models/image models/text transport/wire transport/json transport/control "
                         "controller/plan controller/hosts controller/deployments controller/app",
 }
 

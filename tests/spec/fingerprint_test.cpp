@@ -56,6 +56,8 @@ TEST_CASE("a folder's fingerprint tells every way to replace a checkpoint in pla
   wait_for_a_tick();
   write(weights, "9876543210");
   changed("other bytes, same size");
+  write(model / "tokenizer/merges.txt", "a b");
+  changed("a list of merges");
   write(model / "new", "abcdefghij");
   fs::last_write_time(model / "new", fs::last_write_time(weights));
   fs::rename(model / "new", weights);

@@ -19,6 +19,7 @@
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/weight_index.h"
+#include "models/text/tokenizers.h"
 #ifdef TROUPE_WITH_PLAN
 #include "client/convert.h"
 #include "controller/plan/plan.h"
@@ -107,7 +108,7 @@ class InspectVerb : public Verb {
   }
 
   int inspect_model() {
-    const auto model = spec::read_model_spec(file_);
+    const auto model = models::read_model_folder(file_);
     const auto document = model_json(model);
     if (json()) {
       print_json(document);

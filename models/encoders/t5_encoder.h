@@ -5,9 +5,9 @@
 #include <functional>
 #include <vector>
 
+#include "models/encoders/encoder_weights.h"
 #include "models/safetensors.h"
 #include "models/spec/t5_spec.h"
-#include "models/text/encoder_weights.h"
 #include "models/text/tokenizer.h"
 
 namespace troupe::models {

@@ -1,4 +1,4 @@
-#include "models/text/clip_text_model.h"
+#include "models/encoders/clip_text_model.h"
 
 #include <stdexcept>
 

@@ -5,10 +5,10 @@
 #include <functional>
 #include <vector>
 
+#include "models/encoders/encoder_weights.h"
+#include "models/encoders/t5_encoder.h"
 #include "models/safetensors.h"
 #include "models/spec/bert_spec.h"
-#include "models/text/encoder_weights.h"
-#include "models/text/t5_encoder.h"
 
 namespace troupe::models {
 

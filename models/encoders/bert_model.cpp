@@ -1,4 +1,4 @@
-#include "models/text/bert_model.h"
+#include "models/encoders/bert_model.h"
 
 #include <stdexcept>
 

@@ -5,9 +5,9 @@
 #include <functional>
 #include <vector>
 
+#include "models/encoders/encoder_weights.h"
 #include "models/safetensors.h"
 #include "models/spec/clip_spec.h"
-#include "models/text/encoder_weights.h"
 
 namespace troupe::models {
 

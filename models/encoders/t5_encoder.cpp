@@ -1,4 +1,4 @@
-#include "models/text/t5_encoder.h"
+#include "models/encoders/t5_encoder.h"
 
 #include <cmath>
 #include <limits>

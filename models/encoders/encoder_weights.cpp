@@ -1,4 +1,4 @@
-#include "models/text/encoder_weights.h"
+#include "models/encoders/encoder_weights.h"
 
 #include <stdexcept>
 #include <utility>

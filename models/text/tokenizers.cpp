@@ -1,0 +1,42 @@
+#include "models/text/tokenizers.h"
+
+#include <stdexcept>
+
+#include "base/format.h"
+#include "models/text/added_vocabulary.h"
+
+namespace troupe::models {
+namespace {
+
+struct LoadTokenizer {
+  const spec::TokenizerSpec& files;
+  AnyTokenizer operator()(const spec::T5Spec&) const { return Tokenizer::load(files); }
+  AnyTokenizer operator()(const spec::ClipSpec&) const { return ClipTokenizer::load(files.folder); }
+  AnyTokenizer operator()(const spec::BertSpec&) const { return BertTokenizer::load(files.folder); }
+};
+
+}  // namespace
+
+AnyTokenizer load_tokenizer(const spec::TextEncoderSpec& encoder) {
+  auto tokenizer = std::visit(LoadTokenizer{encoder.tokenizer}, encoder.config);
+  const auto rows =
+      std::visit([](const auto& config) { return config.vocab_size; }, encoder.config);
+  const auto& added =
+      std::visit([](const auto& any) -> const AddedVocabulary& { return any.added(); }, tokenizer);
+  if (const auto token = added.beyond(rows); !token.empty()) {
+    throw std::runtime_error(fmt::format(
+        "[load_tokenizer] {}: token \"{}\" has id {}, but {} has rows for {} tokens: in Python "
+        "text_encoder.resize_token_embeddings(len(tokenizer)) makes room for it",
+        encoder.tokenizer.folder.string(), token, added.id(token), encoder.component, rows));
+  }
+  return tokenizer;
+}
+
+spec::ModelSpec read_model_folder(const std::filesystem::path& folder) {
+  auto model = spec::read_model_spec(folder);
+  for (const auto& encoder : model.text_encoders)
+    if (!encoder.absent) load_tokenizer(encoder);
+  return model;
+}
+
+}  // namespace troupe::models
