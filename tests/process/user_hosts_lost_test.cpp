@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
 #include <future>
 #include <thread>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "tests/process/support/plugin_cluster.h"
 #include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 #include "tests/support/text.h"
 #include "tests/user_actors/classes.h"
 #include "troupe/actor.h"
@@ -66,10 +68,13 @@ TEST_CASE("a host that dies takes its users' actors along; they begin anew elsew
   // What comes next is sent at once, for the links are there.
   for (auto* each : {&mortal, &lasting})
     CHECK(value_of(each->call<&Probe::name>().wait(kPatience)) == "p");
-  auto under_way = mortal.call<&Probe::sleep>(600'000);
-  auto restarting = lasting.call<&Probe::sleep>(600'000);
+  const Scratch marks;
+  auto under_way = mortal.call<&Probe::stay>(marks / "mortal");
+  auto restarting = lasting.call<&Probe::stay>(marks / "lasting");
   CHECK(value_of(elsewhere.call<&Probe::name>().wait(kPatience)) == "p");
-  std::this_thread::sleep_for(200ms);
+  REQUIRE(eventually(kPatience, [&] {
+    return std::filesystem::exists(marks / "mortal") && std::filesystem::exists(marks / "lasting");
+  }));
 
   const auto blow = std::chrono::steady_clock::now();
   beta.signal(SIGKILL);

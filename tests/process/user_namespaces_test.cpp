@@ -1,6 +1,6 @@
 // Users' actors on two hosts with a network and keys between them, and a link that can be cut.
+#include <filesystem>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "tests/process/support/connect.h"
@@ -70,8 +70,9 @@ TEST_CASE("users' actors on two hosts: tensors over the network, and a link that
     auto& far = info(ring[0].id()).host == "b" ? ring[0] : ring[1];
     auto& near = &far == &ring[0] ? ring[1] : ring[0];
     const auto first = info(far.id()).pid;
-    auto under_way = far.call<&Probe::sleep>(600'000);
-    std::this_thread::sleep_for(300ms);
+    const Scratch marks;
+    auto under_way = far.call<&Probe::stay>(marks / "there");
+    REQUIRE(eventually(kPatience, [&] { return std::filesystem::exists(marks / "there"); }));
     const auto blow = std::chrono::steady_clock::now();
     net.cut();
     const auto fall = under_way.wait(2 * kPatience);

@@ -38,6 +38,8 @@ class Probe {
   std::vector<std::int64_t> seen() const { return seen_; }
   std::string fail(std::string text);
   void sleep(std::int64_t milliseconds);
+  /// Makes that file, so that others know that it is in here, and sleeps for ten minutes.
+  void stay(std::string file);
   /// As sleep, and says all the time that it gets on.
   std::int64_t labour(std::int64_t milliseconds);
   void crash(std::int64_t signal);
@@ -76,8 +78,8 @@ class Stranger {
 }  // namespace troupe::testing
 
 TROUPE_ACTOR(troupe::testing::Counter, (std::int64_t), add, value, reset)
-TROUPE_ACTOR(troupe::testing::Probe, (std::string), name, append, seen, fail, sleep, labour, crash,
-             leave, restarts, array, sum, twice, blob, call_other, spawn_counter, find_counter,
-             points, open_to_children)
+TROUPE_ACTOR(troupe::testing::Probe, (std::string), name, append, seen, fail, sleep, stay, labour,
+             crash, leave, restarts, array, sum, twice, blob, call_other, spawn_counter,
+             find_counter, points, open_to_children)
 TROUPE_ACTOR(troupe::testing::Fussy, (bool), one)
 TROUPE_ACTOR(troupe::testing::Stranger, (), nothing)

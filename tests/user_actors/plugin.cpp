@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 
@@ -19,6 +20,10 @@ std::string Probe::fail(std::string text) {
 }
 void Probe::sleep(std::int64_t milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+void Probe::stay(std::string file) {
+  std::ofstream{file};
+  std::this_thread::sleep_for(10min);
 }
 std::int64_t Probe::labour(std::int64_t milliseconds) {
   for (std::int64_t done = 0; done < milliseconds; done += 10) {
