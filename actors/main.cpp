@@ -92,16 +92,14 @@ int main(int argc, char** argv) {
   app.add_option("--parent", parent, "pid of the node agent");
   CLI11_PARSE(app, argc, argv);
   troupe::runtime::begin_as_child(parent);
-  if (const char* token = std::getenv("TROUPE_TOKEN")) options.token = token;
+  options.token = troupe::runtime::take_secret("TROUPE_TOKEN");
+  const std::string keys = troupe::runtime::take_secret("TROUPE_CONTROL_KEYS");
   // For tests: whether jobs are rehearsed (docs/gpu.md), whatever the device is.
   if (const char* rehearse = std::getenv("TROUPE_REHEARSE"))
     options.rehearses = std::string_view(rehearse) == "on";
   try {
     options.incarnation = troupe::runtime::take_incarnation();
-    if (const char* keys = std::getenv("TROUPE_CONTROL_KEYS"))
-      options.keys = troupe::control::client_keys_from(keys, "the node agent");
-    unsetenv("TROUPE_TOKEN");
-    unsetenv("TROUPE_CONTROL_KEYS");
+    if (!keys.empty()) options.keys = troupe::control::client_keys_from(keys, "the node agent");
     own_id = options.id;
     otherwise = std::set_terminate(on_terminate);
     at::set_num_threads(options.threads);

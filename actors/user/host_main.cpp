@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 
 #include "actors/user/user_host.h"
 #include "base/error_text.h"
@@ -58,24 +57,18 @@ int host_main(int argc, char** argv) {
   app.add_option("--parent", parent);
   CLI11_PARSE(app, argc, argv);
   begin_as_child(parent);
-  const auto from_environment = [](const char* key) {
-    const char* value = std::getenv(key);
-    return std::string(value ? value : "");
-  };
-  options.token = from_environment("TROUPE_TOKEN");
-  options.ticket = from_environment("TROUPE_TICKET");
+  options.token = take_secret("TROUPE_TOKEN");
+  options.ticket = take_secret("TROUPE_TICKET");
+  const std::string control_keys = take_secret("TROUPE_CONTROL_KEYS");
+  const std::string door_keys = take_secret("TROUPE_DOOR_KEYS");
   const std::string who =
       file.empty() ? "actor " + std::to_string(options.id) : std::string("troupe-host");
   try {
     if (!file.empty()) return describe(file);
     options.incarnation = take_incarnation();
-    if (const auto keys = from_environment("TROUPE_CONTROL_KEYS"); !keys.empty())
-      options.keys = control::client_keys_from(keys, "the node agent");
-    if (const auto keys = from_environment("TROUPE_DOOR_KEYS"); !keys.empty())
-      options.door = control::door_from(keys, "the node agent");
-    for (const char* secret :
-         {"TROUPE_TOKEN", "TROUPE_TICKET", "TROUPE_CONTROL_KEYS", "TROUPE_DOOR_KEYS"})
-      unsetenv(secret);
+    if (!control_keys.empty())
+      options.keys = control::client_keys_from(control_keys, "the node agent");
+    if (!door_keys.empty()) options.door = control::door_from(door_keys, "the node agent");
     UserHost actor(options);
     leave(actor.run());
   } catch (const std::exception& error) {

@@ -1,6 +1,7 @@
 #include "actors/user/process.h"
 
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -145,6 +146,15 @@ std::uint64_t take_incarnation() {
   if (!number || *number == 0)
     throw std::runtime_error("TROUPE_INCARNATION is missing: node agents start this program");
   return *number;
+}
+
+std::string take_secret(const char* variable) {
+  char* value = std::getenv(variable);
+  if (value == nullptr) return "";
+  std::string secret(value);
+  ::explicit_bzero(value, secret.size());
+  unsetenv(variable);
+  return secret;
 }
 
 void leave(int code) {

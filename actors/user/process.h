@@ -79,6 +79,9 @@ void begin_as_child(int parent_pid);
 /// Which life of its actor this process is: TROUPE_INCARNATION, which goes from the environment.
 /// Throws std::runtime_error where the node agent has given none.
 std::uint64_t take_incarnation();
+/// A secret that the node agent gave by a variable of the environment, or "". The variable goes,
+/// and its text from the memory that /proc/PID/environ shows.
+std::string take_secret(const char* variable);
 /// Leaves without waiting for a work loop that may be deep in something: the kernel takes
 /// everything back.
 [[noreturn]] void leave(int code);

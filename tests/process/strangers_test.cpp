@@ -88,7 +88,7 @@ class Stranger {
   std::vector<std::unique_ptr<control::BlobConnection>> blob_links_;
 };
 
-/// Which life of its actor a process is, as its starting environment still shows its own user.
+/// Which life of its actor a process is, as its starting environment still shows: it is no secret.
 std::uint64_t incarnation_of(pid_t pid) {
   const auto environment = read_all("/proc/" + std::to_string(pid) + "/environ");
   const std::string name = "TROUPE_INCARNATION=";
@@ -116,6 +116,17 @@ TEST_CASE("a blob link is for who has a control link, and for who shows that it 
   CHECK(second.blobs({PeerRole::client, 4711, secret}) == "welcome");
   CHECK(has(second.control({PeerRole::client, 4711}), "this process has a link already"));
   CHECK_NOTHROW(cluster.run(tiny_job(1)));
+}
+
+TEST_CASE("an actor's starting environment shows no secret once it is there") {
+  FaultCluster cluster(actors(2));
+  for (const auto pid : cluster.pids()) {
+    const auto environment = read_all("/proc/" + std::to_string(pid) + "/environ");
+    const std::string name = "TROUPE_TOKEN=";
+    const auto at = environment.find(name);
+    REQUIRE(at != std::string::npos);
+    CHECK(environment.at(at + name.size()) == '\0');
+  }
 }
 
 TEST_CASE("whoever is let in does not come between an actor and its controller") {
