@@ -90,6 +90,7 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
   spec.share = submission.share;
   spec.elastic = submission.elastic;
   spec.may_batch = submission.may_batch;
+  spec.on_behalf_of = submission.on_behalf_of;
   const Parallelism& degrees = submission.parallelism;
 #define DEGREE_FIELD(name, option, most, help) spec.parallelism.name = degrees.name;
 #include "transport/wire/degree_fields.def"
@@ -261,7 +262,8 @@ std::vector<JobInfo> to_public(wire::JobList list) {
                     .model = std::move(row.model),
                     .seed = row.seed,
                     .own_seeds = row.own_seeds,
-                    .parallelism = degrees(row.degrees)});
+                    .parallelism = degrees(row.degrees),
+                    .on_behalf_of = std::move(row.on_behalf_of)});
   }
   std::map<std::uint64_t, std::vector<std::uint64_t>> batches;
   for (const JobInfo& job : jobs) {

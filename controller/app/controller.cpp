@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "base/available_memory.h"
 #include "base/format.h"
 #include "base/log_line.h"
 #include "base/xxh64.h"
@@ -236,12 +238,14 @@ gateway::Tools Controller::gateway_tools() {
               [this] {
                 if (stop_asked_) boost::asio::post(io_, stop_asked_);
               },
-          .allowed_models = options_.allow_models ? gateway::AllowedFolders(*options_.allow_models)
-                                                  : gateway::AllowedFolders(),
+          .allowed_models =
+              options_.allow_models ? AllowedFolders(*options_.allow_models) : AllowedFolders(),
           .journal = journal_.get(),
           .recorder = &recorder_,
           .max_restarts = options_.max_recoveries,
           .rejoin_deadline = options_.rejoin_deadline,
+          .max_input_bytes = gateway::Tools::InputBytes::within(
+              available_memory().value_or(std::numeric_limits<std::uint64_t>::max())),
           .machine = [this](WeightChoice weights) { return planner_.machine(weights); }};
 }
 

@@ -101,19 +101,20 @@ void Admission::read_model(control::PeerId peer, const wire::Header& header,
 }
 
 std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
+                                                        const std::string& behalf,
                                                         std::uint64_t bytes) const {
-  std::uint64_t all = 0;
-  std::uint64_t own = 0;
-  const auto count = [&](control::PeerId of, std::uint64_t more) {
+  std::uint64_t all = 0, of_client = 0, on_same_behalf = 0;
+  const auto count = [&](control::PeerId of, const std::string& whose, std::uint64_t more) {
     all += more;
-    if (of == client) own += more;
+    if (of == client) of_client += more;
+    if (whose == behalf) on_same_behalf += more;
   };
   for (const auto& [number, upload] : uploads_)
-    count(upload.client, upload.bytes);
+    count(upload.client, upload.behalf, upload.bytes);
   for (const auto& [id, job] : tools_.table.all()) {
     if (wire::is_terminal(job.state)) continue;
     for (const auto& input : jobs::input_blobs(job.spec.request))
-      if (*input.id != 0) count(job.client.number, *input.bytes);
+      if (*input.id != 0) count(job.client.number, job.spec.on_behalf_of, *input.bytes);
   }
   const auto full = [bytes](std::uint64_t held, std::uint64_t most) {
     return bytes > most || held > most - bytes;
@@ -124,9 +125,12 @@ std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
         "have ended",
         bytes, whose, held, most);
   };
-  if (full(own, tools_.max_input_bytes_of_client))
-    return text("of this client's jobs", own, tools_.max_input_bytes_of_client);
-  if (full(all, tools_.max_input_bytes)) return text("of all jobs'", all, tools_.max_input_bytes);
+  const auto& most = tools_.max_input_bytes;
+  if (!behalf.empty() && full(on_same_behalf, most.on_same_behalf))
+    return text("of the jobs of " + behalf, on_same_behalf, most.on_same_behalf);
+  if (full(of_client, most.of_client))
+    return text("of this client's jobs", of_client, most.of_client);
+  if (full(all, most.all)) return text("of all jobs'", all, most.all);
   return std::nullopt;
 }
 
@@ -140,10 +144,10 @@ void Admission::fetch_inputs(control::PeerId peer, const wire::Header& header,
   std::uint64_t bytes = 0;
   for (const auto& input : jobs::input_blobs(submission.job.request))
     if (*input.id != 0) bytes += *input.bytes;
-  if (const auto why = no_room_for_input(peer, bytes))
+  if (const auto why = no_room_for_input(peer, job.on_behalf_of, bytes))
     return refused(wire::FailureCode::overloaded, *why);
   const auto upload = ++last_upload_;
-  uploads_[upload] = {peer, bytes, control::Clock::now() + wire::kUploadDeadline};
+  uploads_[upload] = {peer, job.on_behalf_of, bytes, control::Clock::now() + wire::kUploadDeadline};
   fetch_input(peer, header, std::move(submission), reading, upload, 0);
 }
 

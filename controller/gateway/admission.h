@@ -33,7 +33,8 @@ class Admission {
   /// One after another, from the one of that index on; then the job is accepted.
   void fetch_input(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
                    const ModelReading& reading, std::uint64_t upload, std::size_t index);
-  std::optional<std::string> no_room_for_input(control::PeerId client, std::uint64_t bytes) const;
+  std::optional<std::string> no_room_for_input(control::PeerId client, const std::string& behalf,
+                                               std::uint64_t bytes) const;
   /// With the inputs of its request held here.
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
               const ModelReading& reading, control::Clock::time_point asked);
@@ -63,6 +64,7 @@ class Admission {
   std::map<jobs::JobId, std::vector<Asker>> askers_;  // of jobs that are being journaled
   struct Upload {
     control::PeerId client = 0;
+    std::string behalf;
     std::uint64_t bytes = 0;
     control::Clock::time_point until;
   };

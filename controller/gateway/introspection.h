@@ -8,10 +8,10 @@
 #include <span>
 #include <string>
 
+#include "base/whole_file.h"
 #include "controller/deployments/environment.h"
 #include "controller/deployments/members.h"
 #include "controller/gateway/side_thread.h"
-#include "controller/gateway/whole_file.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
 #include "controller/plan/machine.h"
@@ -44,7 +44,8 @@ class Introspection {
     std::function<void(const std::string&)> note = {};  // a failure for people to read
     std::function<std::string()> metrics = {};          // as metrics_text makes it
     /// Writes a flight record, on a thread of its own, as write_whole does.
-    std::function<std::string(const std::filesystem::path&, std::string_view)> write = write_whole;
+    std::function<std::string(const std::filesystem::path&, std::string_view)> write =
+        [](const auto& path, auto text) { return write_whole(path, text); };
   };
 
   explicit Introspection(Tools tools)

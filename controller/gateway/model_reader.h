@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/gateway/allowed_folders.h"
+#include "base/allowed_folders.h"
 #include "controller/gateway/side_thread.h"
 #include "models/spec/model_spec.h"
 #include "transport/wire/job.h"

@@ -70,7 +70,8 @@ wire::JobRow job_row(const Tools& tools, const jobs::JobEntry& job, std::int32_t
           .model = beginning(job.spec.model, 300),
           .seed = own_seeds.empty() ? job.plan.request.seed : own_seeds.front(),
           .own_seeds = !own_seeds.empty(),
-          .degrees = plan::parallelism_of(job.plan.degrees, job.plan.vae_degree)};
+          .degrees = plan::parallelism_of(job.plan.degrees, job.plan.vae_degree),
+          .on_behalf_of = job.spec.on_behalf_of};
 }
 
 struct Listed {

@@ -5,6 +5,14 @@
 
 namespace troupe::gateway {
 
+Tools::InputBytes Tools::InputBytes::within(std::uint64_t memory) {
+  InputBytes most;
+  most.all = std::min(most.all, memory / 4);
+  most.of_client = std::min(most.of_client, most.all / 2);
+  most.on_same_behalf = std::min(most.on_same_behalf, most.all / 4);
+  return most;
+}
+
 plan::Machine Tools::machine_for(const ClusterFacts& facts,
                                  const wire::ImageRequest& request) const {
   if (machine) return machine(request.weight_dtype);

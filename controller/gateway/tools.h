@@ -52,9 +52,17 @@ struct Tools {
   /// From when its inputs are here until a job is accepted. A client gives up after 30 s
   /// (client/deadlines.h), and must not find its job running then.
   std::chrono::milliseconds accept_within = std::chrono::seconds(25);
-  /// What jobs begin with, latents and pictures: on its way here and of jobs that have not ended.
-  std::uint64_t max_input_bytes = 4ull << 30;
-  std::uint64_t max_input_bytes_of_client = 2ull << 30;
+  /// What jobs begin with (latents, pictures, prompt embeds), on its way here and of jobs that have
+  /// not ended: of all, of a client's, and of those that were handed in on the same behalf.
+  struct InputBytes {
+    std::uint64_t all = 4ull << 30;
+    std::uint64_t of_client = 2ull << 30;
+    std::uint64_t on_same_behalf = 1ull << 30;
+
+    /// A quarter of this memory at most, in the same proportions.
+    static InputBytes within(std::uint64_t memory);
+  };
+  InputBytes max_input_bytes = {};
   /// What jobs with weights of this type are planned for. Null = a host of this process's cores
   /// that nobody has measured.
   std::function<plan::Machine(WeightChoice weight_dtype)> machine = {};

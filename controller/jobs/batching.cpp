@@ -36,6 +36,7 @@ std::string terms_of(const JobEntry& job) {
     if (field.batched == wire::Batched::with_others) spec.request.*member = {};
   });
   spec.share.clear();
+  spec.on_behalf_of.clear();
   return wire::encode(spec);
 }
 

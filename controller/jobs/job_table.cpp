@@ -11,7 +11,7 @@ namespace troupe::jobs {
 namespace {
 
 constexpr std::int32_t kHighestPriority = 100;
-constexpr std::size_t kLongestShare = 64;
+constexpr std::size_t kLongestName = 64;
 /// How much the newest job counts in the mean cost.
 constexpr double kNewest = 0.25;
 
@@ -32,10 +32,13 @@ void check_terms(const wire::JobSpec& spec) {
     throw std::invalid_argument(fmt::format("[submit] priority is {}, it must be from {} to {}",
                                             spec.priority, -kHighestPriority, kHighestPriority));
   }
-  if (spec.share.size() > kLongestShare) {
-    throw std::invalid_argument(fmt::format("[submit] share has {} bytes, at most {} are allowed",
-                                            spec.share.size(), kLongestShare));
-  }
+  const auto check_name = [](const char* what, const std::string& name) {
+    if (name.size() > kLongestName)
+      throw std::invalid_argument(fmt::format("[submit] {} has {} bytes, at most {} are allowed",
+                                              what, name.size(), kLongestName));
+  };
+  check_name("share", spec.share);
+  check_name("on_behalf_of", spec.on_behalf_of);
 }
 
 std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner,

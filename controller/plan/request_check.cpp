@@ -78,6 +78,14 @@ void check_picture(const std::string& name, std::uint64_t blob, std::uint64_t by
     refuse(fmt::format("{} has {} x {} pixels: at most {}", name, width, height,
                        models::kMaxPicturePixels));
   }
+  const auto most = models::most_picture_bytes(static_cast<std::uint64_t>(height),
+                                               static_cast<std::uint64_t>(width));
+  if (bytes > most) {
+    refuse(fmt::format(
+        "{} has {} bytes, but a picture of {} x {} pixels has at most {}: leave out what is no "
+        "picture of it (metadata, further frames)",
+        name, bytes, width, height, most));
+  }
 }
 
 /// What begins a picture beside noise, what steers it beside the text, what is added to weights.

@@ -12,9 +12,6 @@ namespace troupe::models {
 namespace {
 
 constexpr int kUpright = 1;
-/// Bytes of a file for each pixel, and beside the pixels: profiles, thumbnails, texts.
-constexpr std::uint64_t kMostOfPixel = 16;
-constexpr std::uint64_t kMostBeside = std::uint64_t{16} << 20;
 constexpr std::size_t kMostMetadata = std::size_t{1} << 20;  // unpacked, as Pillow has it
 
 std::uint32_t number_of(std::string_view bytes, std::size_t at, int size, bool big_endian) {
@@ -267,7 +264,7 @@ PictureHeader read_picture_header(std::string_view file, const UnpackText& unpac
   if (width == 0 || height == 0 || width > kMaxPicturePixels / height)
     throw std::runtime_error(fmt::format("has {} x {} pixels: from 1 to {} are taken",
                                          header.width(), header.height(), kMaxPicturePixels));
-  const std::uint64_t most = kMostBeside + kMostOfPixel * width * height;
+  const std::uint64_t most = most_picture_bytes(height, width);
   if (file.size() > most)
     throw std::runtime_error(fmt::format("has {} bytes for {} x {} pixels: at most {} are taken",
                                          file.size(), header.width(), header.height(), most));

@@ -28,7 +28,7 @@ wire::ImageRequest request_of(double strength, int steps) {
 }
 
 gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lora>& loras,
-                           gateway::AllowedFolders allowed) {
+                           AllowedFolders allowed) {
   boost::asio::io_context io;
   gateway::ModelReader reader(io, {}, std::move(allowed));
   const auto work = boost::asio::make_work_guard(io);
@@ -268,12 +268,12 @@ TEST_CASE("LoRAs are held against the model, in allowed folders alone, and have 
   const Scratch folder;
   const auto copy = folder / "x.safetensors";
   std::filesystem::copy_file(file, copy);
-  const gateway::AllowedFolders own({kFixtures + "tiny-flux"});
+  const AllowedFolders own({kFixtures + "tiny-flux"});
   CHECK(read(model, {}, own).model);
   for (const auto& path : {copy, folder / "none.safetensors", std::string("flux.safetensors")}) {
     const auto refused = read(model, {{path, 1}}, own);
     CHECK(!refused.model);
-    CHECK(has(refused.error, "may not name this folder"));
+    CHECK(has(refused.error, "may not be named here"));
   }
   const auto first = read(model, {{copy, 1}}, {}).lora_fingerprints;
   std::filesystem::remove(copy);
@@ -292,10 +292,10 @@ TEST_CASE("a LoRA that is a link in an allowed folder keeps what lies beside it"
   std::filesystem::create_directories(allowed.path / "peft");
   std::filesystem::create_symlink("../blobs/f00", allowed.path / "peft/a.safetensors");
   std::filesystem::create_symlink(elsewhere / "f00", allowed.path / "peft/b.safetensors");
-  const gateway::AllowedFolders own({kFixtures + "tiny-flux", allowed.path.string()});
+  const AllowedFolders own({kFixtures + "tiny-flux", allowed.path.string()});
   const auto reading = read(kFixtures + "tiny-flux", {{allowed / "peft/a.safetensors", 1}}, own);
   REQUIRE(reading.model);
   CHECK(reading.loras.at(0).path == allowed / "peft/a.safetensors");
   CHECK(has(read(kFixtures + "tiny-flux", {{allowed / "peft/b.safetensors", 1}}, own).error,
-            "may not name this folder"));
+            "may not be named here"));
 }

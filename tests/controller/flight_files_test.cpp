@@ -33,7 +33,7 @@ class StillDisk {
       if (first_.empty()) first_ = text;
     }
     flows_.wait();
-    return gateway::write_whole(path, text);
+    return write_whole(path, text);
   }
   /// The first that it was to write.
   std::string flow() {
@@ -152,9 +152,9 @@ TEST_CASE("a link or a pipe that lies in a flight record's way is taken away") {
   const std::string file = scratch / "flight-job-1.json", victim = scratch / "victim";
   const std::string temporary = file + "." + std::to_string(getpid());
   std::filesystem::create_symlink(victim, temporary);
-  CHECK(gateway::write_whole(file, "one") == "");
+  CHECK(write_whole(file, "one") == "");
   CHECK_FALSE(std::filesystem::exists(victim));
   REQUIRE(mkfifo(temporary.c_str(), 0600) == 0);
-  CHECK(gateway::write_whole(file, "two") == "");
+  CHECK(write_whole(file, "two") == "");
   CHECK(testing::read_all(file) == "two");
 }

@@ -115,7 +115,8 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
         "mask image has 0 x 1 pixels: from 1 to 67108864 are taken");
   const auto padded = png(1, 1) + std::string(17 << 20, 'x');
   CHECK(refusal(padded, padded.size()) ==
-        "init image has 17825825 bytes for 1 x 1 pixels: at most 16777232 are taken");
+        "[plan] init image has 17825825 bytes, but a picture of 0 x 0 pixels has at most 16777216: "
+        "leave out what is no picture of it (metadata, further frames)");
   CHECK(fixture.blobs.size() == 0);
   CHECK(fixture.table.all().empty());
 
@@ -167,24 +168,110 @@ TEST_CASE("what a job begins with is held against its request and a budget befor
   CHECK(said.back().starts_with("[plan] init latents have 4294967296 bytes, but [1, "));
   wire::ImageRequest picture;
   picture.init_image_blob = 7;
-  picture.init_image_bytes = 900'000'000;
-  for (int i = 0; i < 5; ++i)
+  picture.init_image_bytes = 500'000'000;
+  picture.init_image_height = picture.init_image_width = 8000;
+  for (int i = 0; i < 7; ++i)
     submit(picture);
   REQUIRE(fixture.until([&] { return said.size() == 4; }));
   CHECK(said.back() ==
-        "the job begins with 900000000 bytes; of this client's jobs 1800000000 are held already, "
+        "the job begins with 500000000 bytes; of this client's jobs 2000000000 are held already, "
         "at most 2147483648 are: try again when some have ended");
   // Others have theirs, up to what all have together.
   auto other = fixture.connect();
   auto third = fixture.connect();
   std::swap(fixture.client, other);
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 4; ++i)
     submit(picture);
   std::swap(fixture.client, third);
   submit(picture);
   REQUIRE(fixture.until([&] { return said.size() == 5; }));
-  CHECK(said.back().starts_with("the job begins with 900000000 bytes; of all jobs' 3600000000"));
+  CHECK(said.back().starts_with("the job begins with 500000000 bytes; of all jobs' 4000000000"));
   CHECK(fixture.blobs.size() == 0);
+}
+
+TEST_CASE("a picture that is longer than its size can be is refused before it comes") {
+  GatewayFixture fixture;
+  fixture.gate.open();
+  const auto answer = [&](std::uint64_t image, std::uint64_t mask) {
+    wire::SubmitJob submission;
+    submission.job.model = "a";
+    auto& request = submission.job.request;
+    request.prompts = {"x"};
+    request.init_image_blob = 7;
+    request.init_image_bytes = image;
+    request.init_image_height = request.init_image_width = 64;
+    request.mask_image_blob = mask > 0 ? 8 : 0;
+    request.mask_image_bytes = mask;
+    request.mask_image_height = request.mask_image_width = mask > 0 ? 64 : 0;
+    std::string said;
+    fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+      said = reply ? "taken" : reply.failure().what;
+    });
+    REQUIRE(fixture.until([&] { return !said.empty(); }));
+    return said;
+  };
+  const std::string begin =
+      "[plan] init image has 157286400 bytes, but a picture of 64 x 64 pixels has ";
+  CHECK(answer(150 << 20, 0).starts_with(begin));
+  CHECK(answer(100, 150 << 20)
+            .starts_with("[plan] mask image has 157286400 bytes, but a picture of "));
+}
+
+TEST_CASE("what jobs begin with is bounded for each on whose behalf they come, whoever hands in") {
+  GatewayFixture fixture;
+  fixture.gate.open();
+  std::vector<std::string> said;
+  const auto submit = [&](control::Connection& from, const std::string& behalf) {
+    wire::SubmitJob submission;
+    submission.job.model = "a";
+    submission.job.on_behalf_of = behalf;
+    auto& request = submission.job.request;
+    request.prompts = {"x"};
+    request.init_image_blob = 7;
+    request.init_image_bytes = 500'000'000;
+    request.init_image_height = request.init_image_width = 8000;
+    from.request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+      said.push_back(reply ? "taken" : reply.failure().what);
+    });
+  };
+  // Nothing of these will ever come: the clients have no blob channels.
+  const auto other = fixture.connect();
+  for (const char* behalf : {"alice", "alice", "bob", "alice"})
+    submit(*fixture.client, behalf);
+  REQUIRE(fixture.until([&] { return said.size() == 1; }));
+  submit(*other, "alice");
+  REQUIRE(fixture.until([&] { return said.size() == 2; }));
+  for (const auto& one : said)
+    CHECK(one.starts_with("the job begins with 500000000 bytes; of the jobs of alice 1000000000 "));
+}
+
+TEST_CASE("a list tells on whose behalf a job was handed in") {
+  GatewayFixture fixture;
+  fixture.gate.open();
+  wire::SubmitJob submission;
+  submission.job.model = "a";
+  submission.job.request.prompts = {"x"};
+  submission.job.on_behalf_of = "alice";
+  bool taken = false;
+  fixture.client->request(submission, std::chrono::seconds(60),
+                          [&](const control::Reply& reply) { taken = bool(reply); });
+  REQUIRE(fixture.until([&] { return taken; }));
+  std::vector<wire::JobRow> rows;
+  fixture.client->request(
+      wire::ListJobs{}, std::chrono::seconds(60),
+      [&](const control::Reply& reply) { rows = reply.as<wire::JobList>().jobs; });
+  REQUIRE(fixture.until([&] { return !rows.empty(); }));
+  CHECK(rows.front().on_behalf_of == "alice");
+}
+
+TEST_CASE("less memory leaves less for what jobs begin with") {
+  using InputBytes = gateway::Tools::InputBytes;
+  const auto small = InputBytes::within(4ull << 30);
+  CHECK(small.all == 1ull << 30);
+  CHECK(small.of_client == 512ull << 20);
+  CHECK(small.on_same_behalf == 256ull << 20);
+  CHECK(InputBytes::within(1ull << 40).all == InputBytes{}.all);
+  CHECK(InputBytes::within(1ull << 40).on_same_behalf == InputBytes{}.on_same_behalf);
 }
 
 TEST_CASE("a client that goes is no watcher any more of what it has looked at") {

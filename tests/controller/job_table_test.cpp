@@ -178,6 +178,11 @@ TEST_CASE("priorities and names of shares have bounds") {
                        "[submit] priority is 101, it must be from -100 to 100",
                        std::invalid_argument);
   spec.priority = -100;
+  spec.on_behalf_of = std::string(65, 's');
+  CHECK_THROWS_WITH(jobs::check_terms(spec),
+                    "[submit] on_behalf_of has 65 bytes, at most 64 are allowed");
+  spec.on_behalf_of.pop_back();
+  CHECK_NOTHROW(jobs::check_terms(spec));
   spec.share += "s";
   CHECK_THROWS_AS(jobs::check_terms(spec), std::invalid_argument);
 }

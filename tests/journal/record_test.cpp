@@ -124,6 +124,7 @@ TEST_CASE("a queued job waits again, without a recovery; numbers go on after the
   Desk before;
   Book book{store, before};
   const auto first = before.add().id;
+  before.table.find(first)->spec.on_behalf_of = "alice";
   book.journal.accepted(*before.table.find(first), {});
   auto& gone = before.add();
   book.journal.accepted(gone, {});
@@ -133,6 +134,7 @@ TEST_CASE("a queued job waits again, without a recovery; numbers go on after the
   auto& back = *after.table.find(first);
   CHECK_FALSE(journal::take_up(back, plan_of(back), "gone", 50, 3));
   CHECK(back.course.recoveries.empty());
+  CHECK(back.spec.on_behalf_of == "alice");
   CHECK(after.add().id == gone.id + 1);
 }
 

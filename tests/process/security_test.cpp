@@ -206,7 +206,7 @@ TEST_CASE("a cluster with keys: who has them works with it, who has not is told 
       does({"submit", "--prompt", "a", "--steps", "1", "--output", scratch / "b.png", "--model",
             checkpoint("tiny-variants"), "--connect", endpoint, "--keys", keys});
   CHECK(elsewhere.code == 1);
-  CHECK(has(elsewhere.err, "may not name this folder"));
+  CHECK(has(elsewhere.err, "may not be named here"));
   CHECK(has(elsewhere.err, "tiny-variants"));
   CHECK(does({"stop", "--connect", endpoint, "--keys", keys}).code == 0);
 }

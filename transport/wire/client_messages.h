@@ -137,11 +137,12 @@ struct JobRow {
   std::uint64_t seed = 0;           // of its first picture
   bool own_seeds = false;           // its pictures have one each
   Parallelism degrees = {};         // that it is planned for; without its stages
+  std::string on_behalf_of = {};    // as the client named it
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share, paused, batch,
-       not_batched, queue_position, model, seed, own_seeds, degrees);
+       not_batched, queue_position, model, seed, own_seeds, degrees, on_behalf_of);
   }
 };
 

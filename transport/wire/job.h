@@ -91,10 +91,13 @@ struct JobSpec {
   /// May compute as one batch with other jobs that differ in prompts and seed only: sums are then
   /// rounded otherwise than alone.
   bool may_batch = false;
+  /// Whose job it is among those for whom the client hands jobs in, which the controller keeps with
+  /// it and tells: a gateway's key. "" = the client's own.
+  std::string on_behalf_of = {};
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(model, request, parallelism, priority, share, elastic, may_batch);
+    ar(model, request, parallelism, priority, share, elastic, may_batch, on_behalf_of);
   }
 };
 

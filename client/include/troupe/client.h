@@ -127,6 +127,9 @@ struct Submission {
   /// May compute as one batch with other jobs that allow it and differ in prompts and seed only.
   /// Its sums are then rounded otherwise than alone, so its last bits are not repeatable.
   bool may_batch = false;
+  /// Whose job it is, where this client hands jobs in for others: kept with the job, also in the
+  /// controller's journal, and told in JobInfo. Up to 64 bytes.
+  std::string on_behalf_of = {};
   /// Drawn at random by whoever may have to hand the same job in again, because nobody answered:
   /// under one key it is accepted once. 0 = a key that `submit` draws.
   std::uint64_t key = 0;
@@ -176,6 +179,7 @@ struct JobInfo {
   std::uint64_t seed = 0;                // of its first picture
   bool own_seeds = false;                // its pictures have one each
   Parallelism parallelism = {};          // that it is planned for; without its stages
+  std::string on_behalf_of = {};         // as its submission said
 };
 
 /// Which jobs are asked for. In order: those that run, those that wait, by their turns, those that

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-namespace troupe::gateway {
+namespace troupe {
 
-/// Which folders of this machine clients may name as a model: any, or those given and what lies
-/// below them.
+/// Which folders of this machine clients may name for models and LoRAs: any, or those given and
+/// what lies below them.
 class AllowedFolders {
  public:
   /// Any folder.
@@ -16,8 +16,8 @@ class AllowedFolders {
   explicit AllowedFolders(const std::vector<std::string>& folders);
 
   /// The folder itself, links and ".." followed to their end, so that what was looked at is what is
-  /// read; or nothing, where clients may not name it. Looks at the file system: not for the
-  /// controller's loop.
+  /// read; or nothing, where clients may not name it. Looks at the file system: not for a
+  /// loop.
   std::optional<std::string> resolve(const std::string& folder) const;
 
   /// A file in such a folder, under its own name, beside which there may be others: the folder is
@@ -32,4 +32,4 @@ class AllowedFolders {
   std::vector<std::filesystem::path> folders_;
 };
 
-}  // namespace troupe::gateway
+}  // namespace troupe

@@ -1,11 +1,11 @@
-#include "controller/gateway/allowed_folders.h"
+#include "base/allowed_folders.h"
 
 #include <fstream>
 
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 
-namespace troupe::gateway {
+namespace troupe {
 namespace fs = std::filesystem;
 namespace {
 
@@ -72,4 +72,4 @@ TEST_CASE("what cannot be allowed is named at the start") {
                        std::runtime_error);
 }
 
-}  // namespace troupe::gateway
+}  // namespace troupe

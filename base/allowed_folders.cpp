@@ -1,9 +1,9 @@
-#include "controller/gateway/allowed_folders.h"
+#include "base/allowed_folders.h"
 
 #include <algorithm>
 #include <stdexcept>
 
-namespace troupe::gateway {
+namespace troupe {
 namespace fs = std::filesystem;
 
 AllowedFolders::AllowedFolders(const std::vector<std::string>& folders) : any_(false) {
@@ -43,8 +43,8 @@ std::optional<std::string> AllowedFolders::resolve_file(const std::string& file)
 
 std::string AllowedFolders::refusal(const std::string& folder) {
   return "[model] " + folder +
-         ": clients of this cluster may not name this folder: `troupe start --allow-models DIR` "
-         "says which they may";
+         ": may not be named here: `--allow-models DIR` of `troupe start`, or of `troupe serve` "
+         "for requests over HTTP, says which folders may";
 }
 
-}  // namespace troupe::gateway
+}  // namespace troupe

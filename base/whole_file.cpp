@@ -1,6 +1,7 @@
-#include "controller/gateway/whole_file.h"
+#include "base/whole_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,9 +9,9 @@
 
 #include "base/file_handle.h"
 
-namespace troupe::gateway {
+namespace troupe {
 
-std::string write_whole(const std::filesystem::path& path, std::string_view text) {
+std::string write_whole(const std::filesystem::path& path, std::string_view text, mode_t mode) {
   auto temporary = path;
   temporary += std::string(".").append(std::to_string(getpid()));
   std::error_code error;
@@ -22,6 +23,7 @@ std::string write_whole(const std::filesystem::path& path, std::string_view text
   ::unlink(temporary.c_str());
   const FileHandle file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return last_error().message();
+  if (::fchmod(file.get(), mode) != 0) return give_up(last_error());
   while (!text.empty()) {
     const auto written = write(file.get(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
@@ -32,4 +34,4 @@ std::string write_whole(const std::filesystem::path& path, std::string_view text
   return error ? give_up(std::error_code(error)) : "";
 }
 
-}  // namespace troupe::gateway
+}  // namespace troupe
