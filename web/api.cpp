@@ -31,6 +31,14 @@ std::string base_of(const Request& request) {
          request.head.field("host");
 }
 
+std::size_t bytes_brought(const ImageRequest& request) {
+  std::size_t bytes = request.init_image.size() + request.mask_image.size();
+  if (request.init_latents) bytes += request.init_latents->data.size() * sizeof(float);
+  for (const auto& [name, tensor] : request.prompt_embeds)
+    bytes += tensor.data.size() * sizeof(float);
+  return bytes;
+}
+
 bool may_see(const Caller& caller, const Job& job) {
   return caller.operate || job.caller == caller.name;
 }
@@ -43,11 +51,17 @@ JobPtr job_of(const Api& api, const Request& request) {
 
 void submit_for(Api& api, Submission submission, const PictureKind& kind, const Request& request,
                 const ReplyPtr& reply, std::function<void(const JobPtr&)> then) {
+  // What a picture was made into may be larger than the body was.
+  constexpr std::size_t kCopies = 2;  // here, and at the client until the cluster has fetched it
+  if (!request.memory->resize(kCopies * bytes_brought(submission.request)))
+    return answer_error(reply, {503, "overloaded",
+                                "there is no room for what the job begins with: try again when "
+                                "other requests are done with"});
   const auto gone = std::make_shared<bool>(false);
   reply->on_gone([gone] { *gone = true; });
   const bool detached = submission.detached;
   api.service.submit(std::move(submission), request.caller, kind,
-                     [&api, reply, gone, detached, then = std::move(then)](
+                     [&api, reply, gone, detached, memory = request.memory, then = std::move(then)](
                          std::optional<ApiError> error, const JobPtr& job) {
                        if (error) return answer_error(reply, *error);
                        if (*gone && !detached) return api.service.cancel(job);

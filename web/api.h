@@ -33,15 +33,11 @@ inline std::string asker_of(const Request& request) {
   return request.caller->name.empty() ? request.head.peer : request.caller->name;
 }
 
-/// What `parse` makes of a request, on a worker where that may take long; ApiErrors are answered.
+/// What `parse` makes of a request, on a worker: how long that takes nobody knows who has not
+/// parsed it. The body is dropped then. ApiErrors are answered.
 template <class T>
-void parse_then(Api& api, const Request& request, const ReplyPtr& reply, std::function<T()> parse,
-                std::function<void(T)> then) {
-  constexpr std::size_t kLong = 64 << 10;
-  // A short body may hold a picture that takes long.
-  if (request.body.size() < kLong && request.body.starts_with('{') &&
-      request.body.find("image") == std::string::npos)
-    return then(parse());
+void parse_then(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
+                std::function<T()> parse, std::function<void(T)> then) {
   using Outcome = std::variant<T, ApiError>;
   api.service.work<Outcome>(
       [parse = std::move(parse)]() -> Outcome {
@@ -51,18 +47,26 @@ void parse_then(Api& api, const Request& request, const ReplyPtr& reply, std::fu
           return error;
         }
       },
-      [reply, then = std::move(then)](Result<Outcome> outcome) {
+      [request, reply, then = std::move(then)](Result<Outcome> outcome) {
+        request->body = {};
         if (!outcome) return answer_error(reply, to_api_error(outcome.error()));
         if (auto* error = std::get_if<ApiError>(&outcome.value()))
           return answer_error(reply, *error);
-        then(std::move(std::get<T>(outcome.value())));
+        try {
+          then(std::move(std::get<T>(outcome.value())));
+        } catch (const ApiError& error) {
+          answer_error(reply, error);
+        }
       },
-      asker_of(request));
+      asker_of(*request));
 }
 
 /// The job of a route's {}, if the caller may see it; else throws ApiError 404.
 JobPtr job_of(const Api& api, const Request& request);
 bool may_see(const Caller& caller, const Job& job);
+
+/// Bytes of pictures, latents and embeds that come with the request.
+std::size_t bytes_brought(const ImageRequest& request);
 
 /// Hands a job in for the request and calls `then`; refusals are answered. The job is cancelled
 /// instead where its client has gone meanwhile, unless it is detached.

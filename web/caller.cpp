@@ -1,15 +1,25 @@
 #include "web/caller.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <sodium.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cmath>
+#include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
+#include "base/error_text.h"
+#include "base/file_handle.h"
 #include "base/format.h"
 #include "base/parse_number.h"
+#include "base/whole_file.h"
 #include "web/base64.h"
 
 namespace troupe::web {
@@ -121,6 +131,42 @@ NewKey make_key(const std::string& name) {
   randombytes_buf(bytes.data(), bytes.size());
   const std::string key = "troupe-" + hex(bytes);
   return {key, name + " " + std::string(kHash) + hex(sha256(key))};
+}
+
+NewKey add_key(const std::filesystem::path& file, const std::string& name) {
+  constexpr std::chrono::seconds kPatience{10};
+  const auto wrong = [](const std::filesystem::path& path, const std::string& why) {
+    return std::runtime_error("[keys] " + path.string() + ": " + why);
+  };
+  NewKey made = make_key(name);
+  const std::filesystem::path lock_file = file.string() + ".lock";
+  const FileHandle lock(::open(lock_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) throw wrong(lock_file, error_text(errno));
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) throw wrong(lock_file, error_text(errno));
+    if (std::chrono::steady_clock::now() > until)
+      throw wrong(lock_file, "another process holds it");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  struct stat before {};
+  std::string text;
+  const bool is_there = ::stat(file.c_str(), &before) == 0;
+  if (is_there) {
+    std::ifstream old(file);
+    std::stringstream kept;
+    kept << old.rdbuf();
+    if (!old) throw wrong(file, "cannot be read");
+    text = std::move(kept).str();
+  }
+  if (!text.empty() && !text.ends_with('\n')) text += '\n';
+  text += made.line + "\n";
+  ApiKeys::parse(text);  // the name may be taken
+  // Through a link to where the file is.
+  const auto place = is_there ? std::filesystem::canonical(file) : file;
+  const auto why = write_whole(place, text, is_there ? before.st_mode & 07777 : 0600);
+  if (!why.empty()) throw wrong(file, "cannot be written: " + why);
+  return made;
 }
 
 double RateLimits::ask(const Caller& caller, double now) {

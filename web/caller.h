@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,10 @@ struct NewKey {
   std::string line;
 };
 NewKey make_key(const std::string& name);
+/// Makes a key and adds its line to the file, which is there with all its keys whatever happens
+/// meanwhile: others that add theirs wait for each other. Throws std::runtime_error, also where the
+/// file has a key of that name.
+NewKey add_key(const std::filesystem::path& file, const std::string& name);
 
 /// Lets so many through within a minute, a few of them at once. Pure: `now` in seconds.
 class RateLimits {

@@ -4,6 +4,7 @@
 #include "base/format.h"
 #include "base/parse_number.h"
 #include "web/api.h"
+#include "web/cluster_watchers.h"
 
 namespace troupe::web {
 namespace {
@@ -123,29 +124,23 @@ nlohmann::json cluster_json(const JobService& service, bool operate) {
 /// Streams of what the clusters are and do. On the loop; lives as long as the gateway.
 class Watching : public std::enable_shared_from_this<Watching> {
  public:
-  explicit Watching(Api& api) : api_(api), slices_(api.service.clusters().size()) {}
+  explicit Watching(Api& api)
+      : api_(api),
+        clusters_(std::make_shared<ClusterWatchers>(
+            [&api](bool operate) { return cluster_json(api.service, operate); })),
+        slices_(api.service.clusters().size()) {}
 
   void status() {
-    if (!clusters_.empty() || !pipelines_.empty()) api_.service.want_jobs();
-    // Who falls behind is cut off, and then no more in the list.
-    std::vector<std::uint64_t> numbers;
-    for (const auto& [number, watcher] : clusters_)
-      numbers.push_back(number);
-    for (const auto number : numbers) {
-      const auto at = clusters_.find(number);
-      if (at != clusters_.end()) tell(at->second);
-    }
+    if (!clusters_->empty() || !pipelines_.empty()) api_.service.want_jobs();
+    clusters_->update(JobService::now());
     if (pipelines_.empty()) return;
     for (std::size_t i = 0; i < slices_.size(); ++i)
       if (!slices_[i].asking) ask(i);
   }
 
   void add_cluster(const ReplyPtr& reply, bool operate) {
-    const auto number = ++last_;
-    reply->begin(event_stream(), kHeartbeat);
-    clusters_[number] = {reply, operate, {}, 0};
-    reply->on_gone([self = shared_from_this(), number] { self->clusters_.erase(number); });
-    status();
+    clusters_->add(reply, operate, JobService::now());
+    api_.service.want_jobs();
   }
 
   void add_pipeline(const ReplyPtr& reply, std::shared_ptr<const Caller> caller) {
@@ -160,12 +155,6 @@ class Watching : public std::enable_shared_from_this<Watching> {
   }
 
  private:
-  struct ClusterWatcher {
-    ReplyPtr reply;
-    bool operate = false;
-    std::string last;  // that was told, but for what always changes
-    double told_at = 0;
-  };
   struct PipelineWatcher {
     ReplyPtr reply;
     std::shared_ptr<const Caller> caller;
@@ -178,22 +167,7 @@ class Watching : public std::enable_shared_from_this<Watching> {
     std::deque<nlohmann::json> recent;  // of the last seconds
   };
   static constexpr double kRecent = 10;
-  static constexpr double kToldAgainAfter = 15;
   static constexpr std::size_t kMostRecent = 4000;
-
-  void tell(ClusterWatcher& watcher) {
-    auto document = cluster_json(api_.service, watcher.operate);
-    const std::string text = json_text(document);
-    document.erase("uptime_seconds");
-    std::string same = json_text(document);
-    // Told again after a while: what a slow reader was sent may have been dropped.
-    const double now = JobService::now();
-    if (same == watcher.last && now < watcher.told_at + kToldAgainAfter) return;
-    watcher.last = std::move(same);
-    watcher.told_at = now;
-    const ReplyPtr reply = watcher.reply;
-    reply->write(event_text("cluster", text), true);
-  }
 
   /// With the jobs' ids where the caller may see them.
   std::string slices_event(double now, std::deque<nlohmann::json> slices,
@@ -236,12 +210,16 @@ class Watching : public std::enable_shared_from_this<Watching> {
     while (!of.recent.empty() && (of.recent.size() > kMostRecent ||
                                   of.recent.front().value("end", 0.0) < of.now - kRecent))
       of.recent.pop_front();
-    for (const auto& [number, watcher] : std::map(pipelines_))
-      watcher.reply->write(slices_event(of.now, fresh, *watcher.caller), true);
+    std::map<std::string, std::string> events;  // one for each key, however many streams it has
+    for (const auto& [number, watcher] : std::map(pipelines_)) {
+      std::string& event = events[watcher.caller->name];
+      if (event.empty()) event = slices_event(of.now, fresh, *watcher.caller);
+      watcher.reply->write(event, true);
+    }
   }
 
   Api& api_;
-  std::map<std::uint64_t, ClusterWatcher> clusters_;
+  std::shared_ptr<ClusterWatchers> clusters_;
   std::map<std::uint64_t, PipelineWatcher> pipelines_;
   std::vector<Slices> slices_;
   std::uint64_t last_ = 0;

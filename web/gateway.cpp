@@ -11,6 +11,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "base/allowed_folders.h"
 #include "base/format.h"
 #include "base/log_line.h"
 #include "base/parse_number.h"
@@ -135,9 +136,13 @@ class Gateway::Impl {
     std::vector<ClusterLink::Target> targets;
     for (const auto& cluster : options.clusters)
       targets.push_back({cluster.endpoint, cluster.keys});
-    service_.emplace(io_, targets, [this](const std::string& endpoint, const std::string& why) {
-      if (options_.on_cluster) options_.on_cluster(endpoint, why);
-    });
+    const AllowedFolders are_there(options.allowed_models);
+    service_.emplace(
+        io_, targets,
+        [this](const std::string& endpoint, const std::string& why) {
+          if (options_.on_cluster) options_.on_cluster(endpoint, why);
+        },
+        options.allowed_models);
     api_.emplace(Api{*service_, router_, links_, clips_});
     add_cluster_routes(*api_);
     add_images_routes(*api_);
@@ -174,8 +179,10 @@ class Gateway::Impl {
     request->params = std::move(match.params);
     return {.most_body = match.route->most_body,
             .serve =
-                [this, route = match.route, request](std::string body, const ReplyPtr& plain) {
+                [this, route = match.route, request](std::string body, RequestMemoryPtr memory,
+                                                     const ReplyPtr& plain) {
                   request->body = std::move(body);
+                  request->memory = std::move(memory);
                   const auto reply = std::make_shared<CountedReply>(plain, metrics_, route->path);
                   try {
                     route->handler(request, reply);
@@ -187,7 +194,8 @@ class Gateway::Impl {
                     answer_error(reply, {500, "failed", error.what()});
                   }
                 },
-            .refusal = {}};
+            .refusal = {},
+            .key = request->caller->name};
   }
 
   Server::Handler::Admission unrouted(const RequestHead& head, const std::string& allow) const {

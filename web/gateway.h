@@ -12,6 +12,10 @@ struct GatewayOptions {
     std::string keys;      // folder, for tcp; "" = none
   };
   std::vector<Cluster> clusters;
+  /// Folders whose models and LoRAs requests may name, besides a cluster's own model, on clusters
+  /// of this machine: these take any path of a client that is the same user. Clusters over tcp have
+  /// lists of their own.
+  std::vector<std::string> allowed_models = {};
   std::string address = "127.0.0.1";  // numeric
   int port = 7480;                    // 0 = any free one
   std::string api_keys;               // file with who may ask; "" = everybody who reaches the port
@@ -28,7 +32,7 @@ struct GatewayOptions {
 class Gateway {
  public:
   /// Listens. Throws std::runtime_error in one line naming what is wrong: the address, the file of
-  /// keys, the certificate.
+  /// keys, the certificate, a folder.
   explicit Gateway(const GatewayOptions& options);
   ~Gateway();
   Gateway(const Gateway&) = delete;

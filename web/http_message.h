@@ -25,9 +25,21 @@ struct RequestHead {
   std::string path_text() const;
 };
 
+/// Memory that a request takes of what the server has for all of them, until it is dropped. Used on
+/// the server's thread, dropped on any.
+class RequestMemory {
+ public:
+  virtual ~RequestMemory() = default;
+  /// Takes so many bytes from now on. False, and nothing changes, where there are none for the
+  /// caller, or for anybody.
+  virtual bool resize(std::size_t bytes) = 0;
+};
+using RequestMemoryPtr = std::shared_ptr<RequestMemory>;
+
 struct Request {
   RequestHead head;
   std::string body;
+  RequestMemoryPtr memory;  // that is counted for the body and what is made of it; never null
   std::vector<std::string> params;       // what stood in the places of a route's {}
   std::shared_ptr<const Caller> caller;  // who asks; never null
 };

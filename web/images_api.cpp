@@ -187,7 +187,7 @@ void add_images_route(Api& api, const char* path, bool edit) {
   api.router.add({"POST", path, Access::user, kMostPictureBody,
                   [&api, edit](const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
                     parse_then<ImagesCall>(
-                        api, *request, reply,
+                        api, request, reply,
                         [request, edit, seed = random_seed()] {
                           Fields fields =
                               edit ? edit_fields(request->head.field("content-type"), request->body)

@@ -249,6 +249,7 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
     job->share = info.share;
     job->queue_position = info.queue_position;
     job->model = model_id(info.model);
+    job->caller = info.on_behalf_of;
     tell(job, job->ended() ? What::end : What::progress);
   }
   sort();

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "base/allowed_folders.h"
 #include "base/format.h"
 #include "base/parse_number.h"
 
@@ -36,9 +37,25 @@ bool is_heavy(const ImageRequest& request) {
 
 }  // namespace
 
+void keep_paths(Submission& submission, const std::string& own, std::vector<std::string> folders) {
+  if (!own.empty()) folders.push_back(own);
+  const AllowedFolders allowed(folders);
+  const auto keep = [](std::string& path, const std::optional<std::string>& found,
+                       const char* field) {
+    if (!found) throw bad_field(field, std::string(without_room(AllowedFolders::refusal(path))));
+    path = *found;
+  };
+  if (submission.model != own) keep(submission.model, allowed.resolve(submission.model), "model");
+  for (Lora& lora : submission.request.loras)
+    keep(lora.path, allowed.resolve_file(lora.path), "loras");
+}
+
 JobService::JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets,
-                       OnCluster on_cluster)
-    : io_(io), on_cluster_(std::move(on_cluster)), clusters_(targets.size()) {
+                       OnCluster on_cluster, std::vector<std::string> allowed_models)
+    : io_(io),
+      on_cluster_(std::move(on_cluster)),
+      allowed_models_(std::move(allowed_models)),
+      clusters_(targets.size()) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     clusters_[i].why = "not connected yet to " + targets[i].endpoint;
     clusters_[i].link = std::make_unique<ClusterLink>(
@@ -226,6 +243,13 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
                  "model"});
   }
   if (!caller->share.empty()) submission.share = caller->share;
+  submission.on_behalf_of = caller->name;
+  if (caller->most_jobs > 0)
+    for (const Cluster& cluster : clusters_)
+      if (cluster.info && !cluster.is_listed)
+        return fail(
+            {503, "unreachable",
+             "which jobs the key " + caller->name + " has is not known here yet: try again"});
   auto& submitting = submitting_[caller->name];
   if (caller->most_jobs > 0 && board_.open_jobs(caller->name) + submitting >= caller->most_jobs) {
     return fail({429, "overloaded",
@@ -243,19 +267,36 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
   submission.key = random_key();
   ++clusters_[*index].handed_in;
   const auto handed =
-      std::make_shared<const Handed>(Handed{JobKey{*index, connection->series}, now(),
-                                            std::move(submission), caller, kind, std::move(then)});
+      std::make_shared<Handed>(Handed{JobKey{*index, connection->series}, now(),
+                                      std::move(submission), caller, kind, std::move(then)});
   ++submitting;
-  if (!is_heavy(handed->submission.request)) return hand_in(connection, handed);
-  const bool begun = workers_.post([this, connection, handed] {
+  const std::string& own = clusters_[*index].info->model;
+  const bool is_here = clusters_[*index].link->target().endpoint.starts_with("ipc://");
+  const bool has_paths =
+      handed->submission.model != own || !handed->submission.request.loras.empty();
+  std::function<void()> look;
+  if (is_here && has_paths)
+    look = [this, handed, own] { keep_paths(handed->submission, own, allowed_models_); };
+  if (!look && !is_heavy(handed->submission.request)) return hand_in(connection, handed);
+  hand_in_after(std::move(look), connection, handed);
+}
+
+void JobService::hand_in_after(std::function<void()> work, const Connection& connection,
+                               const HandedPtr& handed) {
+  const auto task = [this, work = std::move(work), connection, handed] {
+    const auto fail = [&](Error why) {
+      boost::asio::post(io_, [this, handed, why] { handed_in(*handed, why); });
+    };
     try {
+      if (work) work();
       hand_in(connection, handed);
+    } catch (const ApiError& error) {
+      fail({error.code, error.what()});
     } catch (const std::exception& error) {
-      boost::asio::post(
-          io_, [this, handed, why = Error{"failed", error.what()}] { handed_in(*handed, why); });
+      fail({"failed", error.what()});
     }
-  });
-  if (!begun)
+  };
+  if (!workers_.post(task, handed->caller->name))
     handed_in(*handed, Error{"overloaded", "too many jobs are being handed in: try again"});
 }
 

@@ -15,6 +15,12 @@
 
 namespace troupe::web {
 
+/// Keeps the paths of a request to the cluster's `own` model ("" = none), `folders` and what lies
+/// below them, and sets them to where they lead: a cluster of the same user reads whatever file it
+/// is told, and says what is in it. Looks at the file system. Throws ApiError, the same whether a
+/// path exists or not.
+void keep_paths(Submission& submission, const std::string& own, std::vector<std::string> folders);
+
 /// A model that can be asked for: its folder's last name, which is its id, and the folder.
 struct ModelName {
   std::string id;
@@ -44,8 +50,9 @@ class JobService {
   /// `on_cluster`: a cluster that there was a connection to is gone, and why; or is back (nothing).
   using OnCluster = std::function<void(const std::string& endpoint, const std::string& why)>;
 
+  /// `allowed_models`: GatewayOptions says which.
   JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets,
-             OnCluster on_cluster);
+             OnCluster on_cluster, std::vector<std::string> allowed_models = {});
   ~JobService();
 
   JobBoard& board() { return board_; }
@@ -104,6 +111,9 @@ class JobService {
     OnSubmitted then;
   };
   using HandedPtr = std::shared_ptr<const Handed>;
+  /// On a worker, after `work` (null: nothing), which throws what the job is refused for.
+  void hand_in_after(std::function<void()> work, const Connection& connection,
+                     const HandedPtr& handed);
   void hand_in(const Connection& connection, const HandedPtr& handed);
   void hand_in_again(const Connection& connection, const HandedPtr& handed);
   void handed_in(const Handed& handed, const Result<std::uint64_t>& number);
@@ -122,6 +132,7 @@ class JobService {
   std::map<std::string, std::vector<OnResult>> wanted_results_;
   std::vector<std::function<void()>> on_status_;
   OnCluster on_cluster_;
+  std::vector<std::string> allowed_models_;
   Workers workers_{8};
   std::vector<Cluster> clusters_;
 };

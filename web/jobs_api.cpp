@@ -36,7 +36,7 @@ void hand_in(Api& api, JobCall call, const std::shared_ptr<Request>& request,
 
 void submit(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   parse_then<JobCall>(
-      api, *request, reply, [request] { return parse_job(request->body); },
+      api, request, reply, [request] { return parse_job(request->body); },
       [&api, request, reply](JobCall call) { hand_in(api, std::move(call), request, reply); });
 }
 
@@ -201,7 +201,7 @@ void parameters(Api& api, const std::shared_ptr<Request>& request, const ReplyPt
       brought.insert(name);
   }
   parse_then<nlohmann::json>(
-      api, *request, reply, [request, brought] { return parameters_of(request->body, brought); },
+      api, request, reply, [request, brought] { return parameters_of(request->body, brought); },
       [reply](const nlohmann::json& body) { reply->send(json_response(body)); });
 }
 

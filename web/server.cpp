@@ -47,12 +47,30 @@ seconds patience_for(std::size_t bytes, seconds least) {
   return least + seconds(bytes / kSlowestBytesPerSecond);
 }
 
+/// A key, or an address that has shown none.
+struct Owner {
+  std::size_t connections = 0;
+  std::size_t body_bytes = 0;
+};
+using Owners = std::map<std::string, Owner>;
+
+/// The name of an address as an owner: of IPv6 its /64, which is what a client has.
+std::string owner_of(const asio::ip::address& address) {
+  if (!address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
+  auto bytes = address.to_v6().to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), 0);
+  return asio::ip::address_v6(bytes).to_string() + "/64";
+}
+
 class SessionBase {
  public:
   virtual ~SessionBase() = default;
   virtual void close() = 0;
+  /// Answers only, or has answered: nothing is lost that a client could not ask for again.
+  virtual bool answers() const = 0;
 
-  std::string peer;              // the client's address
+  std::string peer;  // the client's address
+  Owners::pointer owner = nullptr;
   std::size_t body_bytes = 0;    // of the server's, while a body is read
   std::size_t unread_bytes = 0;  // of the server's, while an answer is written
   std::uint64_t turn_began = 0;  // its place in the order of all requests
@@ -69,6 +87,54 @@ struct Shared {
   std::map<std::uint64_t, SessionBase*> waiting;  // for requests, in the order since when
   std::uint64_t last_wait = 0;
   std::uint64_t last_turn = 0;
+  Owners owners;
+
+  Owners::pointer join(const std::string& name) {
+    auto& owner = *owners.try_emplace(name).first;
+    ++owner.second.connections;
+    return &owner;
+  }
+  void leave(Owners::pointer owner) {
+    --owner->second.connections;
+    forget(owner);
+  }
+  void forget(Owners::pointer owner) {
+    if (owner->second.connections == 0 && owner->second.body_bytes == 0) owners.erase(owner->first);
+  }
+
+  /// Whether a body of that owner may take so many bytes more.
+  bool has_body_room(const Owner& owner, std::size_t more) const {
+    return owner.body_bytes + more <= options.most_body_bytes_of_one;
+  }
+  void count_body(Owners::pointer owner, std::size_t before, std::size_t after) {
+    body_bytes += after - before;
+    owner->second.body_bytes += after - before;
+    forget(owner);
+  }
+
+  /// The connection that ends for a new one of `newcomer`; null: the new one does. Among those that
+  /// wait for a request it is one of the owner that has most connections, the one that has waited
+  /// longest. Where none waits, it is one of the owner that has most, if those are more than the
+  /// newcomer's; else one of the newcomer's own whose answer is being read. Those whose answer is
+  /// being read go first, and the oldest of them.
+  SessionBase* who_goes(const std::string& newcomer) const {
+    const auto connections = [](const SessionBase* one) { return one->owner->second.connections; };
+    SessionBase* goes = nullptr;
+    for (const auto& [number, one] : waiting)
+      if (!goes || connections(one) > connections(goes)) goes = one;
+    if (goes) return goes;
+    const auto own = owners.find(newcomer);
+    const std::size_t with_new = 1 + (own == owners.end() ? 0 : own->second.connections);
+    const auto order = [&](const SessionBase* one) {
+      return std::tuple(connections(one), one->answers(), ~one->turn_began);
+    };
+    for (SessionBase* one : all) {
+      const bool is_own = own != owners.end() && one->owner == &*own;
+      const bool may_go = is_own ? one->answers() : connections(one) > with_new;
+      if (may_go && (!goes || order(one) > order(goes))) goes = one;
+    }
+    return goes;
+  }
 
   /// Cuts off who holds most, until `bytes` more of that kind have room. False where this is `who`
   /// itself: of the client that holds most in all, the connection with most; of equal ones the
@@ -97,22 +163,67 @@ struct Shared {
   }
 };
 
-/// Room for a body that has come, until its request is done with.
-class BodyRoom {
+/// Memory of a request whose body has come. It is given back on the server's thread.
+class CountedMemory final : public RequestMemory {
  public:
-  BodyRoom(std::shared_ptr<Shared> shared, std::size_t bytes)
-      : shared_(std::move(shared)), bytes_(bytes) {}
-  BodyRoom(BodyRoom&& other) noexcept
-      : shared_(std::move(other.shared_)), bytes_(std::exchange(other.bytes_, 0)) {}
-  BodyRoom& operator=(BodyRoom&&) = delete;
-  ~BodyRoom() {
-    if (bytes_ > 0) shared_->body_bytes -= bytes_;
+  CountedMemory(asio::any_io_executor executor, std::shared_ptr<Shared> shared, std::string owner,
+                std::size_t bytes)
+      : executor_(std::move(executor)),
+        shared_(std::move(shared)),
+        owner_(std::move(owner)),
+        bytes_(bytes) {}
+  CountedMemory(const CountedMemory&) = delete;
+  CountedMemory& operator=(const CountedMemory&) = delete;
+  ~CountedMemory() override {
+    if (bytes_ == 0) return;
+    asio::post(executor_, [shared = std::move(shared_), owner = std::move(owner_), bytes = bytes_] {
+      shared->count_body(&*shared->owners.find(owner), bytes, 0);
+    });
+  }
+  bool resize(std::size_t bytes) override {
+    auto& owner = *shared_->owners.try_emplace(owner_).first;
+    const bool fits = bytes <= bytes_ ||
+                      (shared_->has_body_room(owner.second, bytes - bytes_) &&
+                       shared_->body_bytes + (bytes - bytes_) <= shared_->options.most_body_bytes);
+    shared_->count_body(&owner, bytes_, fits ? bytes : bytes_);
+    if (fits) bytes_ = bytes;
+    return fits;
   }
 
  private:
+  asio::any_io_executor executor_;
   std::shared_ptr<Shared> shared_;
+  std::string owner_;
   std::size_t bytes_;
 };
+
+/// What is wrong with the fields that say where a request ends and whom it is for, which a proxy in
+/// front may have read otherwise. Sources: RFC 9112, 3.2, 6.1 and 6.3; RFC 9110, 10.1.1.
+std::optional<ApiError> wrong_frame(const http::request_header<>& head) {
+  const auto wrong = [](int status, const std::string& why) {
+    return ApiError(status, "bad_request", why);
+  };
+  const auto hosts = head.count(http::field::host);
+  if (head.version() >= 11 && (hosts == 0 || head[http::field::host].empty()))
+    return wrong(400, "the request names no Host");
+  if (hosts > 1) return wrong(400, "the request names more than one Host");
+  if (head[http::field::host].find_first_of(" \t,/@?#\\") != beast::string_view::npos)
+    return wrong(400, "the request's Host is none");
+  const auto lengths = head.count(http::field::content_length);
+  const auto length = head[http::field::content_length];
+  if (lengths > 1 || length.find_first_not_of("0123456789") != beast::string_view::npos)
+    return wrong(400, "Content-Length is not one whole number");
+  if (const auto codings = head.count(http::field::transfer_encoding)) {
+    if (head.version() < 11) return wrong(400, "HTTP/1.0 has no Transfer-Encoding");
+    if (lengths > 0) return wrong(400, "Content-Length does not go with Transfer-Encoding");
+    if (codings > 1 || !beast::iequals(head[http::field::transfer_encoding], "chunked"))
+      return wrong(501, "of transfer codings chunked alone is taken");
+  }
+  const auto expectation = head[http::field::expect];
+  if (!expectation.empty() && !beast::iequals(expectation, "100-continue"))
+    return wrong(417, "of expectations 100-continue alone is met");
+  return std::nullopt;
+}
 
 tcp::socket& socket_of(tcp::socket& stream) {
   return stream;
@@ -133,6 +244,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     error_code ignored;
     const auto from = socket_of(stream_).remote_endpoint(ignored);
     if (!ignored) peer = from.address().to_string();
+    this->owner = shared_->join(owner_of(from.address()));
     shared_->all.insert(this);
     ++shared_->counts.connections;
   }
@@ -152,6 +264,10 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     }
   }
 
+  bool answers() const override {
+    return state_ == State::streaming || state_ == State::writing || state_ == State::lingering;
+  }
+
   void close() override {
     if (state_ == State::closed) return;
     leave();
@@ -167,18 +283,17 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   /// Answers one request, from wherever it is held.
   class Turn final : public Reply {
    public:
-    Turn(std::shared_ptr<Session> session, std::uint64_t number, BodyRoom room)
-        : session_(std::move(session)), number_(number), room_(std::move(room)) {}
+    Turn(std::shared_ptr<Session> session, std::uint64_t number)
+        : session_(std::move(session)), number_(number) {}
     /// May be the last that holds the session, on whatever thread.
     ~Turn() override {
       const auto executor = session_->timer_.get_executor();
-      asio::post(executor,
-                 [session = std::move(session_), number = number_, room = std::move(room_)] {
-                   if (session->turn_ == number && session->state_ == State::serving)
-                     session->send({.status = 500,
-                                    .body = json_text(to_json(
-                                        ApiError(500, "failed", "the request was not answered")))});
-                 });
+      asio::post(executor, [session = std::move(session_), number = number_] {
+        if (session->turn_ == number && session->state_ == State::serving)
+          session->send({.status = 500,
+                         .body = json_text(
+                             to_json(ApiError(500, "failed", "the request was not answered")))});
+      });
     }
     void send(Response response) override {
       if (is_mine(State::serving)) session_->send(std::move(response));
@@ -206,7 +321,6 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     }
     std::shared_ptr<Session> session_;
     std::uint64_t number_;
-    BodyRoom room_;
   };
 
   /// Gives back all that it holds of the server.
@@ -217,8 +331,19 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     --shared_->counts.connections;
     shared_->all.erase(this);
     shared_->waiting.erase(wait_number_);
-    shared_->body_bytes -= std::exchange(this->body_bytes, 0);
+    give_back_body();
     shared_->unread_bytes -= std::exchange(this->unread_bytes, 0);
+    shared_->leave(std::exchange(this->owner, nullptr));
+  }
+
+  void give_back_body() { shared_->count_body(this->owner, std::exchange(this->body_bytes, 0), 0); }
+
+  /// The connection is that key's from now on; "" = its address'.
+  void belongs_to(const std::string& key) {
+    if (key.empty()) return;
+    const auto before = this->owner;
+    this->owner = shared_->join("key " + key);
+    shared_->leave(before);
   }
 
   void wait_in_line() {
@@ -323,16 +448,19 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter | 0x20);
       head.fields[name] = std::string(field.value());
     }
+    const auto frame = wrong_frame(message);
     const auto length = head_parser_->content_length();
     const bool has_body = head_parser_->chunked() || (length && *length > 0);
     // Whoever is refused before its body was read is not read on.
     const bool keeps_alive = std::exchange(keep_alive_, keep_alive_ && !has_body);
     state_ = State::serving;
-    if (version_ >= 11 && head.field("host").empty())
-      return refuse(400, "the request names no Host");
+    if (frame) {
+      keep_alive_ = false;
+      return refuse(frame->status, frame->what());
+    }
     if (!parse_target(std::string(message.target()), head))
       return refuse(400, "the request's target is no path");
-    const bool expects = head.field("expect") == "100-continue";
+    const bool expects = !head.field("expect").empty();
     auto admission = shared_->handler.admit(std::move(head));
     if (admission.refusal) {
       // It goes before those that are admitted where there is no room, but after who only waits.
@@ -342,6 +470,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     }
     shared_->waiting.erase(wait_number_);
     serve_ = std::move(admission.serve);
+    belongs_to(admission.key);
     if (!has_body) {
       keep_alive_ = keeps_alive;
       return serve({});
@@ -391,17 +520,21 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
       keep_alive_ = false;
       return refuse(400, "the body is malformed: " + error.message());
     }
-    const std::size_t more = body_parser_->get().body().size() - this->body_bytes;
-    if (!shared_->make_room(this, more, shared_->body_bytes, shared_->options.most_body_bytes,
-                            &SessionBase::body_bytes)) {
+    const auto& options = shared_->options;
+    const std::size_t bytes = body_parser_->get().body().size() * options.memory_per_body_byte;
+    const std::size_t more = bytes - this->body_bytes;
+    const bool fits_own = shared_->has_body_room(this->owner->second, more);
+    if (!fits_own || !shared_->make_room(this, more, shared_->body_bytes, options.most_body_bytes,
+                                         &SessionBase::body_bytes)) {
       state_ = State::serving;
       keep_alive_ = false;
       body_parser_.reset();
-      shared_->body_bytes -= std::exchange(this->body_bytes, 0);
-      return send(overloaded("there is no room for the body: try again"));
+      give_back_body();
+      return send(overloaded(fits_own ? "there is no room for the body: try again"
+                                      : "requests of this key or address that are not done with "
+                                        "leave no room for the body: try again"));
     }
-    this->body_bytes += more;
-    shared_->body_bytes += more;
+    shared_->count_body(this->owner, std::exchange(this->body_bytes, bytes), bytes);
     if (!body_parser_->is_done()) return read_body(most);
     serve(std::move(body_parser_->get().body()));
   }
@@ -412,10 +545,10 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     if (buffer_.size() == 0) look();
     const auto serve = std::exchange(serve_, nullptr);
     body_parser_.reset();
-    // Whoever still has the request has the reply, too.
-    BodyRoom room(shared_, std::exchange(this->body_bytes, 0));
-    serve(std::move(body),
-          std::make_shared<Turn>(this->shared_from_this(), turn_, std::move(room)));
+    auto memory = std::make_shared<CountedMemory>(
+        timer_.get_executor(), shared_, this->owner->first, std::exchange(this->body_bytes, 0));
+    serve(std::move(body), std::move(memory),
+          std::make_shared<Turn>(this->shared_from_this(), turn_));
   }
 
   template <class Message>
@@ -581,7 +714,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   unsigned version_ = 11;
   std::optional<http::request_parser<http::empty_body>> head_parser_;
   std::optional<http::request_parser<http::string_body>> body_parser_;
-  std::function<void(std::string, const ReplyPtr&)> serve_;
+  std::function<void(std::string, RequestMemoryPtr, const ReplyPtr&)> serve_;
   std::function<void()> gone_;
   std::optional<http::response<http::string_body>> answer_;
   std::optional<http::response<http::empty_body>> head_answer_;
@@ -653,10 +786,10 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     socket.set_option(tcp::no_delay(true), ignored);
     if (shared_->all.size() >= shared_->options.most_connections) {
       ++shared_->counts.refused_connections;
-      // The one that has waited longest for a request goes; where all are being served, the new
-      // one.
-      if (shared_->waiting.empty()) return;
-      shared_->waiting.begin()->second->close();
+      const auto from = socket.remote_endpoint(ignored);
+      SessionBase* goes = shared_->who_goes(owner_of(from.address()));
+      if (!goes) return;
+      goes->close();
     }
     if (!tls_) return std::make_shared<Session<tcp::socket>>(std::move(socket), shared_)->start();
     std::make_shared<Session<ssl::stream<tcp::socket>>>(

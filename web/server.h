@@ -14,7 +14,12 @@ struct ServerOptions {
   std::uint16_t port = 7480;          // 0 = any free one
   std::string certificate, key;       // files in PEM; "" = without TLS
   std::size_t most_connections = 4096;
-  std::size_t most_body_bytes = std::size_t{1} << 30;    // of all requests that are being read
+  /// Memory of requests, from their bodies' first bytes until they are dropped.
+  std::size_t most_body_bytes = std::size_t{1} << 30;
+  std::size_t most_body_bytes_of_one = std::size_t{512} << 20;  // key, or address without keys
+  /// What a byte of a body costs until it is handed in: as it came, parsed, taken out of what was
+  /// parsed, decoded, and ready to be sent.
+  std::size_t memory_per_body_byte = 5;
   std::size_t most_unread_bytes = std::size_t{1} << 30;  // of all answers that are not yet read
 };
 
@@ -27,6 +32,7 @@ struct ServerCounts {
 
 /// Speaks HTTP/1.1, with or without TLS, on one thread: the loop's. Everything is bounded:
 /// connections, headers, bodies, how long a request may take to come, what waits for slow readers.
+/// Where connections are short, whoever has most of them, a key or an address, gives way.
 class Server {
  public:
   /// What becomes of a request. `admit` sees its beginning, and says how many bytes its body may
@@ -34,8 +40,9 @@ class Server {
   struct Handler {
     struct Admission {
       std::size_t most_body = 0;
-      std::function<void(std::string body, const ReplyPtr&)> serve;
+      std::function<void(std::string body, RequestMemoryPtr, const ReplyPtr&)> serve;
       std::optional<Response> refusal;
+      std::string key = {};  // whose request it is; "" = that of the client's address
     };
     std::function<Admission(RequestHead)> admit;
   };

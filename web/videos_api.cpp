@@ -53,7 +53,7 @@ Fields video_fields(const Request& request) {
 
 void create(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   parse_then<Submission>(
-      api, *request, reply,
+      api, request, reply,
       [request, seed = random_seed()] { return parse_video(video_fields(*request), seed); },
       [&api, request, reply](Submission submission) {
         submit_for(api, std::move(submission), {}, *request, reply, [reply](const JobPtr& job) {

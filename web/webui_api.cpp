@@ -172,8 +172,8 @@ nlohmann::json settings_json(const JobService& service, const std::string& chose
   return settings;
 }
 
-void choose_model(const JobService& service, const Request& request, ChosenModels& chosen) {
-  const std::string model = model_of_settings(parse_body(request.body), "");
+void choose_model(const JobService& service, const std::string& caller, const std::string& model,
+                  ChosenModels& chosen) {
   if (model.empty()) return;
   const auto models = service.models();
   if (std::ranges::none_of(models, [&](const auto& one) { return model == one.id; })) {
@@ -182,7 +182,7 @@ void choose_model(const JobService& service, const Request& request, ChosenModel
                        " is no model that is served here; GET /sdapi/v1/sd-models lists them",
                    "sd_model_checkpoint");
   }
-  chosen[request.caller->name] = model;
+  chosen[caller] = model;
 }
 
 }  // namespace
@@ -194,7 +194,7 @@ void add_webui_routes(Api& api) {
         {"POST", kind == kImg2Img ? "/sdapi/v1/img2img" : "/sdapi/v1/txt2img", Access::user,
          kMostPictureBody, [&api, kind, chosen](const auto& request, const auto& reply) {
            parse_then<WebuiCall>(
-               api, *request, reply,
+               api, request, reply,
                [request = request, kind, seed = random_seed()] {
                  return parse_webui(request->body, kind, seed);
                },
@@ -206,8 +206,8 @@ void add_webui_routes(Api& api) {
          }});
   }
   const auto add = [&](const char* method, const char* path, auto handler) {
-    api.router.add({method, path, Access::user,
-                    method == std::string("POST") ? kMostPictureBody : 0,
+    constexpr std::size_t kMostIgnored = 1024;  // of a body
+    api.router.add({method, path, Access::user, method == std::string("POST") ? kMostIgnored : 0,
                     [&api, handler](const auto& request, const auto& reply) {
                       reply->send(json_response(handler(api, *request)));
                     }});
@@ -222,10 +222,17 @@ void add_webui_routes(Api& api) {
   add("GET", "/sdapi/v1/options", [chosen](Api& api, const Request& request) {
     return settings_json(api.service, (*chosen)[request.caller->name]);
   });
-  add("POST", "/sdapi/v1/options", [chosen](Api& api, const Request& request) {
-    choose_model(api.service, request, *chosen);
-    return nlohmann::json::object();
-  });
+  constexpr std::size_t kMostSettings = std::size_t{1} << 20;
+  api.router.add({"POST", "/sdapi/v1/options", Access::user, kMostSettings,
+                  [&api, chosen](const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+                    parse_then<std::string>(
+                        api, request, reply,
+                        [request] { return model_of_settings(parse_body(request->body), ""); },
+                        [&api, chosen, request, reply](const std::string& model) {
+                          choose_model(api.service, request->caller->name, model, *chosen);
+                          reply->send(json_response(nlohmann::json::object()));
+                        });
+                  }});
   add("GET", "/sdapi/v1/samplers", [](Api&, const Request&) {
     nlohmann::json list = nlohmann::json::array();
     for (const auto& name : spec::sampler_names())

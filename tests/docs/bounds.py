@@ -7,7 +7,9 @@ title of a test, or its beginning; "" where there is none yet.
 BOUNDS = {
     "the HTTP gateway": (
         [("4,096 connections", "web/server.h", "most_connections = 4096;"),
-         ("1 GiB of bodies", "web/server.h", "most_body_bytes = std::size_t{1} << 30;"),
+         ("1 GiB of memory for bodies", "web/server.h", "most_body_bytes = std::size_t{1} << 30;"),
+         ("counts 5", "web/server.h", "memory_per_body_byte = 5;"),
+         ("512 MiB of a key", "web/server.h", "most_body_bytes_of_one = std::size_t{512} << 20;"),
          ("1 GiB of answers", "web/server.h", "most_unread_bytes = std::size_t{1} << 30;"),
          ("10,000 links", "web/picture_links.h", "kMost = 10'000;")],
         "whole answers that are not read have a limit, and the largest goes"),
@@ -45,8 +47,10 @@ BOUNDS = {
          ("512 MiB", "transport/control/relay.h", "max_queued_bytes_of_all = 512u << 20;")],
         "of all that a relay's processes do not read the one goes that is owed most"),
     "what jobs begin with": (
-        [("2 GiB of a client", "controller/gateway/tools.h", "max_input_bytes_of_client = 2ull << 30;"),
-         ("4 GiB in all", "controller/gateway/tools.h", "max_input_bytes = 4ull << 30;")],
+        [("4 GiB in all", "controller/gateway/tools.h", "all = 4ull << 30;"),
+         ("half of that of a client", "controller/gateway/tools.h", "of_client = 2ull << 30;"),
+         ("a quarter of a gateway's key", "controller/gateway/tools.h", "on_same_behalf = 1ull << 30;"),
+         ("16 MiB of metadata", "models/image/limits.h", "kMaxBesidePixels = std::uint64_t{16} << 20;")],
         "what a job begins with is held against its request and a budget"),
     "jobs and results kept": (
         [("256 ended jobs", "controller/app/controller.cpp", "kKeptJobs = 256;"),

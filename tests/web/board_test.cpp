@@ -238,3 +238,16 @@ TEST_CASE("a cluster that was started anew uses its numbers again, for other job
   board.begin_series(0, "cc", {"lost", "anew"}, 11);
   CHECK_FALSE(stranger->ended());
 }
+
+TEST_CASE("after a gateway's restart a job is still that of the key that handed it in") {
+  JobBoard board;
+  auto info = info_of(5, "running", "a cat", 1, 10);
+  info.on_behalf_of = "alice";
+  board.listed(0, "aa", {info, info_of(6, "queued", "a dog", 1, 5)}, 100);
+  const auto job = board.find("5-aa");
+  REQUIRE(job);
+  CHECK(job->caller == "alice");
+  CHECK(board.find("6-aa")->caller.empty());
+  CHECK(board.open_jobs("alice") == 1);
+  CHECK(board.open_jobs("bob") == 0);
+}

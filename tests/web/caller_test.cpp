@@ -1,6 +1,14 @@
 #include "web/caller.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 
 using namespace troupe::web;
 
@@ -51,6 +59,46 @@ TEST_CASE("a line of the file that is wrong is named") {
     }
     CHECK(said.find(why) != std::string::npos);
   }
+}
+
+TEST_CASE("keys that are made at once are all kept, and a write that fails cuts nothing") {
+  const troupe::testing::Scratch scratch;
+  const auto file = scratch.path / "keys";
+  const auto read = [&] {
+    std::ifstream stream(file);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  std::vector<NewKey> made(12);
+  std::vector<std::thread> makers;
+  for (std::size_t i = 0; i < made.size(); ++i)
+    makers.emplace_back([&, i] { made[i] = add_key(file, "key-" + std::to_string(i)); });
+  for (auto& maker : makers)
+    maker.join();
+  const auto keys = ApiKeys::parse(read());
+  for (const NewKey& one : made)
+    CHECK(keys.find("Bearer " + one.key));
+  CHECK_THROWS_WITH_AS(add_key(file, "key-3"), doctest::Contains("key-3 is there twice"),
+                       std::runtime_error);
+  // The file keeps its mode, and a link to it stays one.
+  std::filesystem::permissions(file, std::filesystem::perms(0640));
+  std::filesystem::create_symlink(file, scratch.path / "link");
+  add_key(scratch.path / "link", "by-link");
+  CHECK(std::filesystem::is_symlink(scratch.path / "link"));
+  CHECK(std::filesystem::status(file).permissions() == std::filesystem::perms(0640));
+  const auto before = read();
+  CHECK(ApiKeys::parse(before).find("Bearer " + made[0].key));
+  // As on a full disk.
+  const auto old_signal = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
+  rlimit small = old;
+  small.rlim_cur = 100;
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  CHECK_THROWS_WITH_AS(add_key(file, "more"), doctest::Contains("cannot be written"),
+                       std::runtime_error);
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, old_signal);
+  CHECK(read() == before);
 }
 
 TEST_CASE("so many jobs a minute, some of them at once") {

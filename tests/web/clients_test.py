@@ -448,6 +448,7 @@ class RestartTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
+        self.folder = folder.name
         self.endpoint = f"ipc://{folder.name}/control.sock"
         self.log = open(f"{folder.name}/log", "w+")
         self.addCleanup(self.log.close)
@@ -461,8 +462,8 @@ class RestartTest(unittest.TestCase):
                 return cluster
         self.fail("it did not start")
 
-    def gateway(self):
-        gateway = Gateway("--connect", self.endpoint, stderr=self.log)
+    def gateway(self, *options):
+        gateway = Gateway("--connect", self.endpoint, *options, stderr=self.log)
         http = httpx.Client(base_url=gateway.url, timeout=60)
         self.addCleanup(lambda: (http.close(), gateway.process.poll() is None and gateway.end()))
         return gateway, http
@@ -479,6 +480,56 @@ class RestartTest(unittest.TestCase):
         job = answer.json()["id"]
         self.wait_for(lambda: http.get(f"/api/v1/jobs/{job}").json()["state"] == "succeeded")
         return job
+
+    def test_after_a_gateways_restart_a_job_is_still_its_keys(self):
+        self.start()
+        file = f"{self.folder}/keys"
+        keys = {name: subprocess.run([TROUPE, "serve", "--api-keys", file, "--new-key", name], capture_output=True, text=True,
+                                     timeout=60, check=True).stdout.strip() for name in ("one", "two")}
+        pathlib.Path(file).write_text("".join(line + " jobs=1\n" for line in pathlib.Path(file).read_text().splitlines()))
+        gateway, http = self.gateway("--api-keys", file)
+
+        def ask(method, path, key, **more):
+            return http.request(method, path, headers={"Authorization": f"Bearer {keys[key]}"}, **more)
+
+        def hand_in(key):
+            answer = ask("POST", "/api/v1/jobs", key, json={"prompt": "a", **LONG})
+            return None if answer.status_code == 503 else answer  # not before it knows which jobs there are
+
+        def answered(key):
+            answers = []
+            self.wait_for(lambda: answers.append(hand_in(key)) or answers[-1])
+            return answers[-1]
+
+        self.wait_for(lambda: http.get("/health").status_code == 200)
+        job = answered("one").json()["id"]
+        gateway.end()
+        gateway, http = self.gateway("--api-keys", file)
+        self.wait_for(lambda: ask("GET", f"/api/v1/jobs/{job}", "one").status_code == 200)
+        self.assertEqual(ask("GET", f"/api/v1/jobs/{job}", "two").status_code, 404)
+        self.assertEqual(answered("one").status_code, 429)
+        self.assertEqual(ask("POST", f"/api/v1/jobs/{job}/cancel", "two").status_code, 404)
+        self.assertEqual(ask("POST", f"/api/v1/jobs/{job}/cancel", "one").status_code, 200)
+
+    def test_paths_outside_the_clusters_model_are_refused_in_the_same_words(self):
+        self.start()
+        gateway, http = self.gateway("--allow-models", f"{self.folder}")
+        self.wait_for(lambda: http.get("/health").status_code == 200)
+        there, allowed = ROOT / "README.md", pathlib.Path(self.folder) / "lora"
+        allowed.write_bytes(there.read_bytes())
+
+        def refusal(**fields):
+            answer = http.post("/api/v1/jobs", json={"prompt": "a", "height": 64, "width": 64, **SMALL, **fields})
+            self.assertEqual(answer.status_code, 400, answer.text)
+            return answer.json()["error"]
+
+        said = {refusal(loras=[{"path": str(path), "scale": 1}])["message"].replace(str(path), "PATH")
+                for path in (there, there.with_name("not-there"), "/etc/shadow")}
+        self.assertEqual(len(said), 1, said)
+        self.assertIn("--allow-models", said.pop())
+        said = {refusal(model=path)["message"].replace(path, "PATH") for path in (str(ROOT / "docs"), "/not/there")}
+        self.assertEqual(len(said), 1, said)
+        self.assertNotIn("--allow-models", refusal(loras=[{"path": str(allowed), "scale": 1}])["message"])
 
     def test_numbers_begin_again_and_ids_do_not(self):
         cluster = self.start()

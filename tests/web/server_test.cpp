@@ -25,12 +25,18 @@ class Echo {
  public:
   explicit Echo(ServerOptions options = {}) {
     options.port = 0;
+    options.memory_per_body_byte = 1;
     server_.emplace(io_, options,
                     Server::Handler{[this](RequestHead head) { return admit(head); }});
     thread_ = std::thread([this] { io_.run(); });
   }
   ~Echo() {
-    run([this] { server_.reset(); });
+    run([this] {
+      server_.reset();
+      stream = nullptr;
+      memory = nullptr;
+      kept.clear();
+    });
     guard_.reset();
     io_.stop();
     thread_.join();
@@ -52,25 +58,31 @@ class Echo {
   std::uint16_t port() const { return server_->port(); }
 
   ReplyPtr stream;
+  RequestMemoryPtr memory;     // of the request whose reply that is
+  std::vector<ReplyPtr> kept;  // of requests for /kept, which are never answered
   std::atomic<int> gone = 0;
 
  private:
   Server::Handler::Admission admit(const RequestHead& head) {
     const std::string path = head.path_text();
+    const std::string key = head.field("x-key");
     return {.most_body = 1000,
             .serve =
-                [this, path](std::string body, const ReplyPtr& reply) {
+                [this, path](std::string body, RequestMemoryPtr taken, const ReplyPtr& reply) {
                   if (path == "/late") reply->begin(event_stream(), kHeartbeat);
                   reply->on_gone([this] { ++gone; });
                   if (path == "/big") return reply->send({.body = std::string(32 << 20, 'x')});
                   if (path == "/huge") return reply->send({.body = std::string(128 << 20, 'x')});
                   if (path == "/echo") return reply->send({.type = "text/plain", .body = body});
                   if (path == "/dropped") return;
+                  if (path == "/kept") return kept.push_back(reply);
                   if (path == "/stream") reply->begin(event_stream(), kHeartbeat);
                   stream = reply;
+                  memory = std::move(taken);
                 },
             .refusal = path == "/no" ? std::optional<Response>({.status = 403, .body = "no"})
-                                     : std::nullopt};
+                                     : std::nullopt,
+            .key = key};
   }
 
   asio::io_context io_{1};
@@ -101,6 +113,14 @@ class Visitor {
   }
   std::string read_all() { return read_until(""); }
   void close() { socket_.close(); }
+  bool is_open() {
+    char one = 0;
+    boost::system::error_code error;
+    socket_.non_blocking(true);
+    socket_.receive(asio::buffer(&one, 1), tcp::socket::message_peek, error);
+    socket_.non_blocking(false);
+    return !error || error == asio::error::would_block;
+  }
 
  private:
   asio::io_context io_;
@@ -148,11 +168,51 @@ TEST_CASE("what is no request, or too much of one, is refused, and the connectio
        "HTTP/1.1 400"},
       {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
        "HTTP/1.1 400"},
-      {"POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 403"}};
+      {"POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 403"},
+      // What a proxy in front may read as another length, or another host.
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", "HTTP/1.1 501"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+       "HTTP/1.1 501"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+       "HTTP/1.1 501"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: "
+       "identity\r\n\r\n0\r\n\r\n",
+       "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: "
+       "5\r\n\r\n0\r\n\r\n",
+       "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: "
+       "chunked\r\n\r\n0\r\n\r\n",
+       "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.0 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nz",
+       "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1, 1\r\n\r\nz", "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: +1\r\n\r\nz", "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 0x1\r\n\r\nz", "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length : 1\r\n\r\nz", "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\n Content-Length: 1\r\n\r\nz", "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\r\n gzip\r\n\r\n", "HTTP/1.1 501"},
+      {"GET /echo HTTP/1.1\r\nHost: x, y\r\n\r\n", "HTTP/1.1 400"},
+      {"GET /echo HTTP/1.1\r\nHost: x\rX: y\r\n\r\n", "HTTP/1.1 400"},
+      {"GET /echo HTTP/1.1\nHost: x\n\n\r\n\r\n", "HTTP/1.1 400"},
+      {std::string("GET /echo HTTP/1.1\r\nHost: x\r\nX: a") + '\0' + "b\r\n\r\n", "HTTP/1.1 400"},
+      {"GET /echo HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "HTTP/1.1 400"},
+      {"GET /echo HTTP/1.1\r\nHost: x\r\nhost: x\r\n\r\n", "HTTP/1.1 400"},
+      {"GET http://y/echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1 \r\nz\r\n0\r\n\r\n",
+       "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\nz\n0\n\n\r\n",
+       "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 200-ok\r\nContent-Length: 1\r\n\r\n",
+       "HTTP/1.1 417"}};
   for (const auto& [request, status] : kWrong) {
     CAPTURE(request.substr(0, 80));
+    std::string closing = request;
+    if (const auto host = closing.find("Host: x\r\n"); host != std::string::npos)
+      closing.insert(host, "Connection: close\r\n");
     Visitor visitor(echo);
-    visitor.send(request);
+    visitor.send(closing);
     CHECK(visitor.read_all().starts_with(status));
   }
   // A body without an end, in chunks.
@@ -168,7 +228,7 @@ TEST_CASE("a refused body is not read, and HEAD has none") {
   Visitor visitor(echo);
   visitor.send(
       "HEAD /echo HTTP/1.1\r\nHost: x\r\n\r\nPOST /echo HTTP/1.1\r\nHost: x\r\nExpect: "
-      "100-continue\r\nContent-Length: 1\r\n\r\n");
+      "100-Continue\r\nContent-Length: 1\r\n\r\n");
   CHECK(visitor.read_until("100 Continue\r\n\r\n").find("200 OK") != std::string::npos);
   visitor.send("z");
   CHECK(visitor.read_until("\r\n\r\nz").find("200 OK") != std::string::npos);
@@ -312,6 +372,7 @@ TEST_CASE("bodies count as they come, until their requests are done with") {
   echo.run([&] {
     echo.stream->send({.body = "done"});
     echo.stream = nullptr;
+    echo.memory = nullptr;
   });
   CHECK(one.read_all().find("done") != std::string::npos);
   Visitor last(echo);
@@ -334,4 +395,138 @@ TEST_CASE("an upload that was admitted does not go where there is no room") {
   CHECK(comes([&] { return echo.counts().refused_connections == 8; }));
   upload.send("ab");
   CHECK(upload.read_until("\r\n\r\nab").starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("bodies of one key have a limit of their own") {
+  ServerOptions options;
+  options.most_body_bytes = 2000;
+  options.most_body_bytes_of_one = 1000;
+  Echo echo(options);
+  const auto post = [](const std::string& path, const std::string& key, std::size_t bytes) {
+    return "POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Key: " + key +
+           "\r\nContent-Length: " + std::to_string(bytes) + "\r\n\r\n" + std::string(bytes, 'z');
+  };
+  const auto status = [&](const std::string& key, std::size_t bytes) {
+    Visitor visitor(echo);
+    visitor.send(post("/echo", key, bytes));
+    return visitor.read_all().substr(0, 12);
+  };
+  Visitor one(echo);
+  one.send(post("/silent", "one", 800));
+  CHECK(comes([&] {
+    bool is_there = false;
+    echo.run([&] { is_there = echo.memory != nullptr; });
+    return is_there;
+  }));
+  CHECK(status("one", 300) == "HTTP/1.1 503");
+  CHECK(status("two", 900) == "HTTP/1.1 200");
+  // What is made of the body counts in its place.
+  echo.run([&] {
+    CHECK_FALSE(echo.memory->resize(1001));
+    CHECK(echo.memory->resize(1000));
+    CHECK(echo.memory->resize(10));
+  });
+  CHECK(status("one", 900) == "HTTP/1.1 200");
+  echo.run([&] { echo.memory = nullptr; });
+  CHECK(status("one", 1000) == "HTTP/1.1 200");
+}
+
+TEST_CASE("a body counts for all that is made of it") {
+  ServerOptions options;
+  CHECK(options.memory_per_body_byte >= 4);
+  options.most_body_bytes_of_one = 1000;
+  asio::io_context io{1};
+  std::optional<Response> answered;
+  Server server(io, options, {[](const RequestHead&) {
+                  return Server::Handler::Admission{
+                      .most_body = 1000,
+                      .serve = [](std::string, RequestMemoryPtr,
+                                  const ReplyPtr& reply) { reply->send({.body = "taken"}); },
+                      .refusal = {}};
+                }});
+  std::thread loop([&] { io.run(); });
+  const auto answer = [&](std::size_t bytes) {
+    tcp::iostream stream(asio::ip::address_v4::loopback().to_string(),
+                         std::to_string(server.port()));
+    stream << "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " << bytes
+           << "\r\n\r\n"
+           << std::string(bytes, 'z') << std::flush;
+    return std::string(std::istreambuf_iterator<char>(stream), {}).substr(0, 12);
+  };
+  CHECK(answer(200) == "HTTP/1.1 200");
+  CHECK(answer(201) == "HTTP/1.1 503");
+  asio::post(io, [&] {
+    server.close();
+    io.stop();
+  });
+  loop.join();
+}
+
+namespace {
+
+/// Visitors that ask for `path` with a key, and wait until the server has `before` and them.
+std::vector<std::unique_ptr<Visitor>> visitors(Echo& echo, std::size_t number,
+                                               const std::string& path, const std::string& key,
+                                               std::size_t before) {
+  std::vector<std::unique_ptr<Visitor>> all;
+  for (std::size_t i = 0; i < number; ++i) {
+    all.push_back(std::make_unique<Visitor>(echo));
+    all.back()->send("GET " + path + " HTTP/1.1\r\nHost: x\r\nX-Key: " + key + "\r\n\r\n");
+    if (path == "/stream") all.back()->read_until("\r\n\r\n");
+  }
+  CHECK(comes([&] { return echo.counts().connections == before + number; }));
+  return all;
+}
+
+std::string asked(Echo& echo, const std::string& key) {
+  Visitor visitor(echo);
+  visitor.send("GET /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Key: " + key + "\r\n\r\n");
+  return visitor.read_all().substr(0, 12);
+}
+
+}  // namespace
+
+TEST_CASE("a key that takes every connection gives way to others") {
+  ServerOptions options;
+  options.most_connections = 8;
+  for (const std::string path : {"/stream", "/kept"}) {
+    CAPTURE(path);
+    Echo echo(options);
+    const auto few = visitors(echo, 2, path, "few", 0);
+    const auto many = visitors(echo, 6, path, "many", 2);
+    for (int i = 0; i < 3; ++i)
+      CHECK(asked(echo, "other") == "HTTP/1.1 200");
+    CHECK(echo.counts().refused_connections >= 1);
+    // Nobody else's connection went.
+    CHECK(std::ranges::all_of(few, [](const auto& one) { return one->is_open(); }));
+    CHECK(comes([&] {
+      return std::ranges::any_of(many, [](const auto& one) { return !one->is_open(); });
+    }));
+  }
+}
+
+TEST_CASE("who has all connections itself loses a stream to its next request, not one that waits") {
+  ServerOptions options;
+  options.most_connections = 4;
+  Echo echo(options);
+  const auto work = visitors(echo, 1, "/kept", "", 0);
+  const auto streams = visitors(echo, 3, "/stream", "", 1);
+  CHECK(asked(echo, "") == "HTTP/1.1 200");
+  CHECK(echo.counts().streams == 2);
+  CHECK(work.front()->is_open());
+}
+
+TEST_CASE("requests whose answers are never read keep nobody out") {
+  ServerOptions options;
+  options.most_connections = 3;
+  Echo echo(options);
+  std::vector<std::unique_ptr<Visitor>> rude;
+  for (int i = 0; i < 3; ++i) {
+    rude.push_back(std::make_unique<Visitor>(echo));
+    for (int request = 0; request < 3; ++request)
+      rude.back()->send("GET /big HTTP/1.1\r\nHost: x\r\n\r\n");
+    rude.back()->read_until("\r\n\r\n");
+  }
+  CHECK(asked(echo, "") == "HTTP/1.1 200");
+  CHECK(asked(echo, "other") == "HTTP/1.1 200");
 }

@@ -3,7 +3,6 @@
 #include <array>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <csignal>
-#include <fstream>
 #include <iostream>
 #include <thread>
 
@@ -12,6 +11,7 @@
 #include "base/log_line.h"
 #include "base/parse_number.h"
 #include "client/cli/endpoint.h"
+#include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/model_option.h"
 #include "client/cli/signals.h"
@@ -22,7 +22,6 @@
 #include "web/gateway.h"
 #ifdef TROUPE_WITH_CLUSTER
 #include "client/cli/actor_options.h"
-#include "client/cli/files.h"
 #include "client/cli/verbs/starting.h"
 #include "controller/app/cluster.h"
 #endif
@@ -100,6 +99,11 @@ class ServeVerb : public Verb {
                      "proxy for example (repeatable)")
         ->check(not_empty())
         ->type_name("NAME");
+    app_->add_option("--allow-models", allow_models_,
+                     "A further folder whose models and LoRAs requests may name, besides the "
+                     "cluster's own model (repeatable)")
+        ->check(not_empty())
+        ->type_name("DIR");
     app_->add_flag("--end-with-stdin", end_with_stdin_,
                    "End when standard input is closed: for a program that starts it and may be "
                    "killed");
@@ -118,12 +122,6 @@ class ServeVerb : public Verb {
     add_threads_option(*app_, cluster_.threads_per_actor);
     add_actors_per_gpu_option(*app_, cluster_.actors_per_gpu);
     add_prompt_cache_option(*app_, cluster_.prompt_cache_bytes);
-    app_->add_option("--allow-models", allow_models_,
-                     "With --model: a further folder whose models and LoRAs requests may name "
-                     "(repeatable)")
-        ->check(not_empty())
-        ->type_name("DIR")
-        ->group(group);
 #endif
     set_footer(
         "Prints the links once it answers. Ctrl-C ends it, and with it a cluster of its own; other "
@@ -136,6 +134,8 @@ class ServeVerb : public Verb {
   int run() override {
     if (!new_key_.empty()) return add_key();
     settle_address();
+    for (const auto& folder : allow_models_)
+      options_.allowed_models.push_back(absolute_path(folder));
     if (options_.tls_certificate.empty() != options_.tls_key.empty())
       throw UsageError("--tls-cert and --tls-key go together");
 #ifdef TROUPE_WITH_CLUSTER
@@ -146,8 +146,8 @@ class ServeVerb : public Verb {
         throw UsageError("--model starts a cluster: it does not go with --connect");
       return serve_own_cluster();
     }
-    for (const char* option : {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu",
-                               "--prompt-cache", "--allow-models"})
+    for (const char* option :
+         {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu", "--prompt-cache"})
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) + " goes with --model only, which starts a cluster");
 #endif
@@ -187,27 +187,19 @@ class ServeVerb : public Verb {
 
   int add_key() const {
     if (options_.api_keys.empty()) throw UsageError("--new-key needs --api-keys");
-    const auto made = web::make_key(new_key_);
-    std::ifstream before(options_.api_keys);
-    const std::string text{std::istreambuf_iterator<char>(before), {}};
-    const std::string after =
-        text + (text.empty() || text.ends_with('\n') ? "" : "\n") + made.line + "\n";
-    web::ApiKeys::parse(after);  // the name may be taken
-    write_private(after);
+    const auto made = [&] {
+      try {
+        return web::add_key(options_.api_keys, new_key_);
+      } catch (const std::runtime_error& error) {
+        throw std::runtime_error(by_option(error.what(), {{"keys", "--api-keys"}}));
+      }
+    }();
     if (json()) {
       print_json({{"name", new_key_}, {"key", made.key}});
     } else {
       std::cout << made.key << std::endl;
     }
     return kOk;
-  }
-
-  void write_private(const std::string& text) const {
-    const auto old = umask(077);
-    std::ofstream file(options_.api_keys, std::ios::trunc);
-    file << text << std::flush;
-    umask(old);
-    if (!file) throw std::runtime_error("--api-keys " + options_.api_keys + ": cannot be written");
   }
 
   std::unique_ptr<web::Gateway> begin() const {
@@ -217,6 +209,7 @@ class ServeVerb : public Verb {
       throw;
     } catch (const std::exception& error) {
       throw std::runtime_error(by_option(error.what(), {{"keys", "--api-keys"},
+                                                        {"model", "--allow-models"},
                                                         {"http", "--http"},
                                                         {"tls-cert", "--tls-cert"},
                                                         {"tls-key", "--tls-key"}}));
@@ -246,9 +239,8 @@ class ServeVerb : public Verb {
     cluster_.model = absolute_path(cluster_.model);
     read_model_folder(cluster_.model);
     // Who asks over HTTP may be somebody else: folders as a cluster on tcp takes them.
-    cluster_.allow_models = {cluster_.model};
-    for (const auto& folder : allow_models_)
-      cluster_.allow_models->push_back(absolute_path(folder));
+    cluster_.allow_models = options_.allowed_models;
+    cluster_.allow_models->push_back(cluster_.model);
     check_crowding(cluster_.actors, cluster_.threads_per_actor, cluster_.device);
     SignalWatch signals;
     StdinWatch input(end_with_stdin_);
@@ -280,8 +272,8 @@ class ServeVerb : public Verb {
   }
 
   cluster::ClusterOptions cluster_;
-  std::vector<std::string> allow_models_;
 #endif
+  std::vector<std::string> allow_models_;
   web::GatewayOptions options_;
   std::vector<std::string> endpoints_;
   std::string keys_;

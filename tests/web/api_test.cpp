@@ -1,0 +1,153 @@
+#include "web/api.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <filesystem>
+#include <thread>
+
+#include "tests/support/doctest.h"
+#include "tests/support/patience.h"
+#include "tests/support/scratch.h"
+#include "web/cluster_watchers.h"
+
+using namespace troupe;
+using namespace troupe::web;
+
+namespace {
+
+class Watcher final : public Reply {
+ public:
+  void send(Response) override {}
+  void begin(Response, std::string) override {}
+  void write(std::string piece, bool) override { told.push_back(std::move(piece)); }
+  void end() override {}
+  void on_gone(std::function<void()> action) override { gone = std::move(action); }
+
+  std::vector<std::string> told;
+  std::function<void()> gone;
+};
+
+/// The parts of the API, without a cluster.
+struct Parts {
+  boost::asio::io_context io{1};
+  Router router;
+  PictureLinks links;
+  ClipFiles clips{io, {}, models::clip_file};
+  JobService service{io, {}, {}};
+  Api api{service, router, links, clips};
+
+  /// Turns the loop until `done`.
+  void run_until(const std::function<bool()>& done) {
+    io.restart();
+    const auto guard = boost::asio::make_work_guard(io);
+    const auto until = std::chrono::steady_clock::now() + testing::kPatience;
+    while (!done() && std::chrono::steady_clock::now() < until)
+      io.run_one_until(until);
+    REQUIRE(done());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("no body is parsed on the loop, however short it is and whatever it says") {
+  Parts parts;
+  for (const std::string body :
+       {R"({"prompt": "a cat"})", R"({"init_\u0069mage": "AAAA"})", "", "--x"}) {
+    CAPTURE(body);
+    const auto request = std::make_shared<Request>();
+    request->body = body;
+    request->caller = std::make_shared<const Caller>();
+    const auto reply = std::make_shared<Watcher>();
+    std::optional<std::thread::id> parsed_by;
+    parse_then<std::thread::id>(
+        parts.api, request, reply, [] { return std::this_thread::get_id(); },
+        [&](std::thread::id by) { parsed_by = by; });
+    parts.run_until([&] { return parsed_by.has_value(); });
+    CHECK(*parsed_by != std::this_thread::get_id());
+    CHECK(request->body.empty());
+  }
+}
+
+TEST_CASE("however many watch the clusters, each change is written down once for each role") {
+  int made = 0, actors = 4;
+  double uptime = 0;
+  const auto watching = std::make_shared<ClusterWatchers>([&](bool operate) {
+    ++made;
+    return nlohmann::json{{"actors", actors}, {"uptime_seconds", ++uptime}, {"all", operate}};
+  });
+  std::vector<std::shared_ptr<Watcher>> watchers;
+  for (int i = 0; i < 300; ++i) {
+    watchers.push_back(std::make_shared<Watcher>());
+    watching->add(watchers.back(), i % 2 == 0, 0);
+    CHECK(watchers.back()->told.size() == 1);
+  }
+  CHECK(made == 2);
+  watching->update(1);
+  CHECK(made == 4);
+  CHECK(watchers[0]->told.size() == 1);  // nothing but its uptime has changed
+  actors = 3;
+  watching->update(2);
+  CHECK(made == 6);
+  for (std::size_t i = 0; i < watchers.size(); ++i) {
+    CHECK(watchers[i]->told.size() == 2);
+    CHECK(watchers[i]->told[1].find(R"("actors":3)") != std::string::npos);
+    CHECK((watchers[i]->told[1].find(R"("all":true)") != std::string::npos) == (i % 2 == 0));
+  }
+  watching->update(16);
+  CHECK(watchers[0]->told.size() == 2);
+  watching->update(17);
+  CHECK(watchers[0]->told.size() == 3);
+  for (const auto& watcher : watchers)
+    watcher->gone();
+  CHECK(watching->empty());
+  watching->update(40);
+  CHECK(made == 10);
+}
+
+TEST_CASE("requests name models and LoRAs of allowed folders alone, and learn of no others") {
+  const troupe::testing::Scratch scratch;
+  std::filesystem::create_directories(scratch.path / "models/a");
+  std::filesystem::create_directories(scratch.path / "secret");
+  std::filesystem::create_directories(scratch.path / "own");
+  scratch.file("secret/there.safetensors", "12345678");
+  scratch.file("models/lora.safetensors", "12345678");
+  std::filesystem::create_symlink(scratch.path / "secret", scratch.path / "models/link");
+  const std::vector<std::string> folders{scratch / "models"};
+  const auto refusal = [&](const std::string& model, const std::string& lora) -> std::string {
+    Submission submission;
+    submission.model = model;
+    if (!lora.empty()) submission.request.loras = {{lora, 1}};
+    try {
+      keep_paths(submission, scratch / "own", folders);
+    } catch (const ApiError& error) {
+      CHECK(error.status == 400);
+      return error.what();
+    }
+    return "";
+  };
+  const std::string model = scratch / "models/a";
+  CHECK(refusal(model, "") == "");
+  CHECK(refusal(model, scratch / "models/lora.safetensors") == "");
+  const std::string end =
+      ": may not be named here: `--allow-models DIR` of `troupe start`, or of `troupe serve` for "
+      "requests over HTTP, says which folders may";
+  // The same whether there is such a file or not.
+  for (const std::string name :
+       {"secret/there.safetensors", "secret/not-there.safetensors", "models/link/there.safetensors",
+        "models/../secret/there.safetensors"})
+    CHECK(refusal(model, scratch / name) == "loras: " + scratch / name + end);
+  CHECK(refusal(scratch / "secret", "") == "model: " + scratch / "secret" + end);
+  CHECK(refusal("a/b", "") == "model: a/b" + end);
+  CHECK(refusal("/etc/passwd", "") == "model: /etc/passwd" + end);
+  // What is handed in is where the path leads.
+  Submission submission;
+  submission.model = scratch / "models/a/../a";
+  keep_paths(submission, "", folders);
+  CHECK(submission.model == model);
+  // The cluster's own is called as the cluster calls it, and what lies in it may be named.
+  std::filesystem::create_directory_symlink("own", scratch.path / "called");
+  submission.model = scratch / "called";
+  submission.request.loras = {{scratch / "called/lora.safetensors", 1}};
+  keep_paths(submission, scratch / "called", folders);
+  CHECK(submission.model == scratch / "called");
+  CHECK(submission.request.loras[0].path == scratch / "own/lora.safetensors");
+}
