@@ -41,7 +41,7 @@ class ModelReader::Memory {
       if (reading.model) add_loras(reading, loras);
       return reading;
     } catch (const std::exception& error) {
-      reading.error = text_of(error);
+      reading.error = troupe::text_of(error);
     } catch (...) {
       reading.error = "[read_model] " + name + ": an exception without text";
     }
