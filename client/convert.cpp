@@ -72,12 +72,17 @@ void set_field(E& to, const std::string& from, const wire::RequestField& field,
   }
 }
 
-/// What a picture's header says of its pixels. Throws std::runtime_error.
-void describe(const std::string& file, std::int32_t& height, std::int32_t& width) {
+/// Sets what a picture's header says of its pixels. Throws std::runtime_error, which names `field`.
+void describe(const std::string& field, const std::string& file, std::int32_t& height,
+              std::int32_t& width) {
   if (file.empty()) return;
-  const auto header = models::read_picture_header(file);
-  height = static_cast<std::int32_t>(header.height());
-  width = static_cast<std::int32_t>(header.width());
+  try {
+    const auto header = models::read_picture_header(file);
+    height = static_cast<std::int32_t>(header.height());
+    width = static_cast<std::int32_t>(header.width());
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(field + " " + error.what());
+  }
 }
 
 }  // namespace
@@ -107,10 +112,10 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
   to.init_image_bytes = from.init_image.size();
   to.mask_image_bytes = from.mask_image.size();
   try {
-    describe(from.init_image, to.init_image_height, to.init_image_width);
-    describe(from.mask_image, to.mask_image_height, to.mask_image_width);
+    describe("init_image", from.init_image, to.init_image_height, to.init_image_width);
+    describe("mask_image", from.mask_image, to.mask_image_height, to.mask_image_width);
   } catch (const std::runtime_error& error) {
-    return Error{"bad_request", std::string("a picture to begin with ") + error.what()};
+    return Error{"bad_request", error.what()};
   }
   for (const auto& [name, tensor] : from.prompt_embeds) {
     to.prompt_embeds.push_back({name, tensor.shape});

@@ -94,6 +94,8 @@ class PngReader {
     for (int pass = 0; pass < passes_; ++pass) {
       for (std::uint32_t y = 0; y < raster.height; ++y) {
         if (tick && y % kRowsPerTick == 0) tick();
+        if (pass == passes_ - 1 && y == raster.height - 1)
+          may_read_ = kMostBehind + 2 * png_get_rowbytes(png_, info_);
         read_row(raster.row(y));
       }
     }
@@ -111,6 +113,8 @@ class PngReader {
   static void on_warning(png_structp, png_const_charp) {}
   static void on_read(png_structp png, png_bytep to, std::size_t size) {
     auto* self = static_cast<PngReader*>(png_get_io_ptr(png));
+    if (size > self->may_read_) png_error(png, "it goes on behind its pixels");
+    self->may_read_ -= size;
     while (size > 0 && self->part_ < self->parts_.size()) {
       auto& part = self->parts_[self->part_];
       const std::size_t here = std::min(size, part.size());
@@ -131,7 +135,7 @@ class PngReader {
     png_read_info(png_, info_);
   }
   bool has_transparency() const { return png_get_valid(png_, info_, PNG_INFO_tRNS) != 0; }
-  /// Without alpha, or with one entry that is all clear and others that are all there.
+  /// Says whether there is no alpha, or one entry is all clear and the others are all there.
   bool has_simple_alpha() const {
     png_bytep alpha = nullptr;
     int count = 0;
@@ -174,8 +178,12 @@ class PngReader {
     }
   }
 
+  /// libpng unpacks all that lies behind the last row, and then says whether it was needed.
+  static constexpr std::size_t kMostBehind = std::size_t{64} << 10;
+
   std::vector<std::string_view> parts_;
   std::size_t part_ = 0;
+  std::size_t may_read_ = PNG_SIZE_MAX;
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
   int passes_ = 1;
@@ -216,7 +224,7 @@ class JpegReader {
 
  private:
   static constexpr int kMostScans = 64;
-  /// Of all scans together: as many as a picture of the largest size has in sixteen.
+  /// Bounds the pixels of all scans together: a picture of the largest size may have sixteen.
   static constexpr std::uint64_t kMostScanned = std::uint64_t{1} << 30;
 
   static JpegReader& of(j_common_ptr info) { return *static_cast<JpegReader*>(info->client_data); }

@@ -23,6 +23,13 @@ std::uint32_t number_of(std::string_view bytes, std::size_t at, int size, bool b
   return value;
 }
 
+/// Throws where a file has too many parts for the pixels that it can have: each is looked at.
+void check_parts(std::size_t parts) {
+  constexpr std::size_t kMostParts = std::size_t{1} << 20;
+  if (parts > kMostParts)
+    throw std::runtime_error(fmt::format("has more than {} chunks", kMostParts));
+}
+
 /// The tag Orientation of the first folder of an EXIF block. Source: TIFF 6.0, EXIF 2.32.
 std::optional<int> orientation_of_exif(std::string_view exif) {
   constexpr std::string_view kName("Exif\0\0", 6);
@@ -139,11 +146,12 @@ void read_png(std::string_view png, const UnpackText& unpack, PictureHeader& hea
   Turning turning;
   std::optional<std::string> raw_profile;
   PngTexts texts(unpack);
+  std::size_t chunks = 0;
   each_png_chunk(png, [&](const PngChunk& chunk) {
+    check_parts(++chunks);
     if (chunk.type == "eXIf") turning.exif = chunk.data;
     if (chunk.type == "iCCP") header.has_color_profile = true;
-    if (chunk.type == "acTL" && chunk.data.size() >= 4)
-      header.is_animated = png_number(chunk.data, 0) > 1;
+    if (chunk.type == "acTL" && chunk.data.size() >= 4) header.frames = png_number(chunk.data, 0);
     if (auto text = texts.text_of(chunk, "XML:com.adobe.xmp")) turning.xmp = std::move(*text);
     if (auto text = texts.text_of(chunk, "Raw profile type exif")) raw_profile = std::move(text);
   });
@@ -159,6 +167,9 @@ void read_jpeg(std::string_view jpeg, PictureHeader& header) {
   const auto byte = [&](std::size_t at) { return static_cast<std::uint8_t>(jpeg[at]); };
   Turning turning;
   for (std::size_t at = 2; at + 4 <= jpeg.size();) {
+    if (at > kMaxBesidePixels)
+      throw std::runtime_error(
+          fmt::format("has more than {} bytes before its pixels", kMaxBesidePixels));
     const int marker = byte(at) == 0xff ? byte(at + 1) : 0xff;
     if (marker == 0xff || marker == 0) {  // fill bytes, and what is between markers
       ++at;
@@ -196,7 +207,9 @@ void read_webp(std::string_view webp, PictureHeader& header) {
     header.coded_width = width;
     header.coded_height = height;
   };
+  std::size_t chunks = 0, frames = 0;
   for (std::size_t at = 12; at + 8 <= webp.size();) {
+    check_parts(++chunks);
     const auto type = webp.substr(at, 4);
     const std::size_t length = number_of(webp, at + 4, 4, false);
     const auto data = webp.substr(at + 8, length);
@@ -215,10 +228,13 @@ void read_webp(std::string_view webp, PictureHeader& header) {
       turning.exif = data;
     } else if (type == "XMP ") {
       turning.xmp = data;
+    } else if (type == "ANMF") {
+      ++frames;
     }
     at += 8 + length + length % 2;
   }
   if (header.coded_width == 0) throw std::runtime_error("is a damaged WebP: it says no size");
+  header.frames = std::max<std::size_t>(frames, 1);
   header.orientation = turning.orientation();
 }
 
@@ -273,7 +289,7 @@ PictureHeader read_picture_header(std::string_view file, const UnpackText& unpac
 
 std::vector<std::string> left_out(const PictureHeader& header) {
   std::vector<std::string> texts;
-  if (header.is_animated) texts.emplace_back("is animated: its first frame is taken");
+  if (header.frames > 1) texts.emplace_back("is animated: its first frame is taken");
   if (header.has_color_profile)
     texts.emplace_back("has a colour profile, which is ignored: its values are taken as sRGB");
   return texts;

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -16,7 +17,8 @@ struct PictureHeader {
   std::uint32_t coded_width = 0;
   std::uint32_t coded_height = 0;
   int orientation = 1;             // EXIF's, 1 to 8: how the coded rows are to be turned
-  bool is_animated = false;        // more than one frame
+  bool is_animated = false;        // a WebP whose frames are drawn on a canvas
+  std::size_t frames = 1;          // PNG and WebP
   bool has_color_profile = false;  // an ICC profile
 
   std::uint32_t width() const { return is_on_its_side() ? coded_height : coded_width; }
@@ -31,7 +33,8 @@ using UnpackText = std::function<std::string(std::string_view packed, std::size_
 /// XMP, as Pillow's ImageOps.exif_transpose takes them. Without `unpack` those that a PNG has as
 /// compressed texts are passed over. Throws std::runtime_error,
 /// "is a GIF: PNG, JPEG and WebP are taken", for another file, for a header that cannot be read,
-/// for no pixels or more than kMaxPicturePixels, and for far more bytes than its pixels can need.
+/// for no pixels or more than kMaxPicturePixels, and for far more bytes or chunks than its pixels
+/// can need.
 PictureHeader read_picture_header(std::string_view file, const UnpackText& unpack = {});
 
 /// What the pixels alone do not keep, for a warning: "is animated: its first frame is taken".

@@ -68,7 +68,7 @@ TEST_CASE("pictures have the values that diffusers' load_image and A1111's rules
     const auto header = read_picture_header(file, unpack_png_text);
     CHECK(header.width() == expected["width"]);
     CHECK(header.height() == expected["height"]);
-    CHECK(header.is_animated == expected.contains("animated"));
+    CHECK((header.frames > 1) == expected.contains("animated"));
     CHECK(header.has_color_profile == expected.contains("profile"));
     CHECK(left_out(header).size() ==
           std::size_t{expected.contains("animated")} + std::size_t{expected.contains("profile")});
@@ -137,6 +137,29 @@ TEST_CASE("parts beside the pixels of a PNG are not unpacked, however many there
   const std::string png = file_of("rgb8.png");
   // 5 GB if they were.
   CHECK(load_picture(with_chunks(png, chunks)).rgb == load_picture(png).rgb);
+}
+
+TEST_CASE("a PNG whose data goes on behind its last row is refused before that is unpacked") {
+  const std::string png = file_of("rgb8.png");
+  const auto begin = png.find("IDAT") - 4;
+  // 128 MiB, of which the picture needs a few hundred bytes.
+  const std::string bomb = png.substr(0, begin) +
+                           chunk("IDAT", packed(std::string(std::size_t{128} << 20, '\0'))) +
+                           chunk("IEND", "");
+  CHECK(message_of([&] { load_picture(bomb); }) ==
+        "is damaged: the PNG cannot be read: it goes on behind its pixels");
+}
+
+TEST_CASE("a file of very many parts is refused before they are kept") {
+  const std::string png = file_of("rgb8.png");
+  std::string many;
+  for (int i = 0; i <= 1 << 20; ++i)
+    many += std::string(4, '\0') + "IDAT" + std::string(4, '\0');
+  CHECK(message_of([&] { read_picture_header(with_chunks(png, many)); }) ==
+        "has more than 1048576 chunks");
+  CHECK(message_of([&] {
+          read_picture_header("\xff\xd8" + std::string((std::size_t{16} << 20) + 8, '\xff'));
+        }) == "has more than 16777216 bytes before its pixels");
 }
 
 TEST_CASE("a JPEG of very many scans is refused before they are read") {
