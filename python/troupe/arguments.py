@@ -25,7 +25,8 @@ _FORMS = {"generator": "picture_seeds", "image": "init_image", "latents": "init_
 # Arguments of diffusers' calls that Troupe has no field for: the values that change nothing, and the way that is there instead.
 _ONE_PROMPT = ((), "one prompt goes to all text encoders; prompt_embeds=… takes what they make of several")
 _NO_ADAPTER = ((), "IP-Adapters are not computed; load_lora_weights() and image=… are there")
-_NO_SIZES = (((0, 0), [0, 0]), "the sizes that the model is told are those of the picture")
+_OWN_SIZE = ((), "the size that the model is told is the picture's own, (height, width)")
+_NO_CROP = (((0, 0), [0, 0]), "the model is told that the picture is not cropped")
 _NO_SKIPPING = ((), "guidance by skipped layers is not computed; guidance_scale=… is there")
 _NO_ENSEMBLE = ((), "a job does all of its steps; strength=…, with image=…, leaves the first ones out")
 _ABSENT = {
@@ -39,8 +40,8 @@ _ABSENT = {
     "ip_adapter_image": _NO_ADAPTER, "ip_adapter_image_embeds": _NO_ADAPTER,
     "negative_ip_adapter_image": _NO_ADAPTER, "negative_ip_adapter_image_embeds": _NO_ADAPTER,
     "masked_image_latents": ((), "mask_image=… is enough"),
-    "original_size": _NO_SIZES, "target_size": _NO_SIZES, "crops_coords_top_left": _NO_SIZES,
-    "negative_original_size": _NO_SIZES, "negative_target_size": _NO_SIZES, "negative_crops_coords_top_left": _NO_SIZES,
+    "original_size": _OWN_SIZE, "target_size": _OWN_SIZE, "crops_coords_top_left": _NO_CROP,
+    "negative_original_size": _OWN_SIZE, "negative_target_size": _OWN_SIZE, "negative_crops_coords_top_left": _NO_CROP,
     "padding_mask_crop": ((), "image=… and mask_image=… can be cropped before the call"),
     "prompt_2": _ONE_PROMPT, "prompt_3": _ONE_PROMPT, "negative_prompt_2": _ONE_PROMPT, "negative_prompt_3": _ONE_PROMPT,
     "skip_guidance_layers": _NO_SKIPPING,
@@ -151,8 +152,13 @@ def _drop_absent(prompt: Optional[Prompt], given: Dict[str, Any]) -> None:
         if name not in given:
             continue
         value = given.pop(name)
-        same = given.get("negative_prompt") if name.startswith("negative_prompt") else prompt
-        if not (instead is _ONE_PROMPT[1] and value == same or isinstance(value, (int, float, list, tuple)) and value in harmless):
+        if instead is _ONE_PROMPT[1]:
+            changes_nothing = value == (given.get("negative_prompt") if name.startswith("negative_prompt") else prompt)
+        elif instead is _OWN_SIZE[1]:
+            changes_nothing = isinstance(value, (list, tuple)) and list(value) == [given.get("height"), given.get("width")]
+        else:
+            changes_nothing = isinstance(value, (int, float, list, tuple)) and value in harmless
+        if not changes_nothing:
             raise ValueError(f"{name}: {instead}")
 
 

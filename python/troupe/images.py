@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import importlib
 import io
 import os
@@ -55,7 +56,7 @@ def to_torch(pngs: Sequence[bytes]) -> Any:
 def to_png(image: Any, what: str = "image", mask: bool = False) -> bytes:
     """A picture to begin with, or a mask, as a file's bytes; `what` names the argument in errors.
 
-    Takes a file's path or bytes, which travel as they are, a PIL image, an array of numpy's [height, width, 3] or
+    Takes a file's path or bytes or a data URI, which travel as they are, a PIL image, an array of numpy's [height, width, 3] or
     [height, width], a tensor of torch's [3, height, width], or a list or batch of one of these. Arrays have floats from
     0 to 1 or uint8 from 0 to 255; a mask's values may also be of any type that has 0 and 1, or 0 and 255, alone.
     """
@@ -84,10 +85,18 @@ def to_png(image: Any, what: str = "image", mask: bool = False) -> bytes:
 
 
 def file_bytes(file: Any, what: str) -> bytes:
-    """The bytes of a file that is given by them or by its path."""
+    """The bytes of a file that is given by them, by its path, or as a data URI."""
     if isinstance(file, (bytes, bytearray, memoryview)):
         return bytes(file)
-    if str(file).startswith(("http://", "https://", "data:")):
+    if str(file).startswith("data:"):
+        head, _, data = str(file).partition(",")
+        try:
+            if not head.endswith(";base64"):
+                raise binascii.Error("no base64 is announced")
+            return base64.b64decode(data, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"{what}: the data URI cannot be read: {error}") from error
+    if str(file).startswith(("http://", "https://")):
         raise ValueError(f"{what}: an address is not fetched; a file's path or bytes, or a PIL image, is taken")
     try:
         with open(file, "rb") as opened:

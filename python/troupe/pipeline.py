@@ -172,7 +172,8 @@ class TroupePipeline(Parts):
         generator: a torch.Generator on the CPU that has drawn nothing yet: its seed gives diffusers' picture; a list has
             one for each picture. `seed` says it as a number, or a list. Without either the seed is a random one.
         latents: noise of unit variance instead of the seed's, [n, channels, h, w]: a numpy array or a tensor.
-        image: a picture to begin with, with `strength`: PIL, an array [height, width, 3], or a PNG file's bytes.
+        image: a picture to begin with, with `strength`: a PIL image, an array [height, width, 3], a tensor [3, height, width],
+            or a PNG, JPEG or WebP file: its path, its bytes or a data URI.
         prompt_embeds, negative_prompt_embeds, pooled_prompt_embeds, negative_pooled_prompt_embeds, prompt_attention_mask,
             negative_prompt_attention_mask: instead of prompts what the text encoders would make of them, numpy arrays or
             tensors, as diffusers' pipeline of the model takes and `encode_prompt` returns them.

@@ -225,7 +225,9 @@ class Arguments(WithServer):
         self.pipe.submit("a", negative_prompt="b", seed=1, prompt_2="a", negative_prompt_2="b", clip_skip=0, crops_coords_top_left=(0, 0),
                          skip_layer_guidance_scale=2.8, aesthetic_score=6, cross_attention_kwargs={}, ip_adapter_image=None)
         self.assertEqual(self.request(), {"prompts": ["a"], "negative_prompt": "b", "seed": 1})
-        for name, value in dict(prompt_2="b", clip_skip=2, original_size=(512, 512), ip_adapter_image=png(1), denoising_end=0.8,
+        self.pipe.submit("a", seed=1, height=64, width=96, original_size=(64, 96), target_size=[64, 96])
+        self.assertEqual(self.request(), {"prompts": ["a"], "seed": 1, "height": 64, "width": 96})
+        for name, value in dict(prompt_2="b", clip_skip=2, original_size=(512, 512), target_size=(0, 0), ip_adapter_image=png(1), denoising_end=0.8,
                                 skip_guidance_layers=[7], padding_mask_crop=32, cross_attention_kwargs={"x": 1},
                                 joint_attention_kwargs={"scale": "a"}).items():
             with self.subTest(name), self.assertRaisesRegex((ValueError, TypeError), f"^{name}: "):
@@ -416,9 +418,11 @@ class Pictures(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "a.png")
             file.write_bytes(png(9))
-            for image in (file, str(file), png(9), bytearray(png(9)), [str(file)]):
+            uri = "data:image/png;base64," + base64.b64encode(png(9)).decode()
+            for image in (file, str(file), png(9), bytearray(png(9)), [str(file)], uri):
                 self.assertEqual(images.to_png(image), png(9))
-            for wrong, message in ((f"{folder}/none.png", "No such file"), (folder, "directory"), ("https://a/b.png", "not fetched")):
+            for wrong, message in ((f"{folder}/none.png", "No such file"), (folder, "directory"), ("https://a/b.png", "not fetched"),
+                                   ("data:image/png,a", "data URI"), ("data:image/png;base64,a", "data URI")):
                 with self.assertRaisesRegex(ValueError, f"^image: .*{message}"):
                     images.to_png(wrong)
 
