@@ -10,8 +10,8 @@
 
 namespace troupe::web {
 
-/// A few threads for what must not hold up the loop: questions to a cluster, files of pictures.
-/// Those who ask take turns, and one of them has at most half of the threads at once.
+/// Runs on a few threads what must not hold up the loop: questions to a cluster, files of pictures.
+/// Askers take turns, and one of them has at most half of the threads at once.
 class Workers {
  public:
   static constexpr std::size_t kMostWaiting = 4096;
@@ -57,7 +57,7 @@ class Workers {
     return !asker.waiting.empty() &&
            (asker.name.empty() || asker.running < std::max<std::size_t>(1, threads_ / 2));
   }
-  /// Under the lock.
+  /// Begins work that waits; the caller holds the lock.
   void begin_next() {
     while (running_ < threads_ && !has_ended_) {
       const auto own =

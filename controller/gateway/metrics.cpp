@@ -25,7 +25,8 @@ void add_jobs(MetricsText& out, const MetricsFacts& facts) {
   out.gauge("troupe_jobs", "Jobs that have not ended, by state.");
   for (const auto state : {JobState::queued, JobState::loading, JobState::running})
     out.sample(static_cast<double>(facts.table.count(state)), {{"state", wire::to_string(state)}});
-  out.counter("troupe_jobs_ended_total", "Jobs that have ended since the controller started, by state.");
+  out.counter("troupe_jobs_ended_total",
+              "Jobs that have ended since the controller started, by state.");
   for (const auto state : {JobState::succeeded, JobState::failed, JobState::cancelled}) {
     const auto found = facts.recorder.ended_totals().find(wire::to_string(state));
     out.sample(

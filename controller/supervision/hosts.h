@@ -48,7 +48,7 @@ class Hosts {
   ProcessHost* of_host(const std::string& name);
   /// The other hosts' agents leave, once their processes have.
   void dismiss();
-  /// They end their links and look for another controller.
+  /// Tells all hosts to end their links and to look for another controller.
   void say_goodbye(const std::string& why);
   /// All processes of all hosts.
   std::size_t running() const;

@@ -4,9 +4,9 @@
 
 #include <map>
 
+#include "models/encoders/t5_encoder.h"
 #include "models/spec/json_text.h"
 #include "models/text/clip_tokenizer.h"
-#include "models/encoders/t5_encoder.h"
 #include "tests/models/vae_support.h"
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"

@@ -1,7 +1,7 @@
 #include <ATen/core/grad_mode.h>
 
-#include "models/spec/json_text.h"
 #include "models/encoders/t5_encoder.h"
+#include "models/spec/json_text.h"
 #include "models/text/unicode.h"
 #include "tests/models/vae_support.h"
 #include "tests/spec/model_folder.h"

@@ -2,11 +2,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
+#include "models/encoders/clip_text_model.h"
+#include "models/encoders/t5_encoder.h"
 #include "models/samplers/sampler.h"
 #include "models/spec/model_spec.h"
-#include "models/encoders/clip_text_model.h"
 #include "models/text/clip_tokenizer.h"
-#include "models/encoders/t5_encoder.h"
 #include "models/unet/patch_port.h"
 #include "tests/models/unet_support.h"
 #include "tests/models/vae_support.h"

@@ -1,10 +1,10 @@
 #include <c10/core/InferenceMode.h>
 
+#include "models/encoders/t5_encoder.h"
 #include "models/safetensors.h"
 #include "models/spec/json_text.h"
 #include "models/spec/model_spec.h"
 #include "models/text/mend_prompt.h"
-#include "models/encoders/t5_encoder.h"
 #include "tests/models/vae_support.h"
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"

@@ -40,7 +40,7 @@ class MuteAtTimes {
     std::filesystem::permissions(path(), std::filesystem::perms::owner_all);
   }
   std::string path() const { return scratch_ / "actor"; }
-  /// Those that are started from now on stand still, until `speak`.
+  /// Makes actors that are started from now on stand still, until `speak`.
   void mute() const { std::ofstream(scratch_ / "mute").flush(); }
   void speak() const { std::filesystem::remove(scratch_ / "mute"); }
   /// One that stands still, once there is one.

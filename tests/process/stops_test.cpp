@@ -169,7 +169,7 @@ class Site {
   std::vector<std::unique_ptr<Command>> hosts_;  // earlier ones
 };
 
-/// Of an undisturbed run.
+/// Returns the result of a run that nothing disturbs.
 const JobResult& undisturbed() {
   static const JobResult result = [] {
     Site site(/*journal=*/false);

@@ -120,8 +120,10 @@ const wire::ProcessOwner kUserActor{PeerRole::user_actor, 3};
 /// How long a check may take where it hangs for good.
 constexpr std::chrono::milliseconds kSoon{300};
 
-const cluster::HostOrders::Tools kNoController{
-    .controller = [] { return nullptr; }, .refuse = [](const std::string&) {}, .on_exit = {}};
+const cluster::HostOrders::Tools kNoController{.controller = [] { return nullptr; },
+                                               .refuse = [](const std::string&) {},
+                                               .on_exit = {},
+                                               .keys = {}};
 
 template <class M>
 void tell(cluster::HostOrders& orders, const M& message) {
