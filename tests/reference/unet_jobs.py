@@ -121,7 +121,11 @@ def draw_patched(pipe, case):
 
 
 def scheduled(pipe, own, case):
-    pipe.scheduler = getattr(diffusers, case["scheduler"])(**SCHEDULER, **case["config"]) if "scheduler" in case else own
+    """Gives the pipeline the case's scheduler as a folder that has it would: StableDiffusionPipeline's constructor puts outdated
+    settings right."""
+    scheduler = getattr(diffusers, case["scheduler"])(**SCHEDULER, **case["config"]) if "scheduler" in case else own
+    safety = {"requires_safety_checker": False} if isinstance(pipe, StableDiffusionPipeline) else {}
+    pipe.scheduler = type(pipe)(**{**pipe.components, "scheduler": scheduler}, **safety).scheduler
 
 
 def make():
