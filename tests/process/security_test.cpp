@@ -224,9 +224,10 @@ TEST_CASE("--allow-models: what it names and what is below, links followed") {
   };
   const Scratch scratch;
   CHECK(has(refusal(std::string(TROUPE_SOURCE_DIR) + "/examples/demo/model"), "--allow-models"));
-  CHECK(has(refusal("/etc/passwd"), "/etc/passwd: clients of this cluster may not name"));
-  CHECK(has(refusal("/no/such/folder"), "/no/such/folder: clients of this cluster may not name"));
-  CHECK(has(refusal(checkpoint("tiny-pixart") + "/../../../examples/demo/model"), "may not name"));
+  CHECK(has(refusal("/etc/passwd"), "/etc/passwd: may not be named here"));
+  CHECK(has(refusal("/no/such/folder"), "/no/such/folder: may not be named here"));
+  CHECK(has(refusal(checkpoint("tiny-pixart") + "/../../../examples/demo/model"),
+            "may not be named here"));
   fs::create_directory_symlink(checkpoint("tiny-pixart"), scratch.path / "link");
   auto job = tiny_job(1);
   job.model = scratch / "link";
