@@ -81,7 +81,7 @@ Beginning beginning_of(std::string_view text) {
                                                                 {"stage", "stages"}};
   for (const auto& [words, name] : kOthers)
     look(words, name);
-  // Of the prompt embeds it may be any tensor, and it may be one LoRA of several.
+  // A refusal may begin with any tensor of the prompt embeds, or with one LoRA of several.
   const auto word = text.substr(0, text.find(' '));
   for (const char* part : {"prompt_embeds", "prompt_attention_mask"})
     if (word.find(part) != word.npos) found = {"prompt_embeds", 0};

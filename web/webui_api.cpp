@@ -57,20 +57,25 @@ JobPtr running_job(const Api& api, const Caller& caller) {
   return jobs.empty() ? nullptr : jobs.front();
 }
 
-/// One request on its way: a job, then with the highres fix one for each of its pictures. All on
-/// the loop.
+/// One request on its way: a job, then with the highres fix one for each of its pictures.
+/// Everything happens on the loop.
 struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
-  WebuiPainting(Api& api, std::shared_ptr<Request> request, ReplyPtr reply, WebuiCall given)
-      : api(api), request(std::move(request)), reply(std::move(reply)), call(std::move(given)) {
+  WebuiPainting(Api& api, std::shared_ptr<Request> request, ReplyPtr reply)
+      : api(api), request(std::move(request)), reply(std::move(reply)) {}
+
+  void begin(WebuiCall call) {
     const ImageRequest& image = call.submission.request;
     asked = {.parameters = parameters_json(image),
              .seeds = image.picture_seeds.empty() ? std::vector{image.seed} : image.picture_seeds,
              .sampler = image.sampler,
              .send_images = call.send_images,
              .warnings = std::move(call.warnings)};
+    if (call.second_pass) {
+      second = call.submission;
+      second->request = std::move(*call.second_pass);
+    }
+    hand_in(std::move(call.submission));
   }
-
-  void begin() { hand_in(call.submission); }
 
   void hand_in(Submission submission) {
     ImageRequest& image = submission.request;
@@ -98,20 +103,20 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
   }
 
   void painted(std::shared_ptr<const JobResult> result) {
-    if (!call.second_pass) {
-      results.push_back(std::move(result));
-      return answer();
-    }
-    if (!first) {
+    if (second && !first) {
       first = std::move(result);
     } else {
       results.push_back(std::move(result));
     }
-    if (results.size() == first->pictures.size()) return answer();
-    Submission next = call.submission;
-    next.request = *call.second_pass;
+    if (!second || results.size() == first->pictures.size()) return answer();
+    Submission next = *second;
     next.request.init_image = first->pictures[results.size()].png;
     next.request.seed = asked.seeds.at(results.size());
+    // A request counts once for its key's limits, with its first job: what is painted is not lost.
+    auto caller = std::make_shared<Caller>(*request->caller);
+    caller->most_jobs = 0;
+    caller->per_minute = 0;
+    request->caller = std::move(caller);
     hand_in(std::move(next));
   }
 
@@ -121,14 +126,15 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
         [reply = reply](Result<std::string> text) {
           if (!text) return answer_error(reply, to_api_error(text.error()));
           reply->send({.status = 200, .body = std::move(text.value())});
-        });
+        },
+        asker_of(*request));
   }
 
   Api& api;
-  const std::shared_ptr<Request> request;
+  const std::shared_ptr<Request> request;  // without its body
   const ReplyPtr reply;
-  WebuiCall call;
   Asked asked;
+  std::optional<Submission> second;        // each picture's second pass, but for picture and seed
   std::shared_ptr<const JobResult> first;  // of two passes
   Results results;
 };
@@ -160,15 +166,33 @@ nlohmann::json models_of_webui(const JobService& service) {
 /// The models that callers have set for their requests that name none.
 using ChosenModels = std::map<std::string, std::string>;
 
+/// The model of a caller's requests that name none: the one that is set, else the first.
+std::string usual_model(const JobService& service, const std::string& chosen) {
+  if (!chosen.empty()) return chosen;
+  const auto models = service.models();
+  return models.empty() ? "" : models[0].id;
+}
+
+void begin_painting(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
+                    WebuiCall call, const std::string& chosen) {
+  auto& model = call.submission.model;
+  if (model.empty()) model = usual_model(api.service, chosen);
+  if (!call.second_model.empty() && model_id(call.second_model) != model_id(model)) {
+    throw bad_field("hr_checkpoint_name", "is " + json_text(short_name(call.second_model)) +
+                                              ", but one model paints a picture, here " +
+                                              json_text(model_id(model)) + ": leave it out");
+  }
+  std::make_shared<WebuiPainting>(api, request, reply)->begin(std::move(call));
+}
+
 /// The settings that hold, as GET /sdapi/v1/options tells them.
 nlohmann::json settings_json(const JobService& service, const std::string& chosen) {
-  const auto models = service.models();
   nlohmann::json settings;
   for (const CallField& field : kCallFields) {
     if ((field.calls & kSettings) != 0 && field.treatment == Treatment::refused)
       settings[std::string(field.name)] = nlohmann::json::parse(field.passing).at(0);
   }
-  settings["sd_model_checkpoint"] = !chosen.empty() ? chosen : models.empty() ? "" : models[0].id;
+  settings["sd_model_checkpoint"] = usual_model(service, chosen);
   return settings;
 }
 
@@ -190,20 +214,19 @@ void choose_model(const JobService& service, const std::string& caller, const st
 void add_webui_routes(Api& api) {
   const auto chosen = std::make_shared<ChosenModels>();
   for (const Call kind : {kTxt2Img, kImg2Img}) {
-    api.router.add(
-        {"POST", kind == kImg2Img ? "/sdapi/v1/img2img" : "/sdapi/v1/txt2img", Access::user,
-         kMostPictureBody, [&api, kind, chosen](const auto& request, const auto& reply) {
-           parse_then<WebuiCall>(
-               api, request, reply,
-               [request = request, kind, seed = random_seed()] {
-                 return parse_webui(request->body, kind, seed);
-               },
-               [&api, request, reply, chosen](WebuiCall call) {
-                 if (call.submission.model.empty())
-                   call.submission.model = (*chosen)[request->caller->name];
-                 std::make_shared<WebuiPainting>(api, request, reply, std::move(call))->begin();
-               });
-         }});
+    api.router.add({"POST", kind == kImg2Img ? "/sdapi/v1/img2img" : "/sdapi/v1/txt2img",
+                    Access::user, kMostPictureBody,
+                    [&api, kind, chosen](const auto& request, const auto& reply) {
+                      parse_then<WebuiCall>(
+                          api, request, reply,
+                          [request = request, kind, seed = random_seed()] {
+                            return parse_webui(request->body, kind, seed);
+                          },
+                          [&api, request, reply, chosen](WebuiCall call) {
+                            begin_painting(api, request, reply, std::move(call),
+                                           (*chosen)[request->caller->name]);
+                          });
+                    }});
   }
   const auto add = [&](const char* method, const char* path, auto handler) {
     constexpr std::size_t kMostIgnored = 1024;  // of a body

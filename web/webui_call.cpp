@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
+#include "base/format.h"
+#include "base/number_text.h"
 #include "base/text.h"
 #include "models/image/load_picture.h"
 #include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
+#include "transport/wire/request_fields.h"
 #include "transport/wire/request_limits.h"
 #include "web/api_error.h"
 #include "web/calls.h"
@@ -17,10 +21,17 @@ namespace {
 
 using nlohmann::json;
 
-/// Its names for samplers of ours; ours are taken as well. `levels`: what `scheduler` says.
-std::string sampler_of(const std::string& field, const json& value, const std::string& levels) {
+/// Noise levels that a field asks for.
+struct AskedLevels {
+  std::string suffix;  // of a sampler's name; "" = the checkpoint's own
+  std::string field;   // that is at fault where the sampler has no such levels
+};
+
+/// Our name for a sampler that `field` gives by the web UI's name or by ours.
+std::string sampler_of(const std::string& field, const json& value, const AskedLevels& asked) {
+  const auto& levels = asked.suffix;
   if (value == "Automatic" && levels.empty()) return "";
-  if (value == "Automatic") throw bad_field("scheduler", "needs a sampler: give sampler_name");
+  if (value == "Automatic") throw bad_field(asked.field, "needs a sampler: give sampler_name");
   const std::string name = value.is_string() ? value.get<std::string>() : json_text(value);
   const auto sampler = spec::sampler_of_alias(name);
   if (!value.is_string() || !spec::is_sampler_name(sampler))
@@ -29,25 +40,23 @@ std::string sampler_of(const std::string& field, const json& value, const std::s
   // A name that says them itself goes first, as there.
   if (levels.empty() || spec::named_sampler(sampler).levels) return sampler;
   if (!spec::is_sampler_name(sampler + levels))
-    throw bad_field("scheduler", "is " + json_text(levels.substr(1)) + ", but " + sampler +
-                                     " has no choice of noise levels: leave it out");
+    throw bad_field(asked.field, "is " + json_text(levels.substr(1)) + ", but " + sampler +
+                                     " has no choice of noise levels: give Automatic");
   return sampler + levels;
 }
 
-/// The end of a sampler's name that `scheduler` asks for; "" = the checkpoint's own levels.
-std::string levels_of(const json& scheduler) {
-  if (scheduler.is_null() || scheduler == "") return "";
+AskedLevels levels_of(const std::string& field, const json& scheduler) {
+  if (scheduler.is_null() || scheduler == "") return {"", field};
   std::string known;
   for (const std::string& suffix : spec::level_suffixes()) {
     std::string word = suffix.substr(1);
-    if (scheduler == word) return suffix;
+    if (scheduler == word) return {suffix, field};
     word[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(word[0])));
-    if (scheduler == word) return suffix;
+    if (scheduler == word) return {suffix, field};
     known += ", " + word;
   }
-  if (scheduler == "Automatic" || scheduler == "automatic") return "";
-  throw bad_field("scheduler",
-                  "is " + short_name(json_text(scheduler)) + ", not Automatic" + known);
+  if (scheduler == "Automatic" || scheduler == "automatic") return {"", field};
+  throw bad_field(field, "is " + short_name(json_text(scheduler)) + ", not Automatic" + known);
 }
 
 bool is_given(const json& document, const std::string& name) {
@@ -56,30 +65,33 @@ bool is_given(const json& document, const std::string& name) {
 
 /// sampler_name, sampler_index and scheduler made our `sampler`.
 void set_sampler(json& document) {
-  const std::string levels = levels_of(document.value("scheduler", json()));
+  const AskedLevels levels = levels_of("scheduler", document.value("scheduler", json()));
   const bool named = is_given(document, "sampler_name");
   const std::string field = named                                 ? "sampler_name"
                             : is_given(document, "sampler_index") ? "sampler_index"
                                                                   : "sampler";
-  if (!is_given(document, field) && levels.empty()) return;
-  if (field == "sampler" && levels.empty()) return;
+  if (field == "sampler" && levels.suffix.empty()) return;
   if (field != "sampler" && is_given(document, "sampler"))
     throw bad_field("sampler", "does not go with " + field);
   document["sampler"] =
       sampler_of(field, is_given(document, field) ? document.at(field) : json("Automatic"), levels);
 }
 
-/// Its clients send eta with every sampler. There most take no notice, and 1 is what those that add
-/// noise do anyway.
-void drop_idle_eta(json& document) {
+/// Takes out an eta that changes nothing, which the web UI's clients send with every sampler: one
+/// that the named sampler does not use, or that is fixed in it. Warns where a client has chosen it:
+/// by themselves they send 0 or 1.
+void drop_idle_eta(json& document, std::vector<std::string>& warnings) {
   const auto eta = document.find("eta");
-  if (eta == document.end() || !eta->is_number()) return;
   const json sampler = document.value("sampler", json());
-  if (sampler == "ddim") return;
-  const bool adds_noise =
-      sampler == "euler-ancestral" ||
-      (sampler.is_string() && sampler.get<std::string>().starts_with("sde-dpmsolver++"));
-  if (!adds_noise || *eta == 1) document.erase(eta);
+  if (eta == document.end() || !eta->is_number() || !sampler.is_string()) return;
+  const auto name = spec::sampler_of_alias(sampler.get<std::string>());
+  const auto use = spec::eta_use(name);
+  const bool is_idle = use == spec::EtaUse::none || (use == spec::EtaUse::fixed && *eta == 1);
+  if (!is_idle) return;
+  if (*eta != 0 && *eta != 1)
+    warnings.push_back("eta is " + json_text(*eta) + ", which changes nothing: " + name +
+                       " has none");
+  document.erase(eta);
 }
 
 void read_scripts(Fields& fields) {
@@ -113,10 +125,11 @@ void invert(std::string& mask) {
 void read_mask(Fields& fields, WebuiCall& call) {
   const auto mask = fields.text("mask");
   if (!mask || mask->empty()) {
-    // They describe a mask that is not there.
-    for (const char* name : {"mask_blur", "mask_blur_x", "mask_blur_y", "inpainting_fill",
-                             "inpaint_full_res", "inpainting_mask_invert"})
-      fields.any(name);
+    // The other fields of a mask describe one that is not there.
+    for (const CallField& field : kCallFields) {
+      if (field.name.starts_with("mask_") || field.name.starts_with("inpaint"))
+        fields.any(std::string(field.name));
+    }
     return;
   }
   call.submission.request.mask_image = picture_of_field("mask", *mask, models::AlphaUse::mask);
@@ -142,20 +155,27 @@ std::string sampler_of_second_pass(Fields& fields, const std::string& first) {
   const auto name = fields.text("hr_sampler_name");
   const auto scheduler = fields.text("hr_scheduler");
   if (is_same(name) && is_same(scheduler)) return first;
-  const json* levels = fields.any("scheduler");
-  const std::string suffix = !is_same(scheduler) ? levels_of(*scheduler)
-                             : levels            ? levels_of(*levels)
-                                                 : "";
-  if (!is_same(name)) return sampler_of("hr_sampler_name", *name, suffix);
-  for (const char* field : {"sampler_name", "sampler_index"}) {
-    if (const auto of_first = fields.text(field); of_first && !of_first->empty())
-      return sampler_of(field, *of_first, suffix);
+  const json* of_first = fields.any("scheduler");
+  const AskedLevels levels = levels_of("hr_scheduler", !is_same(scheduler) ? json(*scheduler)
+                                                       : of_first          ? *of_first
+                                                                           : json());
+  if (!is_same(name)) return sampler_of("hr_sampler_name", *name, levels);
+  for (const char* field : {"sampler_name", "sampler_index", "sampler"}) {
+    if (const auto given = fields.text(field); given && !given->empty())
+      return sampler_of(field, *given, levels);
   }
-  return sampler_of("sampler_name", "Automatic", suffix);
+  return sampler_of("hr_sampler_name", "Automatic", levels);
 }
 
+/// The size, brought down to whole latents, as the web UI's VAE does.
 void set_size_of_second_pass(Fields& fields, ImageRequest& request) {
+  constexpr int kLatent = 8;  // pixels of a side
   const auto [width, height] = std::pair(request.width, request.height);
+  for (const auto& [field, side] : {std::pair("width", width), {"height", height}}) {
+    if (side == 0)
+      throw bad_field(
+          field, "is 0, the model's own size, which is not known here: give pixels to enlarge");
+  }
   const double scale = fields.number("hr_scale", {1, 8}).value_or(2);
   const auto x = static_cast<int>(fields.whole("hr_resize_x", 0, wire::kMaxPixels).value_or(0));
   const auto y = static_cast<int>(fields.whole("hr_resize_y", 0, wire::kMaxPixels).value_or(0));
@@ -163,18 +183,67 @@ void set_size_of_second_pass(Fields& fields, ImageRequest& request) {
     throw bad_field("hr_resize_y",
                     "and hr_resize_x have other proportions than the picture, which "
                     "is not cut here: leave one of them out");
-  if (x == 0 && y == 0) {
-    request.width = static_cast<int>(width * scale);
-    request.height = static_cast<int>(height * scale);
-  } else {
-    request.width = x != 0 ? x : static_cast<int>(std::int64_t{y} * width / height);
-    request.height = y != 0 ? y : static_cast<int>(std::int64_t{x} * height / width);
+  const bool by_scale = x == 0 && y == 0;
+  const auto larger_width = by_scale ? static_cast<std::int64_t>(width * scale)
+                            : x != 0 ? x
+                                     : std::int64_t{y} * width / height;
+  const auto larger_height = by_scale ? static_cast<std::int64_t>(height * scale)
+                             : y != 0 ? y
+                                      : std::int64_t{x} * height / width;
+  for (const auto side : {larger_width, larger_height}) {
+    if (side < kLatent || side > wire::kMaxPixels) {
+      throw bad_field(by_scale ? "hr_scale"
+                      : x != 0 ? "hr_resize_x"
+                               : "hr_resize_y",
+                      fmt::format("makes {} x {} pixels: a side has {} to {}", larger_width,
+                                  larger_height, kLatent, wire::kMaxPixels));
+    }
   }
+  request.width = static_cast<int>(larger_width / kLatent * kLatent);
+  request.height = static_cast<int>(larger_height / kLatent * kLatent);
 }
 
-/// The highres fix. Its picture is enlarged as image to image enlarges the one that it begins with:
-/// by Lanczos.
-void read_second_pass(Fields& fields, WebuiCall& call) {
+/// The strength at which `done` of `steps` steps are computed. Pipelines round down either the
+/// steps that they do or those that they leave out: where floating-point numbers allow it, both
+/// come out.
+double strength_of_steps(int done, int steps) {
+  const double quotient = static_cast<double>(done) / steps;
+  const double above = std::nextafter(quotient, 2);
+  for (const double strength : {quotient, above, std::nextafter(quotient, 0)}) {
+    if (strength * steps == done) return strength;
+  }
+  return quotient * steps < done ? above : quotient;
+}
+
+/// Sets steps and strength so that all steps that are asked for are computed: the last of a longer
+/// schedule, as in the web UI, whose setup_img2img_steps is the source.
+void set_steps_of_second_pass(Fields& fields, ImageRequest& request) {
+  for (const auto& [field, values] :
+       {std::pair("timesteps", &request.timesteps), {"sigmas", &request.sigmas}}) {
+    if (!values->empty())
+      throw bad_field(field, "does not go with enable_hr, whose second pass has steps of its own");
+  }
+  const double most = wire::kRequestFields.steps.typed.most;
+  const double strength = fields.number("denoising_strength", {0, 1}).value_or(0.75);
+  if (strength == 0)
+    throw bad_field("denoising_strength",
+                    "is 0, at which a second pass paints nothing: give more, or no enable_hr");
+  const auto asked =
+      fields.whole("hr_second_pass_steps", 0, static_cast<std::int64_t>(most)).value_or(0);
+  const int done = asked > 0 ? static_cast<int>(asked) : request.steps;
+  const double steps = done / std::min(strength, 0.999);
+  if (!(steps <= most)) {
+    throw bad_field("denoising_strength",
+                    fmt::format("is {}: {} steps would be the last of more than {}",
+                                number_text(strength), done, number_text(most)));
+  }
+  request.steps = static_cast<int>(steps);
+  request.strength = strength_of_steps(done, request.steps);
+}
+
+/// Reads the highres fix. The picture is enlarged as image to image enlarges the one that it begins
+/// with: by Lanczos.
+void read_second_pass(Fields& fields, WebuiCall& call, bool cut_networks) {
   if (!fields.flag("enable_hr").value_or(false)) {
     for (const CallField& field : kCallFields) {
       if (field.name.starts_with("hr_") || field.name == "denoising_strength")
@@ -186,18 +255,14 @@ void read_second_pass(Fields& fields, WebuiCall& call) {
     throw bad_field(
         "hr_upscaler",
         "is left out, which in the web UI is Latent: that is not done here, give Lanczos");
-  if (const auto model = fields.text("hr_checkpoint_name");
-      !is_same(model) && *model != call.submission.model)
-    throw bad_field("hr_checkpoint_name",
-                    "names another model: one paints a picture, leave it out");
+  if (const auto model = fields.text("hr_checkpoint_name"); !is_same(model))
+    call.second_model = *model;
   ImageRequest request = call.submission.request;
   set_size_of_second_pass(fields, request);
   request.sampler = sampler_of_second_pass(fields, request.sampler);
-  request.strength = fields.number("denoising_strength", {0, 1}).value_or(0.75);
-  if (const auto steps = fields.whole("hr_second_pass_steps", 0, 100000).value_or(0); steps > 0)
-    request.steps = static_cast<int>(steps);
+  set_steps_of_second_pass(fields, request);
   if (const auto prompt = fields.text("hr_prompt").value_or(""); !prompt.empty())
-    request.prompts = {words_of_prompt("hr_prompt", prompt, PromptKind::positive)};
+    request.prompts = {words_of_prompt("hr_prompt", prompt, PromptKind::positive, cut_networks)};
   if (const auto prompt = fields.text("hr_negative_prompt").value_or(""); !prompt.empty())
     request.negative_prompt = words_of_prompt("hr_negative_prompt", prompt, PromptKind::negative);
   request.images_per_prompt = 1;
@@ -226,14 +291,14 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
   static const std::map<std::string, std::string> kNames = {{"cfg_scale", "guidance_scale"}};
   auto names = kNames;
   if (kind == kImg2Img) names["denoising_strength"] = "strength";
+  WebuiCall call;
   auto document = parse_body(body);
   if (document.is_object()) {
     set_sampler(document);
-    drop_idle_eta(document);
+    drop_idle_eta(document, call.warnings);
     if (is_given(document, "seed") && document.at("seed") == -1) document.erase("seed");
   }
   Fields fields(std::move(document), std::move(names));
-  WebuiCall call;
   Submission& submission = call.submission;
   ImageRequest& request = submission.request;
   // What the web UI takes where nothing is said.
@@ -268,7 +333,7 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
   }
   if (const json* settings = fields.any("override_settings"))
     submission.model = model_of_settings(*settings, "override_settings");
-  if (kind == kTxt2Img) read_second_pass(fields, call);
+  if (kind == kTxt2Img) read_second_pass(fields, call, cut_networks);
   read_scripts(fields);
   call.send_images = fields.flag("send_images").value_or(true);
   // Taken above, under our names.

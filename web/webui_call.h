@@ -12,9 +12,10 @@ namespace troupe::web {
 /// A request of the AUTOMATIC1111 web UI's txt2img or img2img.
 struct WebuiCall {
   Submission submission;  // the model still as the client named it; "" = none was named
-  /// Of the highres fix: what each picture is painted by again, larger, with its own seed. The
-  /// picture to begin with is the first pass's.
+  /// What the highres fix paints each picture by again, larger, with its own seed. The picture to
+  /// begin with is the first pass's.
   std::optional<ImageRequest> second_pass = {};
+  std::string second_model = {};  // that is named for the second pass; "" = the first's
   bool send_images = true;
   std::vector<std::string> warnings;  // what the web UI would have done otherwise, unasked
 };

@@ -5,6 +5,8 @@
 #include <map>
 #include <string_view>
 
+#include "models/spec/model_spec.h"
+
 namespace troupe::spec {
 namespace {
 
@@ -78,6 +80,31 @@ std::vector<std::string> level_suffixes() {
 
 bool is_sampler_name(const std::string& name) {
   return std::ranges::count(sampler_names(), named_sampler(name).sampler) > 0;
+}
+
+std::optional<EtaUse> eta_use(const std::string& name) {
+  if (!is_sampler_name(name) || !is_own_sampler(named_sampler(name).sampler)) return std::nullopt;
+  SchedulerSpec no_checkpoint;
+  no_checkpoint.config = "{}";
+  const SchedulerConfig config = scheduler_config_for(no_checkpoint, name);
+  switch (config.kind) {
+    case SamplerKind::kDdim:
+      return EtaUse::any;
+    case SamplerKind::kEulerAncestral:
+    case SamplerKind::kDdpm:
+      return EtaUse::fixed;
+    case SamplerKind::kDpmSolverMultistep:
+      return config.stochastic ? EtaUse::fixed : EtaUse::none;
+    case SamplerKind::kEulerDiscrete:
+    case SamplerKind::kUniPc:
+    case SamplerKind::kFlowMatchEuler:
+    case SamplerKind::kLcm:
+    case SamplerKind::kPndm:
+      return EtaUse::none;
+    case SamplerKind::kUser:
+      break;
+  }
+  return std::nullopt;
 }
 
 std::string sampler_of_alias(const std::string& name) {

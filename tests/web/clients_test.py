@@ -167,8 +167,8 @@ class ClientsTest(unittest.TestCase):
             plain = png_of(2, shown["width"], shown["height"], bytes.fromhex(shown["rgb"]))
             self.assertEqual(edited((fixtures / "pictures" / name).read_bytes()), edited(plain), name)
         animated = base64.b64encode((fixtures / "pictures" / "animated.webp").read_bytes()).decode()
-        job = self.http.post("/api/v1/jobs", json={"prompt": "a", "steps": 1, "width": 64, "height": 64, "init_image": animated}).json()
-        self.assertIn("init image is animated: its first frame is taken", str(self.http.get(f"/api/v1/jobs/{job['id']}").json()["warnings"]))
+        job = self.http.post("/api/v1/jobs", json={"prompt": "a", "steps": 2, "width": 64, "height": 64, "init_image": animated}).json()
+        self.assertIn("init_image is animated: its first frame is taken", str(self.http.get(f"/api/v1/jobs/{job['id']}").json()["warnings"]))
         refused = self.http.post("/api/v1/jobs", json={"prompt": "a", "init_image": base64.b64encode(b"GIF89a").decode()})
         self.assertIn("is a GIF: PNG, JPEG and WebP are taken", refused.json()["error"]["message"])
 
@@ -279,7 +279,8 @@ class ClientsTest(unittest.TestCase):
         large = self.http.post("/sdapi/v1/txt2img", json={
             **body, "enable_hr": True, "hr_upscaler": "Lanczos", "hr_scale": 1.5, "denoising_strength": 0.5}).json()["images"]
         self.assertEqual([png_size(base64.b64decode(picture)) for picture in large], [(96, 96)] * 2)
-        second = self.http.post("/sdapi/v1/img2img", json={"prompt": "a", "steps": 4, "width": 96, "height": 96, "seed": 4,
+        # Its four steps are the last of eight.
+        second = self.http.post("/sdapi/v1/img2img", json={"prompt": "a", "steps": 8, "width": 96, "height": 96, "seed": 4,
                                                            "init_images": [plain[1]], "denoising_strength": 0.5}).json()["images"]
         self.assertEqual(self.pixels_of(base64.b64decode(large[1])), self.pixels_of(base64.b64decode(second[0])))
         self.assertIn("euler", [sampler["name"] for sampler in self.http.get("/sdapi/v1/samplers").json()])
@@ -293,6 +294,11 @@ class ClientsTest(unittest.TestCase):
                               ({"override_settings": {"sd_vae": "other"}}, "override_settings"), ({"tilling": True}, "tilling")):
             refused = self.http.post("/sdapi/v1/txt2img", json={**body, **fields})
             self.assertEqual((refused.status_code, refused.json()["error"]["param"]), (400, param), refused.text)
+        twice = {**body, "enable_hr": True, "hr_upscaler": "None", "hr_scale": 1.5, "send_images": False}
+        other = self.http.post("/sdapi/v1/txt2img", json={**twice, "hr_checkpoint_name": "other"})
+        self.assertEqual((other.status_code, other.json()["error"]["param"]), (400, "hr_checkpoint_name"))
+        same = self.http.post("/sdapi/v1/txt2img", json={**twice, "hr_checkpoint_name": "model"})
+        self.assertEqual(same.status_code, 200, same.text)
         unknown = self.http.post("/sdapi/v1/options", json={"sd_model_checkpoint": "nonesuch"})
         self.assertEqual((unknown.status_code, unknown.json()["error"]["param"]), (404, "sd_model_checkpoint"))
         self.assertEqual(self.http.post("/sdapi/v1/options", json={"sd_model_checkpoint": "model"}).status_code, 200)
@@ -597,14 +603,14 @@ class KeysTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = f"{folder}/keys"
             made = [subprocess.run([TROUPE, "serve", "--api-keys", file, "--new-key", name], capture_output=True, text=True, timeout=60)
-                    for name in ("one", "two")]
+                    for name in ("one", "two", "three")]
             keys = [each.stdout.strip() for each in made]
             self.assertEqual(pathlib.Path(file).stat().st_mode & 0o777, 0o600)
             self.assertNotIn(keys[0], pathlib.Path(file).read_text())
             again = subprocess.run([TROUPE, "serve", "--api-keys", file, "--new-key", "one"], capture_output=True, text=True, timeout=60)
             self.assertEqual(again.returncode, 1)
             text = pathlib.Path(file).read_text().splitlines()
-            pathlib.Path(file).write_text(text[0] + " per-minute=6\n" + text[1] + " role=operate\n")
+            pathlib.Path(file).write_text(text[0] + " per-minute=6\n" + text[1] + " role=operate\n" + text[2] + " per-minute=1\n")
             gateway = Gateway("--model", str(ROOT / "examples/demo/model"), "--actors", "1", "--api-keys", file)
             try:
                 ask = lambda path, key=None, **more: httpx.request(
@@ -622,6 +628,11 @@ class KeysTest(unittest.TestCase):
                 theirs = ask("/api/v1/jobs", keys[1], method="POST", json=body).json()["id"]
                 self.assertEqual(ask(f"/api/v1/jobs/{theirs}", keys[0]).status_code, 404)
                 self.assertEqual(ask(f"/api/v1/jobs/{job.json()['id']}", keys[1]).json()["share"], "one")
+                # The highres fix of two pictures is three jobs, and one request for the key's limits.
+                twice = {**body, "batch_size": 2, "enable_hr": True, "hr_upscaler": "None", "hr_scale": 1.5}
+                painted = ask("/sdapi/v1/txt2img", keys[2], method="POST", json=twice)
+                self.assertEqual((painted.status_code, len(painted.json().get("images", []))), (200, 2), painted.text)
+                self.assertEqual(ask("/api/v1/jobs", keys[2], method="POST", json=body).status_code, 429)
                 self.assertEqual(ask("/api/v1/actors/0/kill", keys[0], method="POST").status_code, 403)
                 self.assertEqual(ask("/api/v1/actors/0/kill", keys[1], method="POST").status_code, 200)
             finally:

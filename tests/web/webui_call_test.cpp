@@ -1,5 +1,7 @@
 #include "web/webui_call.h"
 
+#include <algorithm>
+
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 #include "web/api_error.h"
@@ -94,8 +96,6 @@ TEST_CASE("the web UI's fields that are not done here are refused by name, other
       {{{"enable_hr", "yes"}}, "enable_hr"},
       {{{"enable_hr", true}}, "hr_upscaler"},
       {{{"enable_hr", true}, {"hr_upscaler", "Latent"}}, "hr_upscaler"},
-      {{{"enable_hr", true}, {"hr_upscaler", "None"}, {"hr_checkpoint_name", "x"}},
-       "hr_checkpoint_name"},
       {{{"enable_hr", true}, {"hr_upscaler", "None"}, {"hr_resize_x", 800}, {"hr_resize_y", 900}},
        "hr_resize_y"},
       {{{"enable_hr", true}, {"hr_upscaler", "None"}, {"hr_prompt", "(a:2)"}}, "hr_prompt"},
@@ -197,7 +197,7 @@ TEST_CASE("the web UI's highres fix is a second pass, from the first one's pictu
   CHECK(plain.width == 1280);
   CHECK(plain.height == 1024);
   CHECK(plain.strength == 0.75);
-  CHECK(plain.steps == 9);
+  CHECK(plain.steps == 12);
   CHECK(plain.sampler == "dpmsolver++-karras");
   CHECK(plain.prompts == std::vector<std::string>{"a"});
   CHECK(plain.images_per_prompt == 1);
@@ -209,8 +209,8 @@ TEST_CASE("the web UI's highres fix is a second pass, from the first one's pictu
                            {"hr_negative_prompt", "c"}});
   CHECK(own.width == 960);
   CHECK(own.height == 768);
-  CHECK(own.strength == 0.4);
-  CHECK(own.steps == 5);
+  CHECK(own.steps == 12);
+  CHECK(own.strength == doctest::Approx(5.0 / 12));
   CHECK(own.sampler == "euler-karras");
   CHECK(own.prompts == std::vector<std::string>{"b"});
   CHECK(own.negative_prompt == "c");
@@ -219,6 +219,105 @@ TEST_CASE("the web UI's highres fix is a second pass, from the first one's pictu
   CHECK(second({{"hr_resize_y", 1024}, {"hr_resize_x", 1280}}).width == 1280);
   CHECK(second({{"hr_resize_y", 768}}).width == 960);
   CHECK_FALSE(parse_webui(R"({"hr_scale": 3})", kTxt2Img, 7).second_pass);
+}
+
+TEST_CASE("the second pass computes every step that is asked for, the last of a longer schedule") {
+  // The web UI's rule: the schedule has int(asked / min(strength, 0.999)) steps.
+  for (const double strength : {0.05, 0.3, 0.4, 0.75, 0.9, 0.999, 1.0}) {
+    for (int asked = 1; asked <= 150; ++asked) {
+      CAPTURE(strength);
+      CAPTURE(asked);
+      const json body = {{"enable_hr", true},
+                         {"hr_upscaler", "None"},
+                         {"hr_second_pass_steps", asked},
+                         {"denoising_strength", strength}};
+      const auto pass = parse_webui(body.dump(), kTxt2Img, 7).second_pass.value();
+      CHECK(pass.steps == static_cast<int>(asked / std::min(strength, 0.999)));
+      CHECK(static_cast<int>(std::min<double>(pass.steps * pass.strength, pass.steps)) == asked);
+    }
+  }
+  // Models that predict a flow round the steps down that are left out.
+  const auto plain =
+      parse_webui(R"({"enable_hr": true, "hr_upscaler": "None", "steps": 20})", kTxt2Img, 7)
+          .second_pass.value();
+  CHECK(plain.steps == 26);
+  CHECK(26 - static_cast<int>(26 - 26 * plain.strength) == 20);
+}
+
+TEST_CASE("the second pass's size is whole latents") {
+  const auto size = [](json fields) {
+    fields["enable_hr"] = true;
+    fields["hr_upscaler"] = "None";
+    const auto pass = parse_webui(fields.dump(), kTxt2Img, 7).second_pass.value();
+    return std::pair(pass.width, pass.height);
+  };
+  CHECK(size({{"hr_scale", 1.1}}) == std::pair(560, 560));
+  CHECK(size({{"hr_resize_x", 1001}, {"height", 768}}) == std::pair(1000, 1496));
+  CHECK(size({{"hr_resize_y", 1001}}) == std::pair(1000, 1000));
+}
+
+TEST_CASE("what a second pass cannot do is refused before the first one") {
+  const std::pair<json, const char*> kWrong[] = {
+      {{{"denoising_strength", 0}}, "denoising_strength"},
+      {{{"denoising_strength", 1e-9}}, "denoising_strength"},
+      {{{"width", 4096}, {"hr_scale", 8}}, "hr_scale"},
+      {{{"hr_resize_x", 7}}, "hr_resize_x"},
+      {{{"hr_resize_y", 16384}, {"width", 1024}}, "hr_resize_y"},
+      {{{"hr_resize_x", 16384}, {"height", 1024}}, "hr_resize_x"},
+      {{{"width", 0}}, "width"},
+      {{{"height", 0}}, "height"},
+      {{{"timesteps", {900, 500}}}, "timesteps"},
+      {{{"sigmas", {9.5, 1}}}, "sigmas"},
+      {{{"hr_scheduler", "Turbo"}}, "hr_scheduler"},
+      {{{"hr_scheduler", "Karras"}}, "hr_scheduler"},
+      {{{"sampler_name", "DDIM"}, {"hr_scheduler", "Karras"}}, "hr_scheduler"},
+      {{{"hr_sampler_name", "DDIM"}, {"hr_scheduler", "Karras"}}, "hr_scheduler"},
+      {{{"sampler_name", "Euler"}, {"scheduler", "Karras"}, {"hr_sampler_name", "DDIM"}},
+       "hr_scheduler"},
+      {{{"hr_sampler_name", "nonesuch"}}, "hr_sampler_name"}};
+  for (auto [fields, name] : kWrong) {
+    CAPTURE(name);
+    fields["enable_hr"] = true;
+    fields["hr_upscaler"] = "None";
+    CHECK(refused_field(kTxt2Img, body_of(kTxt2Img, fields)) == name);
+  }
+}
+
+TEST_CASE("the second pass's own prompt, sampler and model") {
+  const auto parsed = [](json fields) {
+    fields["enable_hr"] = true;
+    fields["hr_upscaler"] = "None";
+    return parse_webui(fields.dump(), kTxt2Img, 7);
+  };
+  const auto cut = parsed({{"disable_extra_networks", true}, {"hr_prompt", "b <lora:x:1>"}});
+  CHECK(cut.second_pass->prompts == std::vector<std::string>{"b "});
+  CHECK(parsed({{"sampler", "euler"}, {"hr_scheduler", "Karras"}}).second_pass->sampler ==
+        "euler-karras");
+  // Which model is the first pass's may be known to the gateway alone.
+  CHECK(parsed({{"hr_checkpoint_name", "m"}}).second_model == "m");
+  CHECK(parsed({{"hr_checkpoint_name", "Use same checkpoint"}}).second_model == "");
+}
+
+TEST_CASE("eta is left to the plan, unless the named sampler makes nothing of it") {
+  const auto parsed = [](const json& sampler, double eta) {
+    json body = {{"eta", eta}};
+    if (!sampler.is_null()) body["sampler_name"] = sampler;
+    return parse_webui(body.dump(), kTxt2Img, 7);
+  };
+  const auto eta = [&](const json& sampler, double given) {
+    return parsed(sampler, given).submission.request.eta;
+  };
+  for (const char* name : {"Euler", "DPM++ 2M Karras", "UniPC", "LCM", "PLMS", "flow-euler"})
+    CHECK(eta(name, 1) == 0);
+  for (const char* name : {"Euler a", "DPM++ 2M SDE Karras", "ddpm"}) {
+    CHECK(eta(name, 1) == 0);
+    CHECK(eta(name, 0.5) == 0.5);
+  }
+  CHECK(eta("DDIM", 1) == 1);
+  CHECK(eta(nullptr, 1) == 1);
+  CHECK(eta("Automatic", 1) == 1);
+  CHECK(parsed("Euler", 1).warnings.empty());
+  CHECK(has(parsed("Euler", 0.3).warnings.at(0), "eta is 0.3"));
 }
 
 TEST_CASE("a mask of the web UI's") {
