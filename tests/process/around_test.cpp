@@ -222,8 +222,9 @@ TEST_CASE("a picture to begin with is refused where it cannot be one") {
   Reference reference("init_image");
   auto submission = submission_of(reference, reference.find("sd3"));
   const auto png = submission.request.init_image;
-  submission.request.init_image = "\xff\xd8\xff\xe0 and so on";
-  CHECK(has(shared_cluster().refusal(submission).what, "is a JPEG file: only PNG is taken"));
+  submission.request.init_image = "BM and so on";
+  CHECK(has(shared_cluster().refusal(submission).what,
+            "init_image is a BMP: PNG, JPEG and WebP are taken"));
   submission.request.init_image = png.substr(0, png.size() / 2);
   CHECK(has(shared_cluster().refusal(submission).what, "init_image is cut off: its IDAT chunk"));
   submission.request.init_image = png;
@@ -271,7 +272,7 @@ TEST_CASE("a mask is refused where it cannot be one") {
     submission.request.mask_image = bytes;
     return shared_cluster().refusal(submission).what;
   };
-  CHECK(has(refusal("GIF89a"), "mask_image is a GIF file: only PNG is taken"));
+  CHECK(has(refusal("GIF89a"), "mask_image is a GIF: PNG, JPEG and WebP are taken"));
   CHECK(has(refusal(mask.substr(0, mask.size() / 2)), "mask_image is cut off: its IDAT chunk"));
   submission.request.init_image.clear();
   CHECK(has(refusal(mask), "mask_image needs init_image"));

@@ -199,7 +199,7 @@ TEST_CASE("draining empties a host without losing a job") {
   cluster.run(job_on({.pp = 2}));
   CHECK(beta.command().wait(0ms) == -1);  // the agent stays, with nothing to do, and says so
   CHECK(eventually(kPatience, [&] {
-    return has(beta.command().err(), "troupe: this host is drained: its actors have left");
+    return has(beta.command().err(), "this host is drained: its actors have left");
   }));
   beta.command().signal(SIGTERM);
   CHECK(beta.command().wait(kPatience) == 0);
