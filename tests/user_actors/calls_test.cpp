@@ -198,7 +198,9 @@ TEST_CASE("classes are known with their methods and types") {
   CHECK(classes[0].methods.size() == 3);
   CHECK(classes[0].methods[0].name == "add");
   CHECK(classes[0].methods[2].result == "unit");
-  CHECK(classes[2].methods.at(16).arguments ==
+  const auto& points = classes[2].methods.at(17);
+  CHECK(points.name == "points");
+  CHECK(points.arguments ==
         "optional<troupe::testing::Point{float64, float64}>, "
         "list<troupe::testing::Point{float64, float64}>");
 }
