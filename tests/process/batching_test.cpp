@@ -52,7 +52,7 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
     std::vector<JobResult> alone;
     for (std::size_t i = 0; i < 4; ++i)
       alone.push_back(cluster.run(jobs[i]));
-    auto blocker = tiny_job(1000);
+    auto blocker = tiny_job(999);
     blocker.parallelism.pp = 2;
     const auto first = cluster.submit(blocker);
     cluster.freeze();  // it does not end before the others are here
@@ -135,7 +135,7 @@ TEST_CASE("a batch over replicas: a job's pictures come together again, latents 
   std::vector<JobResult> alone;
   for (const auto& job : jobs)
     alone.push_back(cluster.run(job));
-  auto blocker = tiny_job(1000);
+  auto blocker = tiny_job(999);
   blocker.request.prompts.push_back("more");
   blocker.parallelism.dp = 2;
   const auto first = cluster.submit(blocker);
@@ -183,9 +183,9 @@ TEST_CASE("a batch that fails is told of, with a record, and its jobs begin anew
   options.log_folder = scratch / "logs";
   std::filesystem::create_directory(options.log_folder);
   FaultCluster cluster(options);
-  const auto first = cluster.submit(tiny_job(1000));
+  const auto first = cluster.submit(tiny_job(999));
   cluster.freeze();
-  auto job = tiny_job(1000);
+  auto job = tiny_job(999);
   job.may_batch = true;
   const auto one = cluster.submit(job);
   const auto two = cluster.submit(job);
@@ -221,7 +221,7 @@ TEST_CASE("where nothing may compute as one, nothing does") {
   options.max_jobs_together = 1;
   options.max_batch = 1;
   FaultCluster cluster(options);
-  const auto first = cluster.submit(tiny_job(1000));
+  const auto first = cluster.submit(tiny_job(999));
   cluster.freeze();
   auto job = tiny_job();
   job.may_batch = true;

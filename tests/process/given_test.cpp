@@ -390,7 +390,7 @@ TEST_CASE("jobs that compute as one keep the seeds and negative prompts of singl
     job.parallelism.dp = 2;
     alone.push_back(cluster.run(job));
   }
-  auto blocker = tiny_job(1000);
+  auto blocker = tiny_job(999);
   blocker.parallelism.pp = 2;
   const auto first = cluster.submit(blocker);
   cluster.freeze();  // it does not end before the others are here

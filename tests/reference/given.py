@@ -96,7 +96,7 @@ FOUR = dict(ONE, prompts=["a red circle", "a tree"], n=2, seeds=[7, 8, 7, 2**63 
 ANCESTRAL = dict(scheduler="EulerAncestralDiscreteScheduler", config={})
 CASES += [("seeds_pixart", dict(FOUR, checkpoint="tiny-pixart", negative_prompts=["a dog", "a blue square, a cat"])),
           ("seeds_sdxl", dict(FOUR, **ANCESTRAL, checkpoint="tiny-sdxl", negative_prompts=["a cat and a dog", ""])),
-          ("seeds_sd15", dict(FOUR, scheduler="DDPMScheduler", config=dict(clip_sample=False), checkpoint="tiny-sd15", negative_prompts=["", "a dog"])),
+          ("seeds_sd15", dict(FOUR, scheduler="DDPMScheduler", config=dict(clip_sample=False, steps_offset=1), checkpoint="tiny-sd15", negative_prompts=["", "a dog"])),
           ("seeds_flux", dict(FOUR, checkpoint="tiny-flux")), ("seeds_sd3", dict(FOUR, checkpoint="tiny-sd3", negative_prompts=["a dog", "a cat"]))]
 
 DDIM = dict(scheduler="DDIMScheduler", config=dict(clip_sample=False, set_alpha_to_one=False, steps_offset=1))
