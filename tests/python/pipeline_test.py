@@ -276,7 +276,7 @@ class OnARealCluster(WithCluster):
         with self.assertRaisesRegex(troupe.BadRequestError, "^height"):
             self.pipe(PROMPT, height=250)
         for arguments, words in ((dict(num_inference_steps=0), "^num_inference_steps"), (dict(num_images_per_prompt=0), "^num_images_per_prompt: "),
-                                 (dict(latents=np.zeros((1, 1, 32, 32))), "^latents"), (dict(num_pipeline_patch=4000), "^num_pipeline_patch: ")):
+                                 (dict(latents=np.zeros((1, 1, 32, 32))), "^latents"), (dict(num_pipeline_patch=4000), "^num_pipeline_patch is 4000")):
             with self.assertRaisesRegex(troupe.BadRequestError, words) as caught:
                 self.pipe(PROMPT, **arguments)
             self.assertEqual(caught.exception.param, next(iter(arguments)))
