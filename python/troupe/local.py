@@ -51,7 +51,8 @@ class LocalCluster:
                     raise TroupeError(f"{self._command[0]} cannot be started: {error.strerror}") from error
             self.url = self._await_url()
             pipe = TroupePipeline.connect(self.url, self._model, **self._defaults)
-            pipe.client.words["`troupe start --allow-models DIR`"] = "troupe.local(…, allow_models=[DIR])"
+            pipe.client.words["`--allow-models DIR` of `troupe start`, or of `troupe serve` for requests over HTTP,"] = (
+                "troupe.local(…, allow_models=[DIR])")
             return pipe
         except BaseException:
             self.stop()
