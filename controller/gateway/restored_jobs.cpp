@@ -90,7 +90,7 @@ void RestoredJobs::find_room(jobs::JobId id, control::Clock::time_point until) {
     return control::after(tools_.io, kLookAgain, [this, id, until] { find_room(id, until); });
   }
   tools_.table.let_go(id);
-  // Those that are elastic go on with what there is.
+  // Elastic jobs go on with the actors that there are.
   if (world > living)
     return tools_.runner.fail_unplaceable(fmt::format(
         "the cluster was started again with {}, and the job needs {}: no others came within {} s "
