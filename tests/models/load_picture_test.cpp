@@ -163,7 +163,7 @@ TEST_CASE("a file of very many parts is refused before they are kept") {
 }
 
 TEST_CASE("a JPEG of very many scans is refused before they are read") {
-  // Its first scan, of all coefficients 0; then one for each of the others, twice: coarse and fine.
+  // The first scan has all coefficients 0; one for each of the others follows, coarse, then fine.
   // A code of one bit, 0, says that a block has no more.
   const std::string file = file_of("progressive.jpg");
   auto end = file.find("\xff\xda");

@@ -389,7 +389,7 @@ TEST_CASE("a prompt in the web UI's syntax gives its words, or is refused by nam
     CHECK(what.starts_with("prompt: has "));
     CHECK(has(what, why));
   }
-  // Of a negative prompt these are words.
+  // In a negative prompt these are words.
   CHECK(words("a AND <lora:x:1>", PromptKind::negative) == "a AND <lora:x:1>");
   CHECK(words_of_prompt("prompt", "a<lora:x:1> b <y:z>", PromptKind::positive, true) == "a b ");
   CHECK(refused_field(kTxt2Img, {{"negative_prompt", "(bad:1.2)"}}) == "negative_prompt");

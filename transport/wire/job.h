@@ -91,8 +91,8 @@ struct JobSpec {
   /// May compute as one batch with other jobs that differ in prompts and seed only: sums are then
   /// rounded otherwise than alone.
   bool may_batch = false;
-  /// Whose job it is among those for whom the client hands jobs in, which the controller keeps with
-  /// it and tells: a gateway's key. "" = the client's own.
+  /// The name of the one for whom the client hands the job in, as a gateway does for its keys; "" =
+  /// for itself. The controller keeps it with the job and tells it.
   std::string on_behalf_of = {};
 
   template <class Archive>

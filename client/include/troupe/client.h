@@ -127,8 +127,8 @@ struct Submission {
   /// May compute as one batch with other jobs that allow it and differ in prompts and seed only.
   /// Its sums are then rounded otherwise than alone, so its last bits are not repeatable.
   bool may_batch = false;
-  /// Whose job it is, where this client hands jobs in for others: kept with the job, also in the
-  /// controller's journal, and told in JobInfo. Up to 64 bytes.
+  /// The name of the one for whom this client hands the job in, up to 64 bytes; "" = for itself.
+  /// The controller keeps it with the job, in its journal, too, and tells it in JobInfo.
   std::string on_behalf_of = {};
   /// Drawn at random by whoever may have to hand the same job in again, because nobody answered:
   /// under one key it is accepted once. 0 = a key that `submit` draws.
