@@ -158,8 +158,9 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
   while (index < inputs.size() && *inputs[index].id == 0)
     ++index;
   if (index == inputs.size()) {
+    const auto warnings = std::move(uploads_.at(upload).warnings);
     uploads_.erase(upload);
-    return accept(peer, header, std::move(submission), reading, control::Clock::now());
+    return accept(peer, header, std::move(submission), reading, control::Clock::now(), warnings);
   }
   const auto sent = *inputs[index].id;
   const auto bytes = *inputs[index].bytes;
@@ -198,20 +199,12 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
               static_cast<std::int32_t>(picture.height());
           (is_mask ? request.mask_image_width : request.init_image_width) =
               static_cast<std::int32_t>(picture.width());
+          for (const auto& text : models::left_out(picture))
+            uploads_.at(upload).warnings.push_back(name + " " + text);
         }
         *inputs[index].id = tools_.blobs.add(blob.bytes);
         fetch_input(peer, header, std::move(submission), reading, upload, index + 1);
       });
-}
-
-void Admission::say_left_out(plan::Plan& plan) const {
-  for (const auto& [name, blob] : {std::pair("init image", plan.request.init_image_blob),
-                                   {"mask image", plan.request.mask_image_blob}}) {
-    if (blob == 0) continue;
-    for (const auto& text :
-         models::left_out(models::read_picture_header(*tools_.blobs.bytes(blob))))
-      plan.warnings.push_back(std::string(name) + " " + text);
-  }
 }
 
 std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelReading& reading,
@@ -277,7 +270,8 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
 }
 
 void Admission::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
-                       const ModelReading& reading, control::Clock::time_point asked) {
+                       const ModelReading& reading, control::Clock::time_point asked,
+                       const std::vector<std::string>& warnings) {
   const Refused refused = [&](wire::FailureCode code, const std::string& why) {
     drop_inputs(submission.job.request);
     refuse(peer, header, code, why);
@@ -289,7 +283,7 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   auto& job = submission.job;
   auto plan = planned(job, reading, refused);
   if (!plan) return;
-  say_left_out(*plan);
+  plan->warnings.insert(plan->warnings.end(), warnings.begin(), warnings.end());
   const auto added = tools_.table.add(job, std::move(*plan), peer, submission.detached,
                                       tools_.now(), reading.fingerprint);
   if (!added) {

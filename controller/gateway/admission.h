@@ -35,15 +35,15 @@ class Admission {
                    const ModelReading& reading, std::uint64_t upload, std::size_t index);
   std::optional<std::string> no_room_for_input(control::PeerId client, const std::string& behalf,
                                                std::uint64_t bytes) const;
-  /// With the inputs of its request held here.
+  /// Plans and queues a job, the inputs of whose request are held here. `warnings` are added to the
+  /// plan's.
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
-              const ModelReading& reading, control::Clock::time_point asked);
+              const ModelReading& reading, control::Clock::time_point asked,
+              const std::vector<std::string>& warnings = {});
   using Refused = std::function<void(wire::FailureCode, const std::string&)>;
   /// Completes the job by its model and plans it; nothing when it was `refused`.
   std::optional<plan::Plan> planned(wire::JobSpec& job, const ModelReading& reading,
                                     const Refused& refused) const;
-  /// Warns of what pictures that came along hold and the job does not take.
-  void say_left_out(plan::Plan& plan) const;
   /// It is in the journal, or there is none: it may begin, and its client is told.
   void admit(jobs::JobId job, bool in_time);
   void not_kept(jobs::JobId job, const std::string& why);
@@ -67,6 +67,7 @@ class Admission {
     std::string behalf;
     std::uint64_t bytes = 0;
     control::Clock::time_point until;
+    std::vector<std::string> warnings = {};  // what the job does not take of its pictures
   };
   std::map<std::uint64_t, Upload> uploads_;  // on their way
   std::uint64_t last_upload_ = 0;
