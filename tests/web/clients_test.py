@@ -472,6 +472,7 @@ class RestartTest(unittest.TestCase):
         gateway = Gateway("--connect", self.endpoint, *options, stderr=self.log)
         http = httpx.Client(base_url=gateway.url, timeout=60)
         self.addCleanup(lambda: (http.close(), gateway.process.poll() is None and gateway.end()))
+        self.wait_for(lambda: http.get("/health").status_code == 200)  # it is connected to its cluster
         return gateway, http
 
     def wait_for(self, condition):
@@ -507,7 +508,6 @@ class RestartTest(unittest.TestCase):
             self.wait_for(lambda: answers.append(hand_in(key)) or answers[-1])
             return answers[-1]
 
-        self.wait_for(lambda: http.get("/health").status_code == 200)
         job = answered("one").json()["id"]
         gateway.end()
         gateway, http = self.gateway("--api-keys", file)
@@ -520,7 +520,6 @@ class RestartTest(unittest.TestCase):
     def test_paths_outside_the_clusters_model_are_refused_in_the_same_words(self):
         self.start()
         gateway, http = self.gateway("--allow-models", f"{self.folder}")
-        self.wait_for(lambda: http.get("/health").status_code == 200)
         there, allowed = ROOT / "README.md", pathlib.Path(self.folder) / "lora"
         allowed.write_bytes(there.read_bytes())
 
@@ -586,7 +585,6 @@ class RestartTest(unittest.TestCase):
     def test_a_cluster_that_stops_is_no_conflict(self):
         cluster = self.start()
         _, http = self.gateway()
-        self.wait_for(lambda: http.get("/health").json()["status"] == "ok")
         with concurrent.futures.ThreadPoolExecutor() as pool:
             answer = pool.submit(lambda: http.post("/v1/images/generations", json={"prompt": "stopped", **LONG}))
             self.wait_for(lambda: any(job["state"] == "running" for job in http.get("/api/v1/jobs").json()["jobs"]))
