@@ -39,6 +39,18 @@ bool percent_decode(std::string_view text, bool plus, std::string& out) {
 }
 
 bool parse_target(std::string_view target, RequestHead& head) {
+  if (const auto scheme = target.substr(0, target.find(':'));
+      scheme == "http" || scheme == "https") {
+    // The absolute form (RFC 9112, 3.2.2). An authority that differs from the Host field is refused:
+    // a proxy in front may have gone by the other one.
+    target.remove_prefix(scheme.size());
+    if (!target.starts_with("://")) return false;
+    target.remove_prefix(3);
+    const std::string_view authority = target.substr(0, target.find_first_of("/?"));
+    if (authority.empty() || authority != head.field("host")) return false;
+    target.remove_prefix(authority.size());
+    if (target.empty()) target = "/";
+  }
   head.target = target;
   if (!target.starts_with('/')) return false;
   const std::size_t mark = target.find('?');

@@ -198,7 +198,8 @@ class CountedMemory final : public RequestMemory {
 };
 
 /// What is wrong with the fields that say where a request ends and whom it is for, which a proxy in
-/// front may have read otherwise. Sources: RFC 9112, 3.2, 6.1 and 6.3; RFC 9110, 10.1.1.
+/// front may have read otherwise. Sources: RFC 9112, 3.2, 6.1 and 6.3; RFC 9110, 10.1.1 and
+/// 15.5.16.
 std::optional<ApiError> wrong_frame(const http::request_header<>& head) {
   const auto wrong = [](int status, const std::string& why) {
     return ApiError(status, "bad_request", why);
@@ -219,6 +220,9 @@ std::optional<ApiError> wrong_frame(const http::request_header<>& head) {
     if (codings > 1 || !beast::iequals(head[http::field::transfer_encoding], "chunked"))
       return wrong(501, "of transfer codings chunked alone is taken");
   }
+  const auto coding = head[http::field::content_encoding];
+  if (!coding.empty() && !beast::iequals(coding, "identity"))
+    return wrong(415, "Content-Encoding is not taken: send the body as it is");
   const auto expectation = head[http::field::expect];
   if (!expectation.empty() && !beast::iequals(expectation, "100-continue"))
     return wrong(417, "of expectations 100-continue alone is met");

@@ -296,7 +296,10 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
   if (document.is_object()) {
     set_sampler(document);
     drop_idle_eta(document, call.warnings);
-    if (is_given(document, "seed") && document.at("seed") == -1) document.erase("seed");
+    // An unsigned number is never -1, although the library's comparison says so of the largest.
+    if (is_given(document, "seed") && !document.at("seed").is_number_unsigned() &&
+        document.at("seed") == -1)
+      document.erase("seed");
   }
   Fields fields(std::move(document), std::move(names));
   Submission& submission = call.submission;

@@ -11,7 +11,15 @@ TEST_CASE("a target: path and query, decoded") {
   CHECK(head.path == std::vector<std::string>{"a/b", "c d"});
   CHECK(head.query == std::map<std::string, std::string>{{"x", "2"}, {"y", "a b&"}, {"z", ""}});
   CHECK(head.path_text() == "/a%2Fb/c%20d/");
-  for (const char* wrong : {"", "*", "http://x/", "/%", "/%4", "/%zz", "/?%g0=1", "/?a=%1"}) {
+  RequestHead absolute;
+  absolute.fields["host"] = "127.0.0.1:7480";
+  CHECK(parse_target("http://127.0.0.1:7480/a?b=c", absolute));
+  CHECK(absolute.path == std::vector<std::string>{"a"});
+  CHECK(absolute.target == "/a?b=c");
+  CHECK(parse_target("https://127.0.0.1:7480", absolute));
+  CHECK_FALSE(parse_target("http://elsewhere/", absolute));
+  for (const char* wrong : {"", "*", "http:/x", "http:///x", "http://a@b/", "ftp://x/", "/%", "/%4",
+                            "/%zz", "/?%g0=1", "/?a=%1"}) {
     RequestHead none;
     CAPTURE(wrong);
     CHECK_FALSE(parse_target(wrong, none));

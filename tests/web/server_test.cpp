@@ -168,6 +168,8 @@ TEST_CASE("what is no request, or too much of one, is refused, and the connectio
        "HTTP/1.1 400"},
       {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
        "HTTP/1.1 400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nz",
+       "HTTP/1.1 415"},
       {"POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 403"},
       // What a proxy in front may read as another length, or another host.
       {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", "HTTP/1.1 501"},

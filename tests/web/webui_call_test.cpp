@@ -150,6 +150,9 @@ TEST_CASE("the web UI's requests: its names, and its defaults where nothing is s
   CHECK(plain.guidance_scale == 7);
   CHECK(plain.seed == 7);
   CHECK(plain.sampler == "");
+  const auto largest = R"({"seed": 18446744073709551615})";
+  CHECK(parse_webui(largest, kTxt2Img, 7).submission.request.seed == ~std::uint64_t{0});
+  CHECK(parse_webui(R"({"seed": -1})", kTxt2Img, 7).submission.request.seed == 7);
   const auto full = parse_webui(R"({"prompt": "a", "sampler_index": "Euler a", "cfg_scale": 3,
     "batch_size": 2, "n_iter": 3, "seed": 5, "send_images": false,
     "override_settings": {"sd_model_checkpoint": "m"}})",
