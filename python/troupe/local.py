@@ -13,7 +13,8 @@ import time
 from typing import Any, List, Optional, Sequence, Union
 
 from .arguments import Path, path, texts, whole
-from .errors import TroupeError
+from .client import Client
+from .errors import InternalServerError, TroupeError
 from .pipeline import TroupePipeline
 
 # Options of `troupe serve` that `local` has arguments for.
@@ -50,6 +51,7 @@ class LocalCluster:
                 except OSError as error:
                     raise TroupeError(f"{self._command[0]} cannot be started: {error.strerror}") from error
             self.url = self._await_url()
+            self._await_cluster()
             pipe = TroupePipeline.connect(self.url, self._model, **self._defaults)
             pipe.client.words["`--allow-models DIR` of `troupe start`, or of `troupe serve` for requests over HTTP,"] = (
                 "troupe.local(…, allow_models=[DIR])")
@@ -70,6 +72,18 @@ class LocalCluster:
                 raise TroupeError(f"troupe serve ended with {self.process.returncode}: {self._said() or 'it said nothing'}")
             if time.monotonic() > deadline:
                 raise TroupeError(f"troupe serve was not ready within {self._start_timeout:g} s: {self._said()}")
+            time.sleep(0.02)
+
+    def _await_cluster(self) -> None:
+        """Waits until the server is connected to its cluster."""
+        deadline = time.monotonic() + self._start_timeout
+        while True:
+            try:
+                Client(self.url).health()
+                return
+            except InternalServerError as error:
+                if time.monotonic() > deadline:
+                    raise TroupeError(f"troupe serve was not ready within {self._start_timeout:g} s: {error}") from error
             time.sleep(0.02)
 
     def _said(self) -> str:

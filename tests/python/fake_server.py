@@ -125,7 +125,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if path == "/api/v1/options":
             return self.answer(200, OPTIONS)
         if path == "/api/v1/silent":
-            time.sleep(2)
+            fake.closing.wait()
             return None
         if path == "/api/v1/garbage":
             return self.answer(502, b"<html>a proxy's page</html>", "text/html")
@@ -200,6 +200,7 @@ class FakeServer:
         self.key = key
         self.jobs = []
         self.queries = []
+        self.closing = threading.Event()
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.fake = self
@@ -210,5 +211,6 @@ class FakeServer:
         return self
 
     def __exit__(self, *_):
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()

@@ -311,7 +311,8 @@ class OnARealCluster(WithCluster):
             pipe = await troupe.AsyncTroupePipeline.connect(self.cluster.url)
             one, two = await asyncio.gather(*(pipe(PROMPT, seed=seed, num_inference_steps=2, height=128, width=128) for seed in (1, 2)))
             long = asyncio.create_task(pipe(PROMPT, num_inference_steps=900))
-            await asyncio.sleep(1)
+            while not any(job.state == "running" for job in await asyncio.to_thread(pipe.client.jobs)):
+                await asyncio.sleep(0.02)
             long.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await long
