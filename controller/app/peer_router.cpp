@@ -56,6 +56,11 @@ std::optional<std::string> PeerRouter::stranger(const control::PeerInfo& peer) {
       return "it says that it is an actor's process, and not with an actor's role";
     if (role == PeerRole::client) return std::nullopt;
     if (const auto why = gateway::host_refusal(peer.user)) return why;
+    if (const auto gone = tools_.hosts.gone_before(peer)) {
+      const control::Loss loss{.why = "disconnected"};
+      tools_.server.drop(*gone, loss.why, loss.end);
+      on_lost(*gone, loss);
+    }
     return tools_.hosts.hello(peer);
   }
   if (role == PeerRole::user_actor) return user_actors.hello(peer);

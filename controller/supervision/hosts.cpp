@@ -52,6 +52,15 @@ std::optional<std::string> Hosts::hello(const control::PeerInfo& peer) const {
   return std::nullopt;
 }
 
+std::optional<control::PeerId> Hosts::gone_before(const control::PeerInfo& peer) {
+  const auto known = others_.find(peer.hello.name);
+  if (known == others_.end() || known->second->peer() == 0) return std::nullopt;
+  const auto holder = known->second->peer();
+  const wire::Notice notice{fmt::format("pid {} of {} asks to join as {} as well", peer.hello.pid,
+                                        peer.hello.host, peer.hello.name)};
+  return tools_.server.send(holder, notice) ? std::nullopt : std::optional(holder);
+}
+
 bool Hosts::ready(control::PeerId peer) {
   const auto info = tools_.server.info(peer);
   if (!info || info->hello.role != PeerRole::node) return false;

@@ -32,6 +32,9 @@ class Hosts {
 
   /// A hello of role "node". A reason to refuse, or nothing.
   std::optional<std::string> hello(const control::PeerInfo& peer) const;
+  /// The agent of the host that somebody else wants to join as, where its link turns out to be
+  /// over. An agent that is there is told.
+  std::optional<control::PeerId> gone_before(const control::PeerInfo& peer);
   /// True when the peer is a host's agent. Its actors are spawned.
   bool ready(control::PeerId peer);
   bool lost(control::PeerId peer, const control::Loss& loss);
