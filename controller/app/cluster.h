@@ -34,7 +34,7 @@ struct ClusterOptions : HostOptions {
   bool journal_salvage = false;      // of a damaged journal.db goes on with what can be read
   std::vector<std::string> plugins;  // shared libraries with users' actors (docs/actors.md)
   int metrics_port = -1;  // answers GET /metrics on 127.0.0.1; 0 = any free port, -1 = none
-  std::chrono::seconds rejoin_deadline{300};  // of the journal's jobs, for actors, after a restart
+  std::chrono::seconds rejoin_deadline{300};  // of jobs for which too few actors are left
   std::chrono::seconds task_deadline{600};    // without any progress of a busy actor's work loop
   std::chrono::seconds start_deadline{120};   // from an actor's spawn to its hello
 };

@@ -99,7 +99,12 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
                .options = {.max_jobs_per_deployment =
                                static_cast<std::size_t>(options_.max_jobs_together),
                            .max_recoveries = options_.max_recoveries,
-                           .max_batch = options_.max_batch},
+                           .max_batch = options_.max_batch,
+                           // No host finds a private folder.
+                           .rejoin_deadline =
+                               options_.listen.empty()
+                                   ? 0.0
+                                   : static_cast<double>(options_.rejoin_deadline.count())},
                .recorder = &recorder_,
                .plan_again = [this](const auto& job,
                                     int actors) { return planner_.plan_again(job, actors); },
@@ -243,7 +248,6 @@ gateway::Tools Controller::gateway_tools() {
           .journal = journal_.get(),
           .recorder = &recorder_,
           .max_restarts = options_.max_recoveries,
-          .rejoin_deadline = options_.rejoin_deadline,
           .max_input_bytes = gateway::Tools::InputBytes::within(
               available_memory().value_or(std::numeric_limits<std::uint64_t>::max())),
           .machine = [this](WeightChoice weights) { return planner_.machine(weights); }};

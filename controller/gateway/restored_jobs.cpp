@@ -1,10 +1,5 @@
 #include "controller/gateway/restored_jobs.h"
 
-#include <algorithm>
-
-#include "base/counted.h"
-#include "base/format.h"
-#include "controller/deployments/device_kinds.h"
 #include "controller/jobs/settled_stages.h"
 #include "controller/plan/planner.h"
 #include "transport/control/after.h"
@@ -12,7 +7,6 @@
 namespace troupe::gateway {
 namespace {
 
-constexpr std::chrono::milliseconds kLookAgain{200};
 constexpr std::chrono::minutes kReadWithin{10};  // nobody waits for an answer
 
 }  // namespace
@@ -64,39 +58,8 @@ void RestoredJobs::take_up(jobs::JobId id, const std::string& cause, const Model
       journal::take_up(*job, std::move(plan), cause, tools_.now(), tools_.max_restarts);
   if (tools_.journal) tools_.journal->changed(*job);
   if (failure) return tools_.runner.give_up(id, *failure);
-  find_room(id, control::Clock::now() + tools_.rejoin_deadline);
-}
-
-void RestoredJobs::find_room(jobs::JobId id, control::Clock::time_point until) {
-  auto* job = tools_.table.find(id);
-  if (closed_ || !job || job->state != wire::JobState::queued) return;
-  const auto world = job->plan.degrees.world();
-  const auto living = cluster::most_alike(tools_.members, job->plan.request.weight_dtype);
   // Hosts may join again, and what an actor may hold is known when it says so.
-  const bool unknown = std::ranges::any_of(tools_.members.all(), [](const auto& member) {
-    const auto& actor = member.second;
-    return actor.state == cluster::ActorState::starting && actor.accepts_jobs() &&
-           !actor.memory_limit;
-  });
-  const auto seconds = tools_.rejoin_deadline.count();
-  if ((world > living || unknown || tools_.deployments.shortage(job->plan)) &&
-      control::Clock::now() < until) {
-    job->waits_for = fmt::format(
-        "waits for {} after its controller's restart, for {} s at most: {} here{}",
-        counted(world, "actor"), seconds, living == 1 ? "1 is" : fmt::format("{} are", living),
-        world > living ? ""
-        : unknown      ? ", some still starting"
-                       : ", too small for it");
-    return control::after(tools_.io, kLookAgain, [this, id, until] { find_room(id, until); });
-  }
-  tools_.table.let_go(id);
-  // Elastic jobs go on with the actors that there are.
-  if (world > living)
-    return tools_.runner.fail_unplaceable(fmt::format(
-        "the cluster was started again with {}, and the job needs {}: no others came within {} s "
-        "(start --rejoin-deadline)",
-        counted(living, "actor"), world, seconds));
-  tools_.runner.start_queued();
+  tools_.runner.await_actors(id, "its controller was started again");
 }
 
 void RestoredJobs::await_client(jobs::JobId id, const std::string& cause) {

@@ -24,8 +24,6 @@ class RestoredJobs {
 
  private:
   void take_up(jobs::JobId job, const std::string& cause, const ModelReading& reading);
-  /// Lets a job of an earlier controller go when there are enough actors for it.
-  void find_room(jobs::JobId job, control::Clock::time_point until);
 
   const ClusterFacts& facts_;
   const Tools& tools_;

@@ -47,8 +47,6 @@ struct Tools {
   int max_restarts = 3;  // of a controller that a job outlives without a step between them
   /// How long a job waits for its client to come back.
   std::chrono::milliseconds grace = std::chrono::seconds(60);
-  /// How long a job of an earlier controller waits for as many actors as it needs.
-  std::chrono::seconds rejoin_deadline{300};
   /// From when its inputs are here until a job is accepted. A client gives up after 30 s
   /// (client/deadlines.h), and must not find its job running then.
   std::chrono::milliseconds accept_within = std::chrono::seconds(25);

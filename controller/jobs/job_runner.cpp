@@ -100,6 +100,7 @@ void JobRunner::start_soon() {
 }
 
 void JobRunner::start_queued() {
+  look_for_actors();
   // In order: later jobs do not overtake. Who has begun before comes first.
   for (const auto& run : unplaced()) {
     if (const auto why = misfit(run->entry())) {
@@ -112,7 +113,9 @@ void JobRunner::start_queued() {
   }
   while (const auto id = tools_.table.first()) {
     JobEntry& job = *tools_.table.find(*id);
-    if (const auto why = misfit(job)) {
+    if (!has_actors(job)) {
+      await_actors(*id, last_loss_);
+    } else if (const auto why = misfit(job)) {
       finish(*id, wire::JobState::failed, *why);
     } else if (!start(job)) {
       return say_why_waiting(job, nullptr);
@@ -133,6 +136,10 @@ void JobRunner::say_why_waiting(JobEntry& first, Run* run) {
 }
 
 std::string JobRunner::waits_for(const JobEntry& job) const {
+  if (const auto awaiting = awaiting_.find(job.id); awaiting != awaiting_.end())
+    return fmt::format("waits for {}, for {} s at most: {} ({})",
+                       counted(job.plan.degrees.world(), "actor"), tools_.options.rejoin_deadline,
+                       actors_here(job), awaiting->second.why);
   if (job.state != wire::JobState::queued || job.held || job.id == waits_first_)
     return job.waits_for;
   const JobEntry* first = tools_.table.find_run(waits_first_);
@@ -572,21 +579,79 @@ bool JobRunner::move_out(Run& run, int survivors) {
   return true;
 }
 
-void JobRunner::fail_unplaceable(const std::string& why) {
-  const wire::Failure failure{wire::FailureCode::lost, why};
-  const auto is_placeable = [this](JobEntry& job) {
-    const int living = cluster::most_alike(tools_.members, job.plan.request.weight_dtype);
-    return job.plan.degrees.world() <= living || fit(job, living);
-  };
-  const auto waiting = tools_.table.queue();
-  const auto runs = unplaced();
-  for (const JobId id : waiting) {
-    if (!is_placeable(*tools_.table.find(id))) finish(id, wire::JobState::failed, failure);
+bool JobRunner::has_actors(JobEntry& job) {
+  const int living = cluster::most_alike(tools_.members, job.plan.request.weight_dtype);
+  return job.plan.degrees.world() <= living || fit(job, living);
+}
+
+void JobRunner::places_lost(const std::string& why) {
+  last_loss_ = why;
+  for (const JobId id : tools_.table.queue()) {
+    JobEntry& job = *tools_.table.find(id);
+    if (!has_actors(job) || misfit(job)) await_actors(id, why);
   }
-  for (const auto& run : runs) {
-    if (!is_placeable(run->entry())) run->results().end(wire::JobState::failed, failure);
+  for (const auto& run : unplaced()) {
+    if (!has_actors(run->entry()))
+      run->results().end(wire::JobState::failed, {wire::FailureCode::lost, why});
   }
   start_soon();
+}
+
+void JobRunner::await_actors(JobId id, const std::string& why) {
+  if (!tools_.table.hold(id, "")) return;
+  const double until = tools_.environment.now() + tools_.options.rejoin_deadline;
+  awaiting_[id] = {why, until};
+  if (tools_.options.rejoin_deadline <= 0) return stop_awaiting(id);
+  tools_.environment.after(tools_.options.rejoin_deadline, [this, id, until] {
+    const auto awaiting = awaiting_.find(id);
+    if (awaiting != awaiting_.end() && awaiting->second.until == until) stop_awaiting(id);
+  });
+  start_soon();
+}
+
+void JobRunner::look_for_actors() {
+  if (awaiting_.empty() || sizes_unknown()) return;
+  std::erase_if(awaiting_, [&](const auto& entry) {
+    const JobEntry* job = tools_.table.find(entry.first);
+    if (!job || job->state != wire::JobState::queued) return true;
+    const int living = cluster::most_alike(tools_.members, job->plan.request.weight_dtype);
+    return job->plan.degrees.world() <= living && !tools_.deployments.shortage(job->plan) &&
+           tools_.table.let_go(job->id);
+  });
+}
+
+void JobRunner::stop_awaiting(JobId id) {
+  const auto why = awaiting_.extract(id).mapped().why;
+  JobEntry* job = tools_.table.find(id);
+  if (!job || job->state != wire::JobState::queued) return;
+  auto failure = misfit(*job);
+  if (!has_actors(*job)) {
+    const auto seconds = tools_.options.rejoin_deadline;
+    auto text = fmt::format("{}: the job needs {}, {}", why,
+                            counted(job->plan.degrees.world(), "actor"), actors_here(*job));
+    if (seconds > 0)
+      text += fmt::format(", and no others came within {} s (start --rejoin-deadline)", seconds);
+    failure = {wire::FailureCode::lost, text};
+  }
+  if (failure) return finish(id, wire::JobState::failed, *failure);
+  tools_.table.let_go(id);
+  start_soon();
+}
+
+bool JobRunner::sizes_unknown() const {
+  return std::ranges::any_of(tools_.members.all(), [](const auto& member) {
+    const auto& actor = member.second;
+    return actor.state == cluster::ActorState::starting && actor.accepts_jobs() &&
+           !actor.memory_limit;
+  });
+}
+
+std::string JobRunner::actors_here(const JobEntry& job) const {
+  const int living = cluster::most_alike(tools_.members, job.plan.request.weight_dtype);
+  return fmt::format("{} {} here{}", living, living == 1 ? "is" : "are",
+                     job.plan.degrees.world() > living ? ""
+                     : sizes_unknown()                 ? ", some still starting"
+                                                       : ", too small for it");
 }
 
 // Ends.
@@ -668,7 +733,9 @@ void JobRunner::expire() {
 }
 
 void JobRunner::fail_all(const wire::Failure& why) {
-  const auto waiting = tools_.table.queue();
+  auto waiting = tools_.table.queue();
+  for (const auto& [id, awaiting] : std::exchange(awaiting_, {}))
+    waiting.push_back(id);
   for (const JobId id : waiting)
     finish(id, wire::JobState::failed, why);
   while (!runs_.empty()) {

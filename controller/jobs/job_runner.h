@@ -73,9 +73,13 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   void actor_free(cluster::ActorId actor) override;
   /// The deployment's jobs stop and wait for it to be whole again, or to fail; that is no loss.
   void interrupt_jobs(const cluster::Deployments::Ptr& deployment, const std::string& why);
-  /// Jobs that wait for more actors than the cluster will ever have again are planned for those
-  /// that are left, if they are elastic; others fail, with this cause.
-  void fail_unplaceable(const std::string& why);
+  /// Places take no jobs any more. Jobs that wait and need more actors than are left, or larger
+  /// ones, are planned for those that are left if they are elastic; others wait for hosts to join.
+  void places_lost(const std::string& why);
+  /// A job that waits has no turn until there are as many actors as it needs, and large enough. At
+  /// the deadline it goes on with those that there are if it is elastic, or fails. `why` says how
+  /// it came to lack them.
+  void await_actors(JobId job, const std::string& why);
   /// Every job ends now, with this cause.
   void fail_all(const wire::Failure& why);
 
@@ -132,6 +136,16 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// Some actors are large enough for it, whatever else they keep now. If not, an elastic job is
   /// planned for what there is; any other one cannot go on, for the reason returned.
   std::optional<wire::Failure> misfit(JobEntry& job);
+  /// There are as many actors as the job needs, or it is elastic and planned for those that there
+  /// are.
+  bool has_actors(JobEntry& job);
+  /// Jobs for which actors have come take their turns again.
+  void look_for_actors();
+  void stop_awaiting(JobId job);
+  /// Some actor has not said yet how much it may hold.
+  bool sizes_unknown() const;
+  /// How many actors there are for the job, and why these are not enough.
+  std::string actors_here(const JobEntry& job) const;
   /// Why the first in the queue does; those behind it wait for that. `run`: its own, where it has
   /// begun before.
   void say_why_waiting(JobEntry& first, Run* run);
@@ -169,6 +183,12 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   std::map<JobId, RunPtr> runs_;
   std::map<JobId, int> paused_;  // and the last step that each may compute
   std::set<JobId> watched_;      // that are to be paused where something is not finite
+  struct Awaiting {
+    std::string why;
+    double until = 0;
+  };
+  std::map<JobId, Awaiting> awaiting_;  // actors
+  std::string last_loss_ = "actors have left";
   bool start_posted_ = false;
   bool pump_posted_ = false;
   JobId waits_first_ = 0;  // for whom there was no place when last looked

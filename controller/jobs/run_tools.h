@@ -22,6 +22,8 @@ struct RunnerOptions {
   int max_recoveries = 3;
   /// Pictures of jobs that compute as one, at most; 1 = none do.
   std::int64_t max_batch = 8;
+  /// Seconds that a job waits for actors to come where too few are left for it.
+  double rejoin_deadline = 0;
 };
 
 /// Hears what becomes of jobs.

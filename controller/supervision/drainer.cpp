@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "controller/jobs/batching.h"
 #include "transport/wire/actor_messages.h"
 
@@ -55,6 +56,13 @@ std::string Drainer::drain(const std::vector<ActorId>& places, bool now) {
       text +=
           ": too few idle actors that can hold them, and not --elastic, or too large for those "
           "that are left";
+  }
+  if (!leaving.empty()) {
+    const auto first = tools_.members.name_of(*leaving.begin());
+    tools_.runner.places_lost(
+        leaving.size() == 1
+            ? first + " is drained"
+            : fmt::format("{} actors, {} among them, are drained", leaving.size(), first));
   }
   if (!watching_) {
     watching_ = true;

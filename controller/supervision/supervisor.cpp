@@ -148,7 +148,7 @@ void Supervisor::give_up(ActorId id, const std::string& why) {
   tools_.deployments.actor_gone(id, why);
   // A guest's troubles are not the cluster's: it starts without, as it does without who is drained.
   if (!actor.remote && !actor.draining) events_.on_given_up(why);
-  tools_.runner.fail_unplaceable(why);
+  tools_.runner.places_lost(why);
 }
 
 void Supervisor::watch() {

@@ -204,7 +204,7 @@ TEST_CASE("elastic jobs that were planned anew while they waited compute as one,
   spec.parallelism.pp = 2;
   for (int i = 0; i < 2; ++i)
     stage.join_queue(1, spec);
-  stage.runner.fail_unplaceable("an actor is gone");
+  stage.runner.places_lost("an actor is gone");
   REQUIRE(stage.table.find(2)->plan.degrees.world() == 1);
   stage.runner.start_queued();
   CHECK(stage.runner.run_of(1) == 3);

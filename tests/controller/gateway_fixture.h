@@ -53,6 +53,7 @@ struct GatewayFixture : Endpoints {
                           .members = members,
                           .deployments = deployments,
                           .table = table,
+                          .options = {.rejoin_deadline = 3},
                           .recorder = &recorder}};
   gateway::FailureLog failures{recorder, [] { return 0.0; }};
   Gate gate;
@@ -90,7 +91,6 @@ struct GatewayFixture : Endpoints {
                             .journal = with_journal ? &journal : nullptr,
                             .recorder = &recorder,
                             .grace = std::chrono::seconds(3),
-                            .rejoin_deadline = std::chrono::seconds(3),
                             .accept_within = accept_within}};
   gateway::Introspection desk{desk_tools("")};
   std::unique_ptr<control::Connection> client = connect();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -222,6 +223,23 @@ TEST_CASE("the time for accepting a job is one: reading its model and writing it
     if (late)
       CHECK(fixture.table.find(1)->failure.what == "it was accepted too late for its client");
   }
+}
+
+TEST_CASE("the status says of each recent failure when it was") {
+  GatewayFixture fixture;
+  fixture.failures.note("actor 1 was killed by signal 9");
+  std::vector<std::string> recent;
+  fixture.client->request(wire::GetStatus{}, std::chrono::seconds(60),
+                          [&](const control::Reply& reply) {
+                            REQUIRE(reply.ok());
+                            recent = reply.as<wire::ClusterStatus>().recent_failures;
+                          });
+  REQUIRE(fixture.until([&] { return !recent.empty(); }));
+  REQUIRE(recent.size() == 1);
+  INFO(recent.front());
+  CHECK(std::regex_match(recent.front(),
+                         std::regex("\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}Z "
+                                    "actor 1 was killed by signal 9")));
 }
 
 TEST_CASE("of ten thousand jobs that wait a client is told page by page, each in a moment") {

@@ -266,15 +266,81 @@ TEST_CASE("of two kinds of actors: who waits for more than a kind has left fails
   const auto give_up = [&](cluster::ActorId id) {
     stage.members.start_failed(id);
     stage.members.close(id);
-    stage.runner.fail_unplaceable("actor " + std::to_string(id) + " is gone");
+    stage.runner.places_lost("actor " + std::to_string(id) + " is gone");
   };
   give_up(last_gpu);
   CHECK(stage.table.find(rigid)->state == JobState::queued);  // two on the CPU may come
   give_up(1);
   // One of each kind is left.
   CHECK(stage.table.find(rigid)->state == JobState::failed);
-  CHECK(stage.table.find(rigid)->failure.what == "actor 1 is gone");
+  CHECK(stage.table.find(rigid)->failure.what ==
+        "actor 1 is gone: the job needs 2 actors, 1 is here");
   CHECK(stage.table.find(elastic)->plan.degrees.world() == 1);
+  CHECK(stage.reaches(elastic, JobState::running));
+}
+
+TEST_CASE(
+    "who needs more actors than are left waits for others to join, and nobody waits behind it") {
+  Stage stage(/*rejoin=*/600);
+  const auto other = stage.members.add("there", "cpu", /*remote=*/true).id;
+  stage.members.spawned(other, 100, 1);  // no hello yet
+  wire::JobSpec spec;
+  spec.parallelism.pp = 2;
+  const auto rigid = stage.join_queue(1, spec);
+  const auto small = stage.join_queue(1);
+  stage.runner.start_queued();
+  CHECK(stage.table.find(rigid)->waits_for == "waits for 2 idle actors: 1 of 2 are");
+  CHECK(stage.table.find(small)->state == JobState::queued);
+  stage.members.drain(other);
+  stage.runner.places_lost("actor 1 on there is drained");
+  const auto waits_for = [&] { return stage.runner.waits_for(*stage.table.find(rigid)); };
+  CHECK(waits_for() ==
+        "waits for 2 actors, for 600 s at most: 1 is here (actor 1 on there is drained)");
+  REQUIRE(stage.reaches(small, JobState::running));
+  CHECK(stage.table.find(rigid)->state == JobState::queued);
+  CHECK(stage.table.count(JobState::queued) == 1);
+  SUBCASE("another comes") {
+    stage.members.reopen(other);
+    stage.runner.start_queued();
+    CHECK(waits_for() ==
+          "waits for 2 actors, for 600 s at most: 2 are here, some still starting (actor 1 on "
+          "there is drained)");
+    stage.members.limit_memory(other, 1000);
+    stage.runner.start_queued();
+    CHECK(waits_for() ==
+          "waits for 2 actors, for 600 s at most: 2 are here, too small for it (actor 1 on there "
+          "is drained)");
+    stage.members.limit_memory(other, 1ull << 40);
+    stage.runner.start_queued();
+    CHECK(waits_for().starts_with("waits for 2 idle actors: "));
+  }
+  SUBCASE("it is cancelled meanwhile") {
+    stage.runner.cancel(rigid, "not wanted");
+    CHECK(stage.table.find(rigid)->state == JobState::cancelled);
+    stage.runner.start_queued();
+    CHECK(waits_for() == "");
+  }
+  SUBCASE("the cluster stops") {
+    stage.runner.fail_all({wire::FailureCode::cancelled, "the cluster was stopped"});
+    CHECK(stage.table.find(rigid)->failure.what == "the cluster was stopped");
+  }
+}
+
+TEST_CASE(
+    "who has waited for actors until the deadline fails, or goes on with those that are left") {
+  Stage stage(/*rejoin=*/0.5);
+  wire::JobSpec spec;
+  spec.parallelism.pp = 2;
+  const auto rigid = stage.join_queue(1, spec);
+  spec.elastic = true;
+  const auto elastic = stage.join_queue(1, spec);
+  for (const auto id : {rigid, elastic})
+    stage.runner.await_actors(id, "its controller was started again");
+  CHECK(stage.table.queue().empty());
+  REQUIRE(stage.reaches(rigid, JobState::failed));
+  CHECK(stage.table.find(rigid)->failure.what ==
+        "its controller was started again: the job needs 2 actors, 1 is here, and no others came "
+        "within 0.5 s (start --rejoin-deadline)");
   CHECK(stage.reaches(elastic, JobState::running));
 }
 

@@ -28,7 +28,11 @@ struct RunnerStage : JobRooms, jobs::JobListener {
   bool ends = true;  // it answers when a job has ended
   std::vector<wire::Kind> got;
 
-  RunnerStage() : JobRooms([this](jobs::JobRunner::Tools& tools) { fill(tools); }) {
+  explicit RunnerStage(double rejoin = 0)
+      : JobRooms([this, rejoin](jobs::JobRunner::Tools& tools) {
+          tools.options.rejoin_deadline = rejoin;
+          fill(tools);
+        }) {
     runner.listen(*this);
     members.spawned(members.add("here", "cpu").id, 77, 1);
     server.on_connect([this](const control::PeerInfo& peer) { return members.hello(peer); });

@@ -130,13 +130,14 @@ TEST_CASE("a job that begins by itself knows why; those behind it say what it wa
 
 TEST_CASE("who waits behind another says what that one waits for") {
   test::RunnerStage stage;
+  stage.members.spawned(stage.members.add("here", "cpu").id, 78, 1);  // no hello yet
   wire::JobSpec wide;
   wide.parallelism.pp = 2;
   const auto first = stage.join_queue(1, wide);
   const auto second = stage.submit();
-  CHECK(stage.table.find(first)->waits_for == "waits for 2 idle actors: 1 of 1 are");
+  CHECK(stage.table.find(first)->waits_for == "waits for 2 idle actors: 1 of 2 are");
   CHECK(stage.runner.waits_for(*stage.table.find(second)) ==
-        "waits behind job 1, which waits for 2 idle actors: 1 of 1 are");
+        "waits behind job 1, which waits for 2 idle actors: 1 of 2 are");
 }
 
 TEST_CASE("a request that never computes with others is told so when it is handed in") {

@@ -43,6 +43,7 @@ struct Faults {
   bool tight_memory = false;      // actors hold one or two deployments at a time
   bool batches = false;           // jobs of few shapes that may compute as one, with latents
   bool two_kinds = false;         // every third place is a GPU
+  double rejoin_deadline = 0;     // seconds that jobs wait for actors
   bool one_mesh = false;          // jobs of one shape that share one pipeline
 };
 

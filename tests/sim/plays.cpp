@@ -40,6 +40,7 @@ std::vector<Play> make_plays() {
   drained_kinds.hosts = 2;
   drained_kinds.drains_per_job = 0.6;
   drained_kinds.restarts_per_job = 0.3;
+  drained_kinds.rejoin_deadline = 30;
   return {
       {"calm", {}},
       {"deaths", {.kills_per_job = 0.5, .hangs_per_job = 0.1, .stalls_per_job = 0.1}},
@@ -103,7 +104,8 @@ std::vector<Play> make_plays() {
         .failed_loads = 0.01,
         .failed_tasks = 0.001,
         .retries_per_job = 0.3,
-        .restarts_per_job = 0.5}},
+        .restarts_per_job = 0.5,
+        .rejoin_deadline = 30}},
       {"drains", {.hosts = 2, .drains_per_job = 0.9}},
       {"drains-all",
        {.kills_per_job = 0.4,
@@ -115,7 +117,8 @@ std::vector<Play> make_plays() {
         .elastic = true,
         .hosts = 2,
         .drains_per_job = 0.6,
-        .lost_hosts_per_job = 0.2}},
+        .lost_hosts_per_job = 0.2,
+        .rejoin_deadline = 30}},
       {"racks",
        {.kills_per_job = 0.05,
         .elastic = true,

@@ -123,10 +123,7 @@ void World::go_on(jobs::JobId id) {
       "its controller ended", now_, 3);
   journal_->changed(*job);
   if (failure) return runner_->give_up(id, *failure);
-  table_.let_go(id);
-  if (job->plan.degrees.world() > cluster::most_alike(members_, WeightChoice::as_computed))
-    return runner_->fail_unplaceable("too few actors have come again");
-  runner_->start_queued();
+  runner_->await_actors(id, "its controller was started again");
 }
 
 }  // namespace troupe::sim

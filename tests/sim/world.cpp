@@ -71,7 +71,8 @@ void World::make_rooms() {
       .deployments = *deployments_,
       .table = table_,
       .options = {.max_jobs_per_deployment = faults_.batches ? 1u : 3u,
-                  .max_recoveries = faults_.empty_places ? 100 : 3},
+                  .max_recoveries = faults_.empty_places ? 100 : 3,
+                  .rejoin_deadline = faults_.rejoin_deadline},
       .plan_again =
           [this](const jobs::JobEntry& job, int actors) {
             const auto fits = [this](const plan::Plan& plan) {

@@ -15,6 +15,7 @@
 #include "base/file_handle.h"
 #include "base/format.h"
 #include "base/log_line.h"
+#include "base/xxh64.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
@@ -86,8 +87,8 @@ class StartVerb : public Verb {
               options_.rejoin_deadline = std::chrono::seconds(seconds);
             },
             fmt::format(
-                "With --journal: seconds, 0 to 86400, that jobs of before a restart wait "
-                "for as many actors as they need, as of hosts that join again (default: {})",
+                "Seconds, 0 to 86400, that jobs in the queue wait for hosts to join where too few "
+                "actors are left for them (default: {})",
                 options_.rejoin_deadline.count()))
         ->check(whole(0, 86'400))
         ->type_name("SECONDS");
@@ -169,16 +170,23 @@ class StartVerb : public Verb {
   }
 
  private:
-  /// A name of the cluster's own.
+  /// A name of the cluster's own. Where its address does not fit a file's name, a digest tells it
+  /// from others that come out alike.
   std::string log_name() const {
     if (options_.listen == client::default_endpoint()) return "controller.log";
     constexpr std::size_t kLongest = 200;
     const auto endpoint = control::parse_endpoint(options_.listen);
     std::string name =
         endpoint.ipc ? endpoint.path.string() : fmt::format("{}-{}", endpoint.host, endpoint.port);
+    const std::string whole = name;
     for (char& letter : name)
       letter = std::isalnum(static_cast<unsigned char>(letter)) || letter == '.' ? letter : '-';
     if (name.size() > kLongest) name.erase(0, name.size() - kLongest);
+    if (name != whole) {
+      Xxh64 digest;
+      digest.update(whole.data(), whole.size());
+      name += fmt::format("-{:08x}", digest.digest() >> 32);
+    }
     // Any number of clusters may be at ports that they pick themselves.
     if (!endpoint.ipc && endpoint.port == 0) name += fmt::format("-{}", getpid());
     return "controller-" + name + ".log";

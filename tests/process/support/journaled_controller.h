@@ -1,7 +1,6 @@
 #pragma once
 #include <signal.h>
 
-#include <atomic>
 #include <optional>
 #include <string>
 #include <utility>
@@ -91,21 +90,6 @@ class JournaledController {
   std::vector<std::string> more_;
   std::vector<pid_t> actors_;
   std::optional<Command> controller_;
-};
-
-/// Whether a client was told that its job is in `phase`, at step `least` or later.
-struct Watch {
-  std::string phase;
-  int least;
-  std::atomic<bool> seen = false;
-  Client::OnProgress on_progress() {
-    return [this](const Progress& progress) {
-      if (progress.phase == phase && progress.step >= least) seen = true;
-    };
-  }
-  bool reached() {
-    return eventually(2 * kPatience, [&] { return seen.load(); });
-  }
 };
 
 }  // namespace troupe::testing
