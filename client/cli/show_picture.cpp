@@ -156,7 +156,7 @@ std::string variable_text(const char* name) {
 
 }  // namespace
 
-PictureProtocol picture_protocol() {
+PictureProtocol picture_protocol(std::chrono::milliseconds wait) {
   const auto term = variable_text("TERM"), program = variable_text("TERM_PROGRAM");
   const bool inside = term.starts_with("tmux") || term.starts_with("screen");  // of another one
   if (!inside && (term == "xterm-kitty" || term == "xterm-ghostty" || program == "ghostty"))
@@ -165,7 +165,7 @@ PictureProtocol picture_protocol() {
     return PictureProtocol::iterm;
   constexpr int kSixels = 4;
   const auto attributes =
-      term.empty() || term == "dumb" ? std::vector<int>{} : terminal_attributes();
+      term.empty() || term == "dumb" ? std::vector<int>{} : terminal_attributes(wait);
   return std::ranges::find(attributes, kSixels) == attributes.end() ? PictureProtocol::half_blocks
                                                                     : PictureProtocol::sixel;
 }

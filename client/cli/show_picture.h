@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -10,9 +11,12 @@ namespace troupe::cli {
 /// How a terminal shows pictures. half_blocks: as coloured letters, which any does.
 enum class PictureProtocol { of_terminal, kitty, iterm, sixel, half_blocks };
 
+/// How long a terminal has to answer what it shows.
+inline constexpr std::chrono::milliseconds kTerminalWait{500};
+
 /// That of the terminal that the environment names, or that says so when it is asked: see
 /// terminal_attributes.
-PictureProtocol picture_protocol();
+PictureProtocol picture_protocol(std::chrono::milliseconds wait = kTerminalWait);
 
 /// What a terminal of that size shows as the picture (PNG; of an animation its first frame). With
 /// sixels a letter is taken for 8 × 16 pixels. Throws std::runtime_error for a PNG that cannot be

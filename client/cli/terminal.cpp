@@ -6,7 +6,6 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <string>
 
 #include "base/file_handle.h"
@@ -24,7 +23,7 @@ std::size_t terminal_rows(int descriptor) {
   return ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_row : 0;
 }
 
-std::vector<int> terminal_attributes() {
+std::vector<int> terminal_attributes(std::chrono::milliseconds wait) {
   using Clock = std::chrono::steady_clock;
   const FileHandle tty(open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
   termios before{};
@@ -39,7 +38,7 @@ std::vector<int> terminal_attributes() {
   if (tcsetattr(tty.get(), TCSANOW, &raw) == 0 && ioctl(tty.get(), FIONREAD, &typed) == 0 &&
       typed == 0 &&
       write(tty.get(), kAsk.data(), kAsk.size()) == static_cast<ssize_t>(kAsk.size())) {
-    const auto deadline = Clock::now() + std::chrono::milliseconds(500);
+    const auto deadline = Clock::now() + wait;
     pollfd ready{tty.get(), POLLIN, 0};
     char piece[64];
     while (answer.empty() || answer.back() != 'c') {

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <vector>
 
@@ -12,8 +13,8 @@ std::size_t terminal_columns(int descriptor);
 std::size_t terminal_rows(int descriptor);
 
 /// What the terminal of this process answers when it is asked for its attributes (DA1), such as 4:
-/// it shows sixels. Waits for half a second at most. Nothing where there is no terminal, the
-/// process is in its background, or keys were typed that the answer would stand behind.
-std::vector<int> terminal_attributes();
+/// it shows sixels. Nothing where it does not answer in time, there is no terminal, the process is
+/// in its background, or keys were typed that the answer would stand behind.
+std::vector<int> terminal_attributes(std::chrono::milliseconds wait);
 
 }  // namespace troupe::cli

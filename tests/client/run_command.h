@@ -36,6 +36,22 @@ inline CommandResult troupe(const std::string& arguments, const std::string& bef
   return run_command(TROUPE_BINARY_DIR "/bin/troupe " + arguments, before);
 }
 
+/// What is written to the terminal whose other end this is, until it is closed. It answers so when
+/// it is asked for its attributes.
+inline std::string answer_terminal(int terminal, const std::string& attributes) {
+  std::string out;
+  char piece[4096];
+  for (ssize_t got; (got = read(terminal, piece, sizeof piece)) > 0;) {
+    const auto asked = out.find("\x1b[c");
+    out.append(piece, static_cast<std::size_t>(got));
+    if (asked == std::string::npos && out.find("\x1b[c") != std::string::npos &&
+        write(terminal, attributes.data(), attributes.size()) < 0)
+      break;
+  }
+  close(terminal);
+  return out;
+}
+
 /// What the built `troupe` writes to a terminal of so many columns, which answers so when it is
 /// asked for its attributes.
 inline std::string troupe_on_terminal(const std::string& arguments, unsigned short columns,
@@ -55,16 +71,7 @@ inline std::string troupe_on_terminal(const std::string& arguments, unsigned sho
     execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
     _exit(99);
   }
-  std::string out;
-  char piece[4096];
-  for (ssize_t got; (got = read(terminal, piece, sizeof piece)) > 0;) {
-    const auto asked = out.find("\x1b[c");
-    out.append(piece, static_cast<std::size_t>(got));
-    if (asked == std::string::npos && out.find("\x1b[c") != std::string::npos &&
-        write(terminal, attributes.data(), attributes.size()) < 0)
-      break;
-  }
-  close(terminal);
+  std::string out = answer_terminal(terminal, attributes);
   waitpid(child, nullptr, 0);
   std::erase(out, '\r');
   return out;
