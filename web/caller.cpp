@@ -74,7 +74,7 @@ ApiKeys ApiKeys::parse(std::string_view text) {
     const auto wrong = [&](const std::string& why) {
       return std::runtime_error(fmt::format("[keys] line {}: {}", number, why));
     };
-    if (!is_name(name)) throw wrong("the name is not of letters, digits, -, _ and .");
+    if (!is_name(name)) throw wrong("the name is not of letters, digits, dots, - and _");
     words >> hash;
     if (!hash.starts_with(kHash) || hash.size() != kHash.size() + 2 * crypto_hash_sha256_BYTES)
       throw wrong(name + ": no sha256: and 64 hexadecimal digits behind the name");
@@ -125,7 +125,7 @@ std::shared_ptr<const Caller> ApiKeys::find(std::string_view authorization) cons
 
 NewKey make_key(const std::string& name) {
   if (!is_name(name))
-    throw std::runtime_error("\"" + name + "\" is not of letters, digits, -, _ and .");
+    throw std::runtime_error("\"" + name + "\" is not of letters, digits, dots, - and _");
   if (sodium_init() < 0) throw std::runtime_error("libsodium does not start");
   std::string bytes(kKeyBytes, '\0');
   randombytes_buf(bytes.data(), bytes.size());

@@ -41,8 +41,8 @@ bool percent_decode(std::string_view text, bool plus, std::string& out) {
 bool parse_target(std::string_view target, RequestHead& head) {
   if (const auto scheme = target.substr(0, target.find(':'));
       scheme == "http" || scheme == "https") {
-    // The absolute form (RFC 9112, 3.2.2). An authority that differs from the Host field is refused:
-    // a proxy in front may have gone by the other one.
+    // The absolute form (RFC 9112, 3.2.2). An authority that differs from the Host field is
+    // refused: a proxy in front may have gone by the other one.
     target.remove_prefix(scheme.size());
     if (!target.starts_with("://")) return false;
     target.remove_prefix(3);

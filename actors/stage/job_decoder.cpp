@@ -13,6 +13,7 @@
 #include "models/image/png.h"
 #include "models/image/resize_and_crop.h"
 #include "models/spec/scheduler_config.h"
+#include "models/text/unicode.h"
 #include "transport/json/request_json.h"
 
 namespace troupe::actors {
@@ -98,7 +99,7 @@ std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
   const auto [request, number] = own_picture(begin.request, image);
   const auto& prompt = request.prompts[number / request.images_per_prompt];
   const auto& model = job_.tools.stage.spec();
-  const auto folder = model.folder.filename().string();
+  const auto folder = models::valid_utf8(model.folder.filename().string());
   const auto sampler = spec::sampler_name(model.scheduler, request.sampler);
   nlohmann::json own = wire::request_json(request, begin.sampler_steps, begin.skipped_steps);
   own["prompt"] = prompt;
@@ -106,7 +107,8 @@ std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
   own["pictures"] = request.prompts.size() * request.images_per_prompt;
   own["model"] = folder;
   for (auto& lora : own["loras"])
-    lora["file"] = std::filesystem::path(lora["file"].get<std::string>()).filename().string();
+    lora["file"] = models::valid_utf8(
+        std::filesystem::path(lora["file"].get<std::string>()).filename().string());
   if (const auto calls = step_.calls_of(image - begin.first_image)) {
     own["step_cache_skipped"] = calls->skipped;
     own["step_cache_calls"] = calls->all;

@@ -30,7 +30,7 @@ struct RequestOptions {
   std::string init_image_path;
   std::string mask_path;
   const CLI::Option* steps_option = nullptr;  // of the command line that they come from
-  std::string bare_prompt;                    // one that stands without --prompt
+  std::optional<std::string> bare_prompt;     // one that stands without --prompt
   std::string prompt_embeds_path;             // "" = the prompts are text
   std::vector<std::uint64_t> seeds;           // one for all pictures, or one each
   std::vector<std::string> negative_prompts;  // one for all, or one for each prompt or picture

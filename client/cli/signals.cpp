@@ -4,7 +4,10 @@
 
 namespace troupe::cli {
 
-SignalWatch::SignalWatch() : io_(1), signals_(io_, SIGINT, SIGTERM, SIGHUP) {
+SignalWatch::SignalWatch() : io_(1), signals_(io_, SIGINT, SIGTERM) {
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) signals_.add(SIGHUP);
   listen();
   thread_ = std::thread([this] { io_.run(); });
 }

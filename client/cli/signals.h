@@ -9,7 +9,8 @@
 
 namespace troupe::cli {
 
-/// Catches SIGINT, SIGTERM and SIGHUP while it lives, on a thread of its own.
+/// Catches SIGINT, SIGTERM and SIGHUP while it lives, on a thread of its own. A SIGHUP that was
+/// ignored when the program began, as nohup does it, stays ignored.
 class SignalWatch {
  public:
   SignalWatch();

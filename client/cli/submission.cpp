@@ -172,11 +172,11 @@ void read_picture(const std::string& option, const std::string& path, Submission
 
 void take_prompts(RequestOptions& options, const std::string& verb) {
   auto& request = options.request;
-  if (!options.bare_prompt.empty()) {
+  if (options.bare_prompt) {
     if (!request.prompts.empty() || !options.prompt_embeds_path.empty())
-      throw UsageError("unexpected argument \"" + options.bare_prompt +
+      throw UsageError("unexpected argument \"" + *options.bare_prompt +
                        "\"; a prompt of several words stands in quotes");
-    request.prompts = {options.bare_prompt};
+    request.prompts = {*options.bare_prompt};
   }
   if (options.prompt_embeds_path.empty()) {
     if (request.prompts.empty()) throw UsageError(verb + " needs --prompt or --prompt-embeds");

@@ -60,6 +60,11 @@ struct Actor {
   }
   /// The place takes new jobs, whoever fills it.
   bool accepts_jobs() const { return lasting() && !draining; }
+  /// Returns the state as people are told it: of a place that leaves "draining", then "drained".
+  const char* shown_state() const {
+    if (draining) return state == ActorState::dead ? "drained" : "draining";
+    return to_string(state);
+  }
 };
 
 /// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed

@@ -99,15 +99,13 @@ void add_seconds(MetricsText& out, const MetricsFacts& facts) {
 }
 
 void add_actors(MetricsText& out, const MetricsFacts& facts) {
-  using cluster::ActorState;
   std::map<std::string, int> by_state;
-  for (const auto state :
-       {ActorState::starting, ActorState::ready, ActorState::leaving, ActorState::dead})
-    by_state[cluster::to_string(state)] = 0;
+  for (const char* state : {"starting", "ready", "draining", "drained", "leaving", "dead"})
+    by_state[state] = 0;
   std::uint64_t restarts = 0;
   int busy = 0;
   for (const auto& [id, actor] : facts.members.all()) {
-    ++by_state[cluster::to_string(actor.state)];
+    ++by_state[actor.shown_state()];
     restarts += actor.restarts;
     if (facts.runner.busy(id)) ++busy;
   }
@@ -119,7 +117,7 @@ void add_actors(MetricsText& out, const MetricsFacts& facts) {
       .sample(static_cast<double>(restarts));
   out.gauge("troupe_actor_memory_bytes", "Resident memory of each actor's process on this host.");
   for (const auto& [id, actor] : facts.members.all()) {
-    if (actor.state == ActorState::ready && !actor.remote)
+    if (actor.state == cluster::ActorState::ready && !actor.remote)
       out.sample(static_cast<double>(resident_bytes(actor.pid)), {{"actor", std::to_string(id)}});
   }
   out.gauge("troupe_actor_memory_limit_bytes", "What its models and jobs may take, where known.");

@@ -143,9 +143,7 @@ wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools
     wire::ActorRow row;
     row.id = id;
     row.incarnation = actor.restarts + 1;  // which of its processes; their secret numbers stay here
-    row.state = tools.runner.busy(id) ? "busy" : cluster::to_string(actor.state);
-    if (actor.draining)
-      row.state = actor.state == cluster::ActorState::dead ? "drained" : "draining";
+    row.state = tools.runner.busy(id) && !actor.draining ? "busy" : actor.shown_state();
     row.host = actor.host;
     row.pid = actor.pid;
     row.device = actor.device;

@@ -47,7 +47,8 @@ void check_text(const std::string& field, const std::string& text) {
   if (text.size() > kMaxPromptBytes) {
     refuse(fmt::format("{} has {} bytes: at most {}", field, text.size(), kMaxPromptBytes));
   }
-  if (!is_utf8(text) || text.find('\0') != std::string::npos) refuse(field + " is not UTF-8 text");
+  if (!is_utf8(text)) refuse(field + " is not UTF-8 text");
+  if (text.find('\0') != std::string::npos) refuse(field + " has a zero byte in it");
 }
 
 void check_texts(const wire::ImageRequest& request) {

@@ -122,7 +122,8 @@ bool Hosts::lost(control::PeerId peer, const control::Loss& loss) {
   });
   // Who drains and then says goodbye leaves in order, and so does who answers a goodbye.
   if (!parting_ && (!emptied || loss.end != wire::LinkEnd::stopped))
-    tools_.note("host " + agent->host() + " is lost: " + loss.why);
+    tools_.note("host " + agent->host() +
+                (loss.end == wire::LinkEnd::stopped ? " left: " : " is lost: ") + loss.why);
   // None of them is counted on while the others' ends are told.
   tools_.members.host_lost(agent->host(),
                            "was lost with its host " + agent->host() + ": " + loss.why);

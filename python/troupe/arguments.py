@@ -80,13 +80,15 @@ def _unfit(name: str, value: Any, wanted: str) -> Any:
 
 def texts(name: str, value: Any) -> List[str]:
     """A text, or a list of texts, as a list."""
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) for entry in value):
+    entries = [value] if isinstance(value, str) else value
+    if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, str) for entry in entries):
         _unfit(name, value, "a text or a list of texts")
-    if not value:
+    if not entries:
         raise ValueError(f"{name}: the list is empty")
-    return list(value)
+    for entry in entries:
+        if "\0" in entry or any("\ud800" <= letter <= "\udfff" for letter in entry):
+            raise ValueError(f"{name}: {reprlib.repr(entry)} has a zero character or half of a surrogate pair in it")
+    return list(entries)
 
 
 def path(name: str, value: Any) -> str:

@@ -212,6 +212,9 @@ TEST_CASE("prompt embeds of any type are read as float32, and stand for prompts"
   options.prompt_embeds_path.clear();
   CHECK(message_of([&] { take_prompts(options, "run"); }) ==
         "run needs --prompt or --prompt-embeds");
+  options.bare_prompt = "";
+  take_prompts(options, "run");
+  CHECK(options.request.prompts == std::vector<std::string>{""});
 }
 
 TEST_CASE("endpoints as people write them") {

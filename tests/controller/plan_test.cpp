@@ -166,6 +166,8 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why([](auto& r) { r.steps = 1001; }) ==
         "[sampler] steps is 1001: the model was trained with 1000 timesteps");
   CHECK(why([](auto& r) { r.prompts[0] = "caf\xe9"; }) == "[plan] prompt 0 is not UTF-8 text");
+  CHECK(why([](auto& r) { r.prompts[0] = std::string("a\0b", 3); }) ==
+        "[plan] prompt 0 has a zero byte in it");
   CHECK(why([](auto& r) { r.negative_prompt.assign(20000, 'x'); }) ==
         "[plan] negative prompt has 20000 bytes: at most 16384");
   CHECK(why([](auto& r) { r.prompts.assign(17, std::string(16000, 'x')); }) ==

@@ -107,6 +107,20 @@ TEST_CASE("Ctrl-C and SIGTERM end `troupe start` and leave nothing behind") {
   }
 }
 
+TEST_CASE("under nohup a hangup ends nothing") {
+  const Place place;
+  struct sigaction before {};
+  struct sigaction ignored {};
+  ignored.sa_handler = SIG_IGN;
+  sigaction(SIGHUP, &ignored, &before);
+  Command run(run_arguments(place), place.scratch / "log", place.environment());
+  sigaction(SIGHUP, &before, nullptr);
+  wait_until(run, When::busy, "denoising step");
+  run.signal(SIGHUP);
+  run.signal(SIGTERM);
+  CHECK(run.wait(kLong) == 128 + SIGTERM);
+}
+
 TEST_CASE(
     "kill -9 of the controller: its actors are gone within 2 s, and it can be started again") {
   const Place place;

@@ -281,6 +281,9 @@ class OnARealCluster(WithCluster):
                 self.pipe(PROMPT, **arguments)
             self.assertEqual(caught.exception.param, next(iter(arguments)))
             self.assertNotIn("--", str(caught.exception))
+        for arguments in (dict(prompt="a\0b"), dict(prompt=PROMPT, negative_prompt="\ud800")):
+            with self.assertRaisesRegex(ValueError, f"^{list(arguments)[-1]}: "):
+                self.pipe(**arguments)
         elsewhere = TroupePipeline(self.pipe.client, "/elsewhere")
         with self.assertRaisesRegex(troupe.BadRequestError, r"troupe.local\(…, allow_models=\[DIR\]\)"):
             elsewhere(PROMPT)
