@@ -112,13 +112,34 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   Json* member_ = nullptr;   // of the innermost object: whose value comes next
 };
 
+std::filesystem::file_type type_of(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const auto fail = [&](const std::string& why) {
+    throw std::runtime_error("[read_model] " + path.string() + ": " + why);
+  };
+  const auto type = fs::status(path, error).type();
+  if (type == fs::file_type::none) fail("cannot be read: " + error.message());
+  if (type == fs::file_type::not_found && fs::is_symlink(path, error))
+    fail("is a link to " + fs::read_symlink(path, error).string() +
+         ", which is not there (`cp -rL` copies what links lead to)");
+  return type;
+}
+
 }  // namespace
+
+bool is_file(const std::filesystem::path& path) {
+  return type_of(path) == std::filesystem::file_type::regular;
+}
+
+bool is_folder(const std::filesystem::path& path) {
+  return type_of(path) == std::filesystem::file_type::directory;
+}
 
 std::string read_text_file(const std::filesystem::path& file, std::uint64_t max_bytes) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) {
+  if (!is_file(file))
     throw std::runtime_error("[read_text_file] " + file.string() + ": no such file");
-  }
   const std::uint64_t size = std::filesystem::file_size(file, error);
   if (error || size > max_bytes) {
     throw std::runtime_error(

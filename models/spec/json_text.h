@@ -9,6 +9,11 @@
 
 namespace troupe::spec {
 
+/// Whether a regular file, or a folder, is there. Throws std::runtime_error for a path that cannot
+/// be looked at, and for a link to what is not there.
+bool is_file(const std::filesystem::path& path);
+bool is_folder(const std::filesystem::path& path);
+
 /// The bytes of a regular file. Throws std::runtime_error if it is missing, unreadable, larger
 /// than `max_bytes` or a pointer of Git LFS.
 std::string read_text_file(const std::filesystem::path& file, std::uint64_t max_bytes);

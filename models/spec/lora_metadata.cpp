@@ -119,8 +119,7 @@ LoraMetadata::LoraMetadata(const WeightIndex& weights) {
     return;
   }
   const fs::path beside = file.parent_path() / kAdapterConfig;
-  std::error_code error;
-  if (is_of_peft(weights) && fs::exists(beside, error))
+  if (is_of_peft(weights) && is_file(beside))
     adapters_[kDenoiser] = read(ConfigReader::read(beside), kAdapterConfig);
 }
 

@@ -23,22 +23,6 @@ constexpr std::uint64_t kMaxSchedulerBytes = 16U << 20U;
   throw std::runtime_error("[read_model] " + where.string() + ": " + why);
 }
 
-/// Refuses what cannot be looked at, for want of a permission on the way to it.
-fs::file_type type_of(const fs::path& path) {
-  std::error_code error;
-  const auto type = fs::status(path, error).type();
-  if (type == fs::file_type::none) refuse_model(path, "cannot be read: " + error.message());
-  return type;
-}
-
-bool is_file(const fs::path& path) {
-  return type_of(path) == fs::file_type::regular;
-}
-
-bool is_folder(const fs::path& path) {
-  return type_of(path) == fs::file_type::directory;
-}
-
 std::string class_of(const ConfigReader& index, const std::string& key) {
   if (!index.has_value(key)) refuse_model(index.file(), "component \"" + key + "\" is missing");
   const auto& value = index.raw(key);

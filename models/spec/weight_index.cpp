@@ -65,11 +65,8 @@ std::uint64_t header_size(const std::filesystem::path& file, std::string_view be
 /// `budget`: how long the header may be; less what it has is left.
 WeightHeader read_header(const std::filesystem::path& file, std::uint64_t& budget) {
   std::error_code error;
-  const auto type = std::filesystem::status(file, error).type();
-  using Type = std::filesystem::file_type;
-  if (type == Type::none) fail(file, "cannot be read: " + error.message());
-  if (type == Type::directory) fail(file, "is a folder");
-  if (type != Type::regular) fail(file, "no such file");
+  if (is_folder(file)) fail(file, "is a folder");
+  if (!is_file(file)) fail(file, "no such file");
   WeightHeader header;
   header.file_size = std::filesystem::file_size(file, error);
   if (error) fail(file, error.message());
@@ -287,10 +284,10 @@ WeightIndex WeightIndex::read_folder(const std::filesystem::path& folder,
     for (std::string_view stem_view : stems) {
       const std::string stem(stem_view);
       const auto file = folder / (stem + variant + ".safetensors");
-      if (std::filesystem::exists(file)) return read_file(file);
+      if (is_file(file)) return read_file(file);
       for (const std::string& name : {stem + ".safetensors.index" + variant + ".json",
                                       stem + variant + ".safetensors.index.json"}) {
-        if (std::filesystem::exists(folder / name)) return read_sharded(folder / name);
+        if (is_file(folder / name)) return read_sharded(folder / name);
       }
       if (variant.empty()) tried += (tried.empty() ? "" : ", ") + stem + ".safetensors";
     }

@@ -139,9 +139,7 @@ class WordPieceFile {
 
 BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder) {
   BertVocabulary made;
-  const auto there = [&](const char* name) {
-    return std::filesystem::is_regular_file(folder / name);
-  };
+  const auto there = [&](const char* name) { return spec::is_file(folder / name); };
   std::optional<WordPieceFile> json;
   if (there("tokenizer.json") || !there("vocab.txt")) json.emplace(folder / "tokenizer.json");
   made.source = folder / (json ? "tokenizer.json" : "vocab.txt");

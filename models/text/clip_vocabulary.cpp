@@ -158,7 +158,7 @@ void accept_harmless(const spec::ConfigReader& config) {
 
 ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
   ClipVocabulary result;
-  const auto there = [&](const char* name) { return fs::is_regular_file(folder / name); };
+  const auto there = [&](const char* name) { return spec::is_file(folder / name); };
   std::optional<TokenizerFile> json;
   if (there("tokenizer.json")) {
     result.source = folder / "tokenizer.json";

@@ -109,12 +109,12 @@ bool FolderTokens::is_special(const std::string& content) const {
 void FolderTokens::read_folder(const fs::path& folder, const fs::path& json_file,
                                const Json& json_list) {
   if (has_list_) return;
-  if (const auto map = folder / "special_tokens_map.json"; fs::is_regular_file(map)) {
+  if (const auto map = folder / "special_tokens_map.json"; spec::is_file(map)) {
     const auto config = spec::ConfigReader::read(map);
     read_named(config, true);
     config.finish();
   }
-  if (const auto file = folder / "added_tokens.json"; fs::is_regular_file(file)) {
+  if (const auto file = folder / "added_tokens.json"; spec::is_file(file)) {
     const Json ids = spec::parse_json(spec::read_text_file(file, kMaxAddedTokensBytes), file);
     if (!ids.is_object()) refuse_tokens(file, "is not a JSON object");
     require_few(file, "it", ids);

@@ -219,6 +219,26 @@ TEST_CASE("missing parts are named") {
   CHECK(contains(error_without("scheduler/scheduler_config.json"), "no such file"));
 }
 
+TEST_CASE("a link to what is not there is named, whatever file of a folder is looked for") {
+  PublishedFolder folder(kPixArtXl512Config);
+  for (const char* name :
+       {"model_index.json", "vae", "vae/config.json", "vae/diffusion_pytorch_model.safetensors",
+        "tokenizer/spiece.model", "scheduler/scheduler_config.json"}) {
+    CAPTURE(name);
+    const auto path = folder.path() / name;
+    const auto aside = folder.path() / "aside";
+    std::filesystem::rename(path, aside);
+    std::filesystem::create_symlink("../blobs/1f", path);
+    CHECK(folder.error() == "[read_model] " + path.string() +
+                                ": is a link to ../blobs/1f, which is not there (`cp -rL` copies "
+                                "what links lead to)");
+    std::filesystem::remove(path);
+    std::filesystem::rename(aside, path);
+  }
+  std::filesystem::create_symlink("gone.json", folder.path() / "tokenizer/tokenizer_config.json");
+  CHECK(contains(folder.error(), "tokenizer_config.json: is a link to gone.json"));
+}
+
 TEST_CASE("the folders in fixtures and examples load") {
   for (const char* name :
        {"tests/fixtures/tiny-pixart", "tests/fixtures/tiny-pixart-1024", "examples/demo/model"}) {
