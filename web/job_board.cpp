@@ -37,7 +37,30 @@ std::string series_name(const std::string& series) {
 }
 
 std::string model_id(const std::string& folder) {
-  return std::filesystem::path(folder).lexically_normal().filename().string();
+  auto path = std::filesystem::path(folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "DIR/"
+  return path.filename().string();
+}
+
+std::vector<ModelName> name_models(const std::vector<std::string>& folders) {
+  std::vector<ModelName> models;
+  for (const std::string& folder : folders)
+    if (std::ranges::none_of(models, [&](const auto& one) { return one.path == folder; }))
+      models.push_back({model_id(folder), folder});
+  const auto is_shared = [&](const std::string& id) {
+    return std::ranges::count(models, id, &ModelName::id) > 1;
+  };
+  std::vector<std::string> longer;
+  for (const ModelName& model : models) {
+    const auto above = std::filesystem::path(model.path).lexically_normal().parent_path();
+    longer.push_back(is_shared(model.id) ? model_id(above.string()) + "/" + model.id : model.id);
+  }
+  for (std::size_t i = 0; i < models.size(); ++i)
+    models[i].id = longer[i];
+  // Folders whose last two names are the same go by their whole paths.
+  for (ModelName& model : models)
+    if (std::ranges::count(longer, model.id) > 1) model.id = model.path;
+  return models;
 }
 
 nlohmann::json to_json(const Job& job) {

@@ -72,8 +72,18 @@ using JobPtr = std::shared_ptr<Job>;
 /// How a job ended: with its result, which may be large and is held once.
 using Outcome = Result<std::shared_ptr<const JobResult>>;
 
-/// A model's id: the last name of its folder.
+/// Returns the last name of a model's folder, which is the model's id where no other has it.
 std::string model_id(const std::string& folder);
+
+/// A model that can be asked for.
+struct ModelName {
+  std::string id;
+  std::string path;  // the folder
+};
+
+/// Names the models of these folders, each once and in their order: by the last name of the folder,
+/// by the last two where several folders share that, by the whole path where they share both.
+std::vector<ModelName> name_models(const std::vector<std::string>& folders);
 
 /// JOB of docs/http.md.
 nlohmann::json to_json(const Job& job);

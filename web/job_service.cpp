@@ -203,27 +203,28 @@ void JobService::status_of_gone(std::size_t index) {
 }
 
 std::vector<ModelName> JobService::models() const {
-  std::vector<ModelName> models;
-  for (const Cluster& cluster : clusters_) {
-    if (!cluster.info || cluster.info->model.empty()) continue;
-    const std::string& path = cluster.info->model;
-    const bool there = std::ranges::any_of(models, [&](const auto& m) { return m.path == path; });
-    if (!there) models.push_back({model_id(path), path});
-  }
-  return models;
+  std::vector<std::string> folders;
+  for (const Cluster& cluster : clusters_)
+    if (cluster.info && !cluster.info->model.empty()) folders.push_back(cluster.info->model);
+  return name_models(folders);
 }
 
-std::optional<std::size_t> JobService::choose(const std::string& model, std::string& path) const {
-  const bool is_folder = model.find('/') != std::string::npos;
+std::optional<std::size_t> JobService::choose(const std::string& asked, std::string& path) const {
+  const auto models = this->models();
+  // Who names no model gets the first cluster's, also while that cluster is away.
+  if (asked.empty() && models.size() > 1 && !clusters_[0].info) return std::nullopt;
+  path = asked;
+  if (asked.empty() && !models.empty()) path = models[0].path;
+  for (const ModelName& model : models)
+    if (model.id == asked) path = model.path;
+  const bool has_own = std::ranges::any_of(models, [&](const auto& m) { return m.path == path; });
+  // Another folder than the clusters' own can be read by any of them.
+  if (!has_own && path.find('/') == std::string::npos) return std::nullopt;
   std::optional<std::size_t> best;
   for (std::size_t i = 0; i < clusters_.size(); ++i) {
     const auto& info = clusters_[i].info;
-    if (!info || (model.empty() && info->model.empty())) continue;
-    const bool own = model.empty() || info->model == model || model_id(info->model) == model;
-    if (!own && !is_folder) continue;
-    if (best && load_of(clusters_[*best]) <= load_of(clusters_[i])) continue;
-    best = i;
-    path = own ? info->model : model;
+    if (!info || (has_own && info->model != path)) continue;
+    if (!best || load_of(clusters_[i]) < load_of(clusters_[*best])) best = i;
   }
   return best;
 }

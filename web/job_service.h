@@ -21,12 +21,6 @@ namespace troupe::web {
 /// path exists or not.
 void keep_paths(Submission& submission, const std::string& own, std::vector<std::string> folders);
 
-/// A model that can be asked for: its folder's last name, which is its id, and the folder.
-struct ModelName {
-  std::string id;
-  std::string path;
-};
-
 /// The clusters behind the gateway, and the jobs on them. Everything happens on the loop's thread;
 /// what waits for a cluster does so on a worker.
 class JobService {

@@ -251,3 +251,17 @@ TEST_CASE("after a gateway's restart a job is still that of the key that handed 
   CHECK(board.open_jobs("alice") == 1);
   CHECK(board.open_jobs("bob") == 0);
 }
+
+TEST_CASE("models are named by as much of their folders as tells them apart") {
+  const auto ids = [](const std::vector<std::string>& folders) {
+    std::vector<std::string> names;
+    for (const auto& model : name_models(folders))
+      names.push_back(model.id);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(ids({"/m/sd15", "/m/sdxl/", "/m/sd15"}) == Names{"sd15", "sdxl"});
+  CHECK(ids({"/a/model", "/b/model", "/c/flux"}) == Names{"a/model", "b/model", "flux"});
+  CHECK(ids({"/x/a/model", "/y/a/model", "/b/model"}) ==
+        Names{"/x/a/model", "/y/a/model", "b/model"});
+}
