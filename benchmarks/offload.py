@@ -36,7 +36,7 @@ from quantized import random_model  # noqa: E402
 
 def run(args, dtype, way):
     with tempfile.TemporaryDirectory() as folder:
-        command = [args.troupe, "run", "--model", str(args.model), "--json", "--height", str(args.size), "--width", str(args.size), "--steps", str(args.steps),
+        command = [args.troupe, "run", "--model", str(args.model), "--json", "--height", str(args.size), "--width", str(args.size), "--steps", str(args.steps), "--guidance", "4.5",
                    "--seed", "0", "--prompt", "a red circle", "--threads-per-actor", str(args.threads), "--dtype", dtype, "--output", f"{folder}/p.png", *WAYS[way]]
         done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
         if done.returncode:

@@ -90,7 +90,7 @@ def draw(args, endpoint, name, options, captions, seed, folder):
     """Latents [n, 4, h, w] and pictures [n, h, w, 3] of one job with these options; `name` is for those who read of its failure."""
     latents = folder / "latents.safetensors"
     prompts = [word for caption in captions for word in ("--prompt", caption)]
-    command = [args.troupe, "submit", "--connect", endpoint, "-q", "--height", str(args.size), "--width", str(args.size), "--steps", str(args.steps),
+    command = [args.troupe, "submit", "--connect", endpoint, "-q", "--height", str(args.size), "--width", str(args.size), "--steps", str(args.steps), "--guidance", "4.5",
                "--seed", str(seed), "--output", str(folder / "p-{}.png"), "--save-latents", str(latents), *options, *prompts]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     if done.returncode:

@@ -67,7 +67,7 @@ def draw(args, endpoint, way, caption, seed, steps):
     before = processor_seconds(args, endpoint)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        command = [args.troupe, "submit", "--connect", endpoint, "--json", "--height", str(args.size), "--width", str(args.size), "--steps", str(steps), "--seed",
+        command = [args.troupe, "submit", "--connect", endpoint, "--json", "--height", str(args.size), "--width", str(args.size), "--steps", str(steps), "--guidance", "4.5", "--seed",
                    str(seed), "--output", str(folder / "p.png"), "--save-latents", str(folder / "l.safetensors"), *WAYS[way], "--prompt", caption]
         done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
         if done.returncode:

@@ -72,7 +72,7 @@ def draw(args, endpoint, way, caption, seed, steps=None):
     cached = ["--step-cache", cache, "--step-cache-threshold", str(threshold)] if cache else []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        command = [args.troupe, "submit", "--connect", endpoint, "--json", "--height", str(args.size), "--width", str(args.size), "--steps", str(steps or args.steps),
+        command = [args.troupe, "submit", "--connect", endpoint, "--json", "--height", str(args.size), "--width", str(args.size), "--steps", str(steps or args.steps), "--guidance", "4.5",
                    "--seed", str(seed), "--output", str(folder / "p.png"), "--save-latents", str(folder / "l.safetensors"), *METHODS[method], *cached,
                    "--prompt", caption]
         done = subprocess.run(command, capture_output=True, text=True, timeout=3600)

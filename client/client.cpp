@@ -188,8 +188,9 @@ Result<std::uint64_t> Client::submit(const Submission& submission, OnProgress on
     const auto talk = impl_->talk();
     const auto [message, uploads] = job.held_at(talk->link());
     const std::function<void(const wire::JobAccepted&)> follow =
-        [talk = talk.get(), on_progress, steps = submission.request.steps](
-            const wire::JobAccepted& accepted) { talk->accepted(accepted, steps, on_progress); };
+        [talk = talk.get(), on_progress](const wire::JobAccepted& accepted) {
+          talk->accepted(accepted, on_progress);
+        };
     auto accepted = talk->link().ask<wire::JobAccepted>(message, job.deadline(), follow);
     // The controller has fetched them before it accepts the job.
     for (const auto upload : uploads)
@@ -213,15 +214,14 @@ void Client::submit(const Submission& submission, OnProgress on_progress, OnSubm
   auto [message, uploads] = ready.value().held_at(talk->link());
   talk->link().post([impl = impl_.get(), talk = talk.get(), on_progress = std::move(on_progress),
                      then = std::move(then), message = std::move(message),
-                     uploads = std::move(uploads), deadline = ready.value().deadline(),
-                     steps = submission.request.steps] {
+                     uploads = std::move(uploads), deadline = ready.value().deadline()] {
     talk->link().request<wire::JobAccepted>(
         message, deadline,
-        [impl, talk, on_progress, then, uploads, steps](Result<wire::JobAccepted> accepted) {
+        [impl, talk, on_progress, then, uploads](Result<wire::JobAccepted> accepted) {
           for (const auto upload : uploads)
             talk->link().drop(upload);
           if (!accepted) return then(accepted.error());
-          talk->accepted(accepted.value(), steps, on_progress);
+          talk->accepted(accepted.value(), on_progress);
           impl->watched_by(accepted.value().job, on_progress);
           then(accepted.value().job);
         });

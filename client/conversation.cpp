@@ -140,14 +140,13 @@ Result<JobResult> Conversation::await(std::uint64_t job, milliseconds timeout,
   return result;
 }
 
-void Conversation::accepted(const wire::JobAccepted& accepted, int steps,
-                            Client::OnProgress on_progress) {
+void Conversation::accepted(const wire::JobAccepted& accepted, Client::OnProgress on_progress) {
   follow(accepted.job, std::move(on_progress));
   if (accepted.queue_position <= 0 && accepted.warnings.empty()) return;
   wire::JobProgress progress;
   progress.job = accepted.job;
   progress.phase = "queued";
-  progress.steps = steps;
+  progress.steps = accepted.steps;
   progress.warnings = accepted.warnings;
   followers_[accepted.job]->set_queue_position(accepted.queue_position);
   followers_[accepted.job]->add(std::move(progress));

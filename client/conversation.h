@@ -22,7 +22,7 @@ class Conversation {
 
   Link& link() { return *link_; }
   /// Link's thread. What comes of that job is handed on from now on.
-  void accepted(const wire::JobAccepted& accepted, int steps, Client::OnProgress on_progress);
+  void accepted(const wire::JobAccepted& accepted, Client::OnProgress on_progress);
   /// Waits for a job's end, for `timeout` at most, which ends at `until`.
   Result<JobResult> wait(std::uint64_t job, std::chrono::milliseconds timeout,
                          std::chrono::steady_clock::time_point until,

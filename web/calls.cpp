@@ -103,13 +103,6 @@ PictureFormat picture_format(const std::string& field, const std::string& name) 
                   "is " + json_text(name) + ", not " + choices_text(choice_words<PictureFormat>()));
 }
 
-int steps_done(const ImageRequest& request) {
-  if (!request.timesteps.empty()) return static_cast<int>(request.timesteps.size());
-  if (!request.sigmas.empty()) return static_cast<int>(request.sigmas.size());
-  if (request.init_image.empty()) return request.steps;
-  return std::max(1, static_cast<int>(request.steps * request.strength));
-}
-
 JobCall parse_job(const std::string& body) {
   Fields fields = Fields::parse(body, other_names());
   JobCall call;
@@ -269,7 +262,7 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   if (call.partial_images > 0 && !call.stream)
     throw bad_field("partial_images", "needs \"stream\": true");
   if (call.partial_images > 0) {
-    request.progress_interval = std::max(1, steps_done(request) / (call.partial_images + 1));
+    request.progress_count = call.partial_images;
     request.progress_content = to_string(ProgressContent::preview);
   }
   call.submission.detached = fields.flag("detached").value_or(false);

@@ -32,10 +32,6 @@ std::optional<models::ClipFormat> clip_format(PictureFormat format);
 /// Throws ApiError naming `field` for what is none.
 PictureFormat picture_format(const std::string& field, const std::string& name);
 
-/// Steps that the request has computed: less than `steps` where it begins with a picture. Samplers
-/// that call the model more than once for a step are not looked at. Pure.
-int steps_done(const ImageRequest& request);
-
 /// POST /api/v1/jobs.
 struct JobCall {
   Submission submission;  // the model still as the client named it

@@ -102,6 +102,17 @@ json bound_json(double bound, T) {
   return std::is_integral_v<T> ? json(static_cast<std::int64_t>(bound)) : json(bound);
 }
 
+template <class T>
+json default_json(const T& initial, bool none) {
+  return none ? json() : json(initial);
+}
+
+template <class T>
+json default_json(const std::optional<T>&, bool) {
+  return {};
+}
+
+/// `Type`: of the wire's field, without what may be left out of it.
 template <class Type, class Member>
 json field_json(const wire::RequestField& field, const Member& initial) {
   json out = {{"name", field.name}, {"help", field.help}, {"option", field.option}};
@@ -111,7 +122,7 @@ json field_json(const wire::RequestField& field, const Member& initial) {
     out["default"] = initial;
   } else if constexpr (std::is_arithmetic_v<Type>) {
     out["type"] = std::is_integral_v<Type> ? "integer" : "number";
-    out["default"] = field.default_in_help ? json() : json(initial);
+    out["default"] = default_json(initial, field.default_in_help);
     out["least"] = bound_json(field.typed.least, Type());
     out["most"] = bound_json(field.typed.most, Type());
     out["above"] = field.typed.above;
@@ -121,7 +132,7 @@ json field_json(const wire::RequestField& field, const Member& initial) {
     out["default"] = initial.empty() ? json() : json(initial);
   } else if constexpr (std::is_same_v<Type, std::string>) {
     out["type"] = "string";
-    out["default"] = initial.empty() ? json() : json(initial);
+    out["default"] = default_json(initial, initial == "");
     if (field.name == wire::kRequestFields.sampler.name) {
       out["choices"] = spec::sampler_names();
     }
@@ -381,7 +392,8 @@ std::vector<Lora> Fields::loras(const json& value, const std::string& asked) con
   return list;
 }
 
-/// `Type`: of the wire's field. Of choices, `member` is the name.
+/// `Type`: of the wire's field, without what may be left out of it. Of choices, `member` is the
+/// name.
 template <class Type, class Member>
 void Fields::read_field(const wire::RequestField& field, Member& member) {
   const std::string name(field.name);
@@ -400,8 +412,9 @@ void Fields::read_field(const wire::RequestField& field, Member& member) {
   } else if constexpr (Choice<Type>) {
     set(choice(name, choice_words<Type>()));
   } else if constexpr (std::is_same_v<Type, std::string>) {
-    set(text(name));
-    if (name == wire::kRequestFields.sampler.name) check_sampler(name, member);
+    auto value = text(name);
+    if (value && name == wire::kRequestFields.sampler.name) check_sampler(name, *value);
+    set(std::move(value));
   } else if constexpr (std::is_same_v<Type, std::vector<wire::Lora>>) {
     std::string asked;
     if (const json* value = take(name, asked)) member = loras(*value, asked);
@@ -417,7 +430,7 @@ void Fields::read_request(ImageRequest& request) {
   request.method.clear();
 #define REQUEST_FIELD(type, name, initial, ...)                                \
   if (const auto& field = wire::kRequestFields.name; !is_set_otherwise(field)) \
-    read_field<decltype(wire::ImageRequest::name)>(field, request.name);
+    read_field<wire::Given<decltype(wire::ImageRequest::name)>>(field, request.name);
 #include "transport/wire/request_fields.def"
   if (request.method.empty())
     request.method = request.num_pipeline_patch > 1 ? to_string(Method::pipefusion) : method;
@@ -459,7 +472,8 @@ json options_json() {
   json fields = json::array();
 #define REQUEST_FIELD(type, name, initial_value, ...)                          \
   if (const auto& field = wire::kRequestFields.name; !is_set_otherwise(field)) \
-    fields.push_back(field_json<decltype(wire::ImageRequest::name)>(field, initial.name));
+    fields.push_back(                                                          \
+        field_json<wire::Given<decltype(wire::ImageRequest::name)>>(field, initial.name));
 #include "transport/wire/request_fields.def"
   fields.push_back({{"name", "stages"},
                     {"type", "list"},

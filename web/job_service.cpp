@@ -340,7 +340,7 @@ void JobService::handed_in(const Handed& handed, const Result<std::uint64_t>& nu
   job->share = submission.share;
   job->priority = submission.priority;
   job->prompt = submission.request.prompts[0];
-  job->steps = submission.request.steps;
+  if (job->steps == 0) job->steps = submission.request.steps;  // else the controller has told it
   job->caller = handed.caller->name;
   job->kind = handed.kind;
   // Where there is none, it is watched when there is one again.

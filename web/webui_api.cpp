@@ -10,13 +10,15 @@
 namespace troupe::web {
 namespace {
 
+constexpr int kPreviews = 9;  // of a job that its clients ask after
+
 /// What its answers repeat of a request.
 nlohmann::json parameters_json(const ImageRequest& request) {
   return {{"prompt", request.prompts[0]},
-          {"negative_prompt", request.negative_prompt},
+          {"negative_prompt", request.negative_prompt.value_or("")},
           {"steps", request.steps},
           {"seed", request.seed},
-          {"cfg_scale", request.guidance_scale},
+          {"cfg_scale", request.guidance_scale.value()},
           {"width", request.width},
           {"height", request.height}};
 }
@@ -80,7 +82,7 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
   void hand_in(Submission submission) {
     ImageRequest& image = submission.request;
     if (!image.progress_interval) {
-      image.progress_interval = std::max(1, steps_done(image) / 10);
+      image.progress_count = kPreviews;
       image.progress_content = to_string(ProgressContent::preview);
     }
     submit_for(api, std::move(submission), {}, *request, reply,

@@ -203,6 +203,12 @@ void set_size_of_second_pass(Fields& fields, ImageRequest& request) {
   request.height = static_cast<int>(larger_height / kLatent * kLatent);
 }
 
+/// An empty one is none, as there, where SDXL's text is zeros then.
+std::optional<std::string> negative_of(const std::string& field, const std::string& text) {
+  auto words = words_of_prompt(field, text, PromptKind::negative);
+  return words.empty() ? std::nullopt : std::optional(std::move(words));
+}
+
 /// The strength at which `done` of `steps` steps are computed. Pipelines round down either the
 /// steps that they do or those that they leave out: where floating-point numbers allow it, both
 /// come out.
@@ -264,7 +270,7 @@ void read_second_pass(Fields& fields, WebuiCall& call, bool cut_networks) {
   if (const auto prompt = fields.text("hr_prompt").value_or(""); !prompt.empty())
     request.prompts = {words_of_prompt("hr_prompt", prompt, PromptKind::positive, cut_networks)};
   if (const auto prompt = fields.text("hr_negative_prompt").value_or(""); !prompt.empty())
-    request.negative_prompt = words_of_prompt("hr_negative_prompt", prompt, PromptKind::negative);
+    request.negative_prompt = negative_of("hr_negative_prompt", prompt);
   request.images_per_prompt = 1;
   request.picture_seeds.clear();
   call.second_pass = std::move(request);
@@ -317,8 +323,7 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
   const auto batches = fields.whole("n_iter", 1, 16).value_or(1);
   fields.read_request(request);
   need_pictures(request);
-  request.negative_prompt =
-      words_of_prompt("negative_prompt", request.negative_prompt, PromptKind::negative);
+  request.negative_prompt = negative_of("negative_prompt", request.negative_prompt.value_or(""));
   request.images_per_prompt = static_cast<int>(pictures * batches);
   // As there: each picture can be made again alone, with the seed that the answer tells.
   if (request.picture_seeds.empty() && request.images_per_prompt > 1) {

@@ -154,7 +154,7 @@ const models::StepCondition& DitJob::condition(int step, wire::RowRange items) {
   auto& kept = conditions_[{items.begin, items.end}];
   if (kept.step == step) return *kept.condition;
   auto fresh = transformer_.condition(
-      {job_.sampler.timestep(step), job_.begin.request.guidance_scale, job_.size},
+      {job_.sampler.timestep(step), job_.begin.request.guidance_scale.value(), job_.size},
       *caption_of(items));
   if (kept.condition) {
     kept.condition->take(*fresh);

@@ -23,7 +23,7 @@ JobContext::JobContext(wire::BeginJob message, const JobTools& given)
       finite(tools.stage.device(), tools.not_finite) {}
 
 bool JobContext::guided() const {
-  return tools.stage.spec().has_branches(begin.request.guidance_scale);
+  return tools.stage.spec().has_branches(begin.request.guidance_scale.value());
 }
 
 std::int64_t JobContext::branches() const {

@@ -78,13 +78,15 @@ std::string size_text(int width, int height) {
 std::string parameters_text(const wire::ImageRequest& request, const std::string& prompt, int steps,
                             const std::string& sampler, const std::string& model) {
   std::string text = prompt;
-  if (!request.negative_prompt.empty()) text += "\nNegative prompt: " + request.negative_prompt;
+  if (const auto negative = request.negative_prompt.value_or(""); !negative.empty())
+    text += "\nNegative prompt: " + negative;
   text += "\nSteps: " + std::to_string(steps);
   text += ", Sampler: " + sampler;
-  text += ", CFG scale: " + number(request.guidance_scale);
+  text += ", CFG scale: " + number(request.guidance_scale.value());
   text += ", Seed: " + std::to_string(request.seed);
   text += ", Size: " + size_text(request.output_width, request.output_height);
-  if (request.init_image_bytes > 0) text += ", Denoising strength: " + number(request.strength);
+  if (request.init_image_bytes > 0)
+    text += ", Denoising strength: " + number(request.strength.value());
   if (request.resolution_binning)
     text += ", Computed size: " + size_text(request.width, request.height);
   text += ", Model: " + model;

@@ -55,7 +55,7 @@ at::Tensor JobStep::join_parts(at::Tensor prediction, StepPlace place) {
 
 at::Tensor JobStep::guide(at::Tensor prediction, StepPlace place) {
   const auto& begin = job_.begin;
-  const double scale = begin.request.guidance_scale;
+  const double scale = begin.request.guidance_scale.value();
   if (!job_.guided()) return prediction;
   at::Tensor negative;
   at::Tensor positive;

@@ -175,9 +175,9 @@ EncodedText JobText::project(std::vector<models::EncoderOutput> outputs) const {
     *states = states->index_select(0, rows.to(states->device())).contiguous();
   }
   text.lengths = text.lengths.index_select(0, rows);
-  // Where negative prompts are given one by one, an empty one is encoded as such, as in diffusers.
+  // An empty one that is given is encoded as such, as in diffusers.
   if (request.prompt_embeds.empty() && job_.guided() && stage.spec().zero_negative &&
-      request.negative_prompt.empty() && request.negative_prompts.empty()) {
+      !request.negative_prompt && request.negative_prompts.empty()) {
     for (auto* states : {&text.caption.states, &text.caption.pooled})
       if (states->defined()) states->slice(0, 0, job_.images()).zero_();
   }

@@ -150,8 +150,8 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
   alike.job = alike.epoch = 0;
   alike.name.clear();
   auto& request = alike.request;
-  request.guidance_scale = spec.has_branches(request.guidance_scale) ? 2 : 1;
-  request.negative_prompt.clear();
+  request.guidance_scale = spec.has_branches(request.guidance_scale.value()) ? 2 : 1;
+  request.negative_prompt.reset();
   request.negative_prompts.clear();
   for (auto& prompt : request.prompts)
     prompt.clear();

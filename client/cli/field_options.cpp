@@ -78,6 +78,7 @@ void add_field_option(CLI::App& app, const wire::RequestField& field, Member& me
       (shorter == kShort.end() ? "" : shorter->second) + std::string(field.option);
   const std::string help(field.help);
   const std::string heading = kUsual.contains(field.option) ? kUsualOptions : group;
+  using Value = wire::Given<Type>;
   if constexpr (std::is_same_v<Type, bool>) {
     app.add_flag(name, member, help)->group(heading);
   } else if constexpr (std::is_same_v<Type, std::vector<std::int32_t>> ||
@@ -95,8 +96,8 @@ void add_field_option(CLI::App& app, const wire::RequestField& field, Member& me
       option->check(weight_check());
     } else if constexpr (Choice<Type>) {
       option->check(one_of(choice_words<Type>()));
-    } else if constexpr (std::is_arithmetic_v<Type>) {
-      option->check(bounds_check(field.typed, std::is_integral_v<Type>));
+    } else if constexpr (std::is_arithmetic_v<Value>) {
+      option->check(bounds_check(field.typed, std::is_integral_v<Value>));
     }
     if constexpr (std::is_arithmetic_v<Type> || Choice<Type>)
       if (!field.default_in_help) option->capture_default_str();

@@ -1,6 +1,5 @@
 #include "client/cli/request_options.h"
 
-#include "base/number_text.h"
 #include "client/cli/checks.h"
 #include "client/cli/field_options.h"
 #include "client/cli/help_format.h"
@@ -59,11 +58,12 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->check(not_empty())
       ->type_name("FILE")
       ->group(group);
-  app.add_option(std::string(wire::kRequestFields.strength.option), options.strength,
-                 "With --init-image: how much of it is made anew, above 0, up to 1 (all)")
+  app.add_option(
+         std::string(wire::kRequestFields.strength.option), request.strength,
+         "With --init-image: how much of it is made anew, above 0, up to 1 (all); default: the "
+         "model's own")
       ->check(number_above(0, 1))
       ->type_name("S")
-      ->default_str(number_text(request.strength))
       ->group(group);
   app.add_option(std::string(wire::kRequestFields.loras.option), options.loras,
                  "Add these low-rank weights (diffusers' or kohya's names); repeat it for several")

@@ -34,8 +34,7 @@ struct RequestOptions {
   std::string prompt_embeds_path;             // "" = the prompts are text
   std::vector<std::uint64_t> seeds;           // one for all pictures, or one each
   std::vector<std::string> negative_prompts;  // one for all, or one for each prompt or picture
-  std::optional<double> strength;
-  std::vector<std::string> loras;  // FILE[:SCALE]
+  std::vector<std::string> loras;             // FILE[:SCALE]
 };
 
 void add_request_options(CLI::App& app, RequestOptions& options);

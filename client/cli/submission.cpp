@@ -46,7 +46,8 @@ void check_text(const std::string& option, const std::string& text, bool cleaned
 
 void check_texts(const ImageRequest& request) {
   const auto& prompts = request.prompts;
-  std::size_t bytes = request.negative_prompt.size();
+  const std::string negative = request.negative_prompt.value_or("");
+  std::size_t bytes = negative.size();
   for (const auto& text : request.negative_prompts) {
     check_text("--negative-prompt", text, request.clean_caption);
     bytes += text.size();
@@ -57,23 +58,24 @@ void check_texts(const ImageRequest& request) {
     check_text(option, prompts[i], request.clean_caption);
     bytes += prompts[i].size();
   }
-  check_text("--negative-prompt", request.negative_prompt, request.clean_caption);
+  check_text("--negative-prompt", negative, request.clean_caption);
   if (bytes > wire::kMaxTextBytes)
     throw UsageError(
         fmt::format("all prompts have {} bytes: at most {} are taken", bytes, wire::kMaxTextBytes));
 }
 
-/// Of steps and patches.
+/// Of steps, if they are given, and patches.
 void check_steps(const ImageRequest& request) {
   const bool exact = chosen<Method>(request.method) == Method::exact;
   const auto steps = counted(request.steps, "step");
-  if (!exact && request.warmup_steps > request.steps)
+  const bool given = request.steps > 0;
+  if (!exact && given && request.warmup_steps > request.steps)
     throw UsageError(
         fmt::format("--warmup is {}, but --steps is {}", request.warmup_steps, request.steps));
   if (!request.refill_steps.empty() && exact && request.step_cache.empty())
     throw UsageError("--refill-steps needs --method pipefusion or distrifusion, or --step-cache");
   for (const int step : request.refill_steps) {
-    if (step >= request.steps)
+    if (given && step >= request.steps)
       throw UsageError(fmt::format("--refill-steps has {}, but of {} the last is {}", step, steps,
                                    request.steps - 1));
   }
@@ -216,11 +218,10 @@ void settle(RequestOptions& options) {
   }
   if (!options.init_image_path.empty() && !options.init_latents_path.empty())
     throw UsageError("--init-image does not go with --init-latents");
-  if (options.strength && options.init_image_path.empty())
+  if (request.strength && options.init_image_path.empty())
     throw UsageError("--strength needs --init-image");
   if (!options.mask_path.empty() && options.init_image_path.empty())
     throw UsageError("--mask needs --init-image");
-  request.strength = options.strength.value_or(request.strength);
   if (exact && chosen<KvUse>(request.kv) == KvUse::predict) {
     throw UsageError("--kv predict needs --patches above 1: exact has no K,V that are not fresh");
   }
@@ -238,7 +239,7 @@ void settle(RequestOptions& options) {
     throw UsageError(fmt::format("--stages lists {}, but --pp is {}",
                                  counted(stages.size(), "stage"), degrees.pp));
   }
-  if (options.parallelism.cfg == 2 && !(request.guidance_scale > 1)) {
+  if (options.parallelism.cfg == 2 && request.guidance_scale && !(*request.guidance_scale > 1)) {
     throw UsageError("--cfg 2 needs guidance: with --guidance 1 or less there is only one branch");
   }
   check_steps(request);

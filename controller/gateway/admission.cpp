@@ -319,6 +319,7 @@ void Admission::answer_accepted(control::PeerId peer, const wire::Header& header
   tools_.server.reply(peer, header,
                       wire::JobAccepted{.job = job.id,
                                         .queue_position = tools_.table.position(job.id),
+                                        .steps = job.plan.request.steps,
                                         .warnings = job.plan.warnings});
 }
 

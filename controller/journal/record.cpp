@@ -184,7 +184,6 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     job.plan.request = job.spec.request;
     job.plan.request.refill_steps = facts.refill_steps;
     job.plan.request.steps = facts.steps;
-    job.plan.sampler_steps = job.spec.request.steps;
     job.plan.lora_fingerprints = facts.lora_fingerprints;
     job.plan.images = {{0, facts.pictures}};
   } catch (const wire::WireError& error) {

@@ -20,6 +20,18 @@ void require_encoder(const spec::ModelSpec& model) {
   }
 }
 
+spec::PipelineTask task_of(const wire::ImageRequest& request) {
+  if (request.mask_image_bytes > 0) return spec::PipelineTask::inpainting;
+  return request.init_image_bytes > 0 ? spec::PipelineTask::from_picture
+                                      : spec::PipelineTask::generation;
+}
+
+/// Interim content that is to come so many times comes at even intervals, before the last step.
+void set_interval(wire::ImageRequest& request) {
+  if (request.progress_count == 0 || request.progress_interval > 0) return;
+  request.progress_interval = std::max(1, request.steps / (request.progress_count + 1));
+}
+
 }  // namespace
 
 int skipped_steps(int steps, double strength, bool flow) {
@@ -27,11 +39,16 @@ int skipped_steps(int steps, double strength, bool flow) {
   return flow ? static_cast<int>(steps - done) : steps - static_cast<int>(done);
 }
 
+void set_defaults(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto& own = model.defaults.of(task_of(request));
+  if (request.steps == 0) request.steps = own.steps;
+  if (!request.guidance_scale) request.guidance_scale = own.guidance_scale;
+  if (!request.strength) request.strength = own.strength;
+}
+
 spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
                                      const spec::ModelSpec& model) {
-  const auto task = request.mask_image_bytes > 0 ? spec::PipelineTask::inpainting
-                                                 : spec::PipelineTask::generation;
-  return spec::scheduler_config_for(model.scheduler, request.sampler, task);
+  return spec::scheduler_config_for(model.scheduler, request.sampler, task_of(request));
 }
 
 void set_calls(Plan& plan, const spec::ModelSpec& model) {
@@ -46,17 +63,18 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
                     "not true in {}): ask for 4 or more",
                     plan.sampler_steps, chosen.file));
   }
-  if (request.init_image_bytes == 0) return;
+  if (request.init_image_bytes == 0) return set_interval(request);
   if (model.makes_videos()) refuse("init image is given, but this model makes videos");
   require_encoder(model);
   const auto own = spec::scheduler_config_for(model.scheduler, "");
   const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
-  plan.skipped_steps = skipped_steps(plan.sampler_steps, request.strength, flow);
+  plan.skipped_steps = skipped_steps(plan.sampler_steps, *request.strength, flow);
   if (plan.skipped_steps >= plan.sampler_steps) {
-    refuse(fmt::format("strength is {}: of {} steps none is left", number_text(request.strength),
+    refuse(fmt::format("strength is {}: of {} steps none is left", number_text(*request.strength),
                        plan.sampler_steps));
   }
   request.steps -= plan.skipped_steps;
+  set_interval(request);
 }
 
 void check_rescale(Plan& plan, const spec::ModelSpec& model) {
@@ -65,7 +83,7 @@ void check_rescale(Plan& plan, const spec::ModelSpec& model) {
     refuse("guidance rescale is " + number_text(plan.request.guidance_rescale) + ", but " +
            model.pipeline_class + " has none");
   }
-  if (!model.has_branches(plan.request.guidance_scale))
+  if (!model.has_branches(*plan.request.guidance_scale))
     plan.warnings.emplace_back("without guidance there is nothing to rescale");
 }
 

@@ -9,6 +9,9 @@ namespace troupe::plan {
 /// steps − ⌊steps · strength⌋.
 int skipped_steps(int steps, double strength, bool flow);
 
+/// Fills in steps, guidance scale and strength where the request leaves them to the model.
+void set_defaults(wire::ImageRequest& request, const spec::ModelSpec& model);
+
 /// The sampler that a request runs.
 spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
                                      const spec::ModelSpec& model);

@@ -25,7 +25,7 @@ std::vector<wire::SeedRun> seed_runs(const wire::ImageRequest& request) {
 std::vector<std::string> negatives_of_pictures(const wire::ImageRequest& request) {
   const auto pictures = pictures_of(request);
   const auto& own = request.negative_prompts;
-  if (own.empty()) return std::vector<std::string>(pictures, request.negative_prompt);
+  if (own.empty()) return std::vector<std::string>(pictures, request.negative_prompt.value_or(""));
   if (own.size() == pictures) return own;
   std::vector<std::string> negatives;
   for (std::size_t picture = 0; picture < pictures; ++picture)
@@ -43,7 +43,7 @@ void set_own_settings(wire::ImageRequest& request) {
   if (given > 0 && request.seeds.empty()) request.seeds = seed_runs(request);
   const auto negatives = request.negative_prompts.size();
   if (negatives == 0) return;
-  if (!request.negative_prompt.empty())
+  if (!request.negative_prompt.value_or("").empty())
     refuse("negative prompt and negative prompts do not go together");
   if (negatives != pictures && negatives != request.prompts.size()) {
     refuse(fmt::format("negative prompts are {}, but there {}{} and {}", negatives,

@@ -49,13 +49,22 @@ void warn_of_blank(Plan& plan) {
 
 void warn_of_negative(Plan& plan, const spec::ModelSpec& model) {
   const auto& request = plan.request;
-  if (request.negative_prompt.empty() && request.negative_prompts.empty()) return;
+  if (request.negative_prompt.value_or("").empty() && request.negative_prompts.empty()) return;
   if (model.transformer.guidance != spec::GuidanceKind::branches)
     plan.warnings.emplace_back(
         "this model computes no negative branch: the negative prompt is unused");
-  else if (!model.has_branches(request.guidance_scale))
+  else if (!model.has_branches(*request.guidance_scale))
     plan.warnings.push_back("the negative prompt is unused: guidance is " +
-                            number_text(request.guidance_scale) + ", and above 1 is needed for it");
+                            number_text(*request.guidance_scale) +
+                            ", and above 1 is needed for it");
+}
+
+/// What the request says itself, before anything is filled in.
+void warn_of_scale(Plan& plan, const spec::ModelSpec& model) {
+  if (model.transformer.guidance == spec::GuidanceKind::none &&
+      plan.request.guidance_scale.value_or(0) > 1)
+    plan.warnings.emplace_back(
+        "this model was distilled without guidance: the scale changes nothing");
 }
 
 void set_text(Plan& plan, const spec::ModelSpec& model) {
@@ -63,7 +72,7 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
   warn_of_negative(plan, model);
   if (!request.prompt_embeds.empty()) {
     plan.encodes_negative = wire::encodes_negative_alone(
-        request, model.has_branches(request.guidance_scale), model.zero_negative);
+        request, model.has_branches(*request.guidance_scale), model.zero_negative);
     return set_prompt_embeds(request, model, plan.encodes_negative);
   }
   if (request.max_sequence_length == 0)
@@ -75,9 +84,6 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
   }
   if (request.clean_caption && !model.pixart_customs)
     refuse("clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
-  if (model.transformer.guidance == spec::GuidanceKind::none && request.guidance_scale > 1)
-    plan.warnings.emplace_back(
-        "this model was distilled without guidance: the scale changes nothing");
   warn_of_blank(plan);
 }
 
@@ -99,7 +105,7 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   plan.degrees = degrees_of(parallelism);
   check_world(plan.degrees);
   const mesh::Mesh mesh(plan.degrees);
-  plan.guidance = model.has_branches(plan.request.guidance_scale);
+  plan.guidance = model.has_branches(*plan.request.guidance_scale);
   if (plan.degrees.cfg == 2 && model.transformer.guidance != spec::GuidanceKind::branches) {
     refuse(std::string("cfg is 2, but this model ") +
            (model.transformer.guidance == spec::GuidanceKind::embedded
@@ -108,7 +114,7 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
            ": there is no second branch to compute");
   }
   if (plan.degrees.cfg == 2 && !plan.guidance) {
-    refuse("cfg is 2, but guidance is " + number_text(plan.request.guidance_scale) +
+    refuse("cfg is 2, but guidance is " + number_text(*plan.request.guidance_scale) +
            ": there is no second branch to compute unless guidance is above 1");
   }
   const int pictures =
@@ -259,6 +265,8 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   Plan plan;
   plan.request = request;
   set_own_settings(plan.request);
+  warn_of_scale(plan, model);
+  set_defaults(plan.request, model);
   set_text(plan, model);
   set_size(plan, model);
   set_calls(plan, model);

@@ -75,7 +75,8 @@ void check_no_text(const wire::ImageRequest& request, bool encodes_negative) {
   if (std::ranges::any_of(request.prompts, is_text))
     refuse("prompt and prompt embeds do not go together");
   if (encodes_negative) return;
-  if (is_text(request.negative_prompt) || std::ranges::any_of(request.negative_prompts, is_text))
+  if (is_text(request.negative_prompt.value_or("")) ||
+      std::ranges::any_of(request.negative_prompts, is_text))
     refuse(
         "negative prompt does not go with prompt embeds that have the negative text, or need none");
   if (request.clean_caption) refuse("clean_caption is on, but with prompt embeds there is no text");

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -43,6 +44,10 @@ void check_number(const wire::RequestField& field, double value) {
          " to " + number_text(most) + " is needed");
 }
 
+void check_number(const wire::RequestField& field, std::optional<double> value) {
+  if (value) check_number(field, *value);
+}
+
 void check_text(const std::string& field, const std::string& text) {
   if (text.size() > kMaxPromptBytes) {
     refuse(fmt::format("{} has {} bytes: at most {}", field, text.size(), kMaxPromptBytes));
@@ -53,8 +58,9 @@ void check_text(const std::string& field, const std::string& text) {
 
 void check_texts(const wire::ImageRequest& request) {
   if (request.prompts.empty()) refuse("prompt is missing");
-  std::size_t bytes = request.negative_prompt.size();
-  check_text("negative prompt", request.negative_prompt);
+  const std::string negative = request.negative_prompt.value_or("");
+  std::size_t bytes = negative.size();
+  check_text("negative prompt", negative);
   for (std::size_t i = 0; i < request.negative_prompts.size(); ++i) {
     check_text(fmt::format("negative prompt {}", i), request.negative_prompts[i]);
     bytes += request.negative_prompts[i].size();
@@ -125,7 +131,7 @@ void check_step_cache(const wire::ImageRequest& request) {
 std::vector<std::string> cleaned_texts(const wire::ImageRequest& request) {
   if (!request.clean_caption) return {};
   auto texts = request.prompts;
-  texts.push_back(request.negative_prompt);
+  texts.push_back(request.negative_prompt.value_or(""));
   texts.insert(texts.end(), request.negative_prompts.begin(), request.negative_prompts.end());
   return texts;
 }
@@ -135,7 +141,7 @@ std::vector<std::string> cleaned_texts(const wire::ImageRequest& request) {
 void check_request(const wire::ImageRequest& request) {
   check_texts(request);
   wire::for_each_field([&](const wire::RequestField& field, auto member) {
-    using Value = std::remove_cvref_t<decltype(request.*member)>;
+    using Value = wire::Given<std::remove_cvref_t<decltype(request.*member)>>;
     if constexpr (std::is_same_v<Value, std::int32_t> || std::is_same_v<Value, double>)
       check_number(field, request.*member);
   });

@@ -79,10 +79,10 @@ class TroupeGenerate:
             "required": {
                 "cluster": ("TROUPE",),
                 "prompt": ("STRING", {"multiline": True, "dynamicPrompts": True}),
-                "negative_prompt": ("STRING", {"multiline": True, "dynamicPrompts": True}),
+                "negative_prompt": ("STRING", {"multiline": True, "dynamicPrompts": True, "tooltip": "Empty: none"}),
                 "seed": ("INT", {"default": 0, "min": 0, "max": 2**63 - 1, "control_after_generate": True}),
-                "steps": ("INT", {"default": 20, "min": 1, "max": 10000}),
-                "guidance_scale": ("FLOAT", {"default": 4.5, "min": 0.0, "max": 100.0, "step": 0.1}),
+                "steps": ("INT", {"default": 0, "min": 0, "max": 10000, "tooltip": "0: the model's own number"}),
+                "guidance_scale": ("FLOAT", {"default": -1.0, "min": -1.0, "max": 100.0, "step": 0.1, "tooltip": "-1: the model's own"}),
                 "width": ("INT", size),
                 "height": ("INT", size),
                 "batch_size": ("INT", {"default": 1, "min": 1, "max": 4096}),
@@ -90,7 +90,7 @@ class TroupeGenerate:
             "optional": {
                 "image": ("IMAGE", {"tooltip": "To begin with; the first of the batch"}),
                 "mask": ("MASK", {"tooltip": "What of the image is painted anew; without one all of it"}),
-                "strength": ("FLOAT", {"default": 0.8, "min": 0.0, "max": 1.0, "step": 0.01}),
+                "strength": ("FLOAT", {"default": 0.0, "min": 0.0, "max": 1.0, "step": 0.01, "tooltip": "0: the model's own"}),
             },
         }
 
@@ -99,19 +99,20 @@ class TroupeGenerate:
     CATEGORY = CATEGORY
 
     def generate(self, cluster, prompt, negative_prompt, seed, steps, guidance_scale, width, height, batch_size, image=None,
-                 mask=None, strength=0.8):
+                 mask=None, strength=0.0):
         pipe = TroupePipeline(cluster.client, cluster.model or None, **cluster.options)
         pipe.set_progress_bar_config(disable=True)
-        bar = comfy.utils.ProgressBar(steps)
+        bar = comfy.utils.ProgressBar(steps or 1)
 
         def step_ended(pipe, step, timestep, kwargs):
             preview = kwargs["preview"]
-            bar.update_absolute(step + 1, preview=("JPEG", preview, MAX_PREVIEW) if preview else None)
+            bar.update_absolute(step + 1, pipe.num_timesteps, ("JPEG", preview, MAX_PREVIEW) if preview else None)
 
         arguments = dict(
-            negative_prompt=negative_prompt, seed=seed, num_inference_steps=steps, guidance_scale=guidance_scale,
+            negative_prompt=negative_prompt or None, seed=seed, num_inference_steps=steps or None,
+            guidance_scale=None if guidance_scale < 0 else guidance_scale,
             width=width or None, height=height or None, num_images_per_prompt=batch_size, loras=cluster.loras or None,
-            image=None if image is None else image[0].cpu().numpy().clip(0, 1), strength=None if image is None else strength,
+            image=None if image is None else image[0].cpu().numpy().clip(0, 1), strength=None if image is None else strength or None,
             mask_image=None if mask is None else mask[0].cpu().numpy().clip(0, 1), output_type="np", callback_on_step_end=step_ended,
             callback_on_step_end_tensor_inputs=["preview"])
         # In a thread, since a step may take long and the cancel button should not. ComfyUI knows by the context which node

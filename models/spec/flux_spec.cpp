@@ -130,6 +130,7 @@ std::vector<Pipeline> FluxSpec::pipelines() {
                      kClipTokens},
                     {"text_encoder_2", "tokenizer_2", kT5, kT5Tokenizers, TextUse::states}},
        .text_tokens = 512,
+       .defaults = {{28, 3.5}, {28, 7, 0.6}, {28, 7, 0.6}},
        .even_sigmas = true,
        .textual_inversion = true},
   };

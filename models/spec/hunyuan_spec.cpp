@@ -174,6 +174,7 @@ std::vector<Pipeline> HunyuanSpec::pipelines() {
                      {"T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast"},
                      TextUse::padded_states}},
        .text_tokens = 256,
+       .defaults = {{50, 5}},
        .rescales_guidance = true,
        .ignores_vae_shift = true},
   };

@@ -172,6 +172,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.pipeline_class = index.text_or("_class_name", "");
   const Pipeline& pipeline = pipeline_of(spec.pipeline_class, index_file);
   spec.text_tokens = pipeline.text_tokens;
+  spec.defaults = pipeline.defaults;
   spec.pixart_customs = pipeline.pixart_customs;
   spec.one_step_is_clean = pipeline.one_step_is_clean;
   spec.even_sigmas = pipeline.even_sigmas;

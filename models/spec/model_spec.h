@@ -9,6 +9,7 @@
 
 #include "models/spec/bert_spec.h"
 #include "models/spec/clip_spec.h"
+#include "models/spec/scheduler_config.h"
 #include "models/spec/t5_spec.h"
 #include "models/spec/transformer_spec.h"
 #include "models/spec/vae_spec.h"
@@ -79,6 +80,30 @@ struct EncoderOutputShape {
 /// Of prompts that are padded or cut to `max_sequence_length` where the encoder says nothing else.
 EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max_sequence_length);
 
+/// What a request gets that says nothing of it.
+struct CallDefaults {
+  std::int32_t steps = 20;
+  double guidance_scale = 4.5;
+  double strength = 0.8;
+
+  bool operator==(const CallDefaults&) const = default;
+};
+
+/// By task, as the pipelines' calls in diffusers have them. `from_picture` and `inpainting`: where
+/// diffusers has no such pipeline, as `generation`.
+struct TaskDefaults {
+  CallDefaults generation;
+  CallDefaults from_picture = generation;
+  CallDefaults inpainting = generation;
+
+  const CallDefaults& of(PipelineTask task) const {
+    return task == PipelineTask::generation     ? generation
+           : task == PipelineTask::from_picture ? from_picture
+                                                : inpainting;
+  }
+  bool operator==(const TaskDefaults&) const = default;
+};
+
 /// Everything that a plan must know of a model folder. A plain value.
 struct ModelSpec {
   std::filesystem::path folder;
@@ -96,13 +121,15 @@ struct ModelSpec {
 
   /// Tokens that a prompt is padded or cut to, where a request does not say.
   std::int64_t text_tokens = 120;
+  /// Where a request does not say.
+  TaskDefaults defaults;
   /// Prompts are put in lower case and may be cleaned, sizes may be binned: PixArt's customs.
   bool pixart_customs = true;
   /// Prompts are mended and their white space is made single: Wan's customs.
   bool mends_prompts = false;
   /// With one step, the picture is the clean sample that the step points at.
   bool one_step_is_clean = true;
-  /// Without a negative prompt the negative branch's text is zeros, not the empty prompt's.
+  /// Where no negative prompt is given, not even an empty one, the negative branch's text is zeros.
   bool zero_negative = false;
   /// Parts of the folder that are not used and would not change the picture, a line each.
   std::vector<std::string> notes;

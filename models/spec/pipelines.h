@@ -26,6 +26,7 @@ struct Pipeline {
   /// The folder of the network that denoises.
   std::string network = "transformer";
   std::int64_t text_tokens = 0;
+  TaskDefaults defaults = {};
   bool pixart_customs = false;
   bool one_step_is_clean = false;
   bool even_sigmas = false;

@@ -115,8 +115,8 @@ struct SchedulerConfig {
 SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::string& file,
                                        SamplerKind kind);
 
-/// What a pipeline does, where diffusers has a class of its own for it.
-enum class PipelineTask { generation, inpainting };
+/// What a pipeline does. diffusers has a class for each, with repairs and defaults of its own.
+enum class PipelineTask { generation, from_picture, inpainting };
 
 /// The configuration of the sampler that a request runs: the checkpoint's own where `name` is
 /// empty, else the one of that name (is_sampler_name, or a diffusers class name) taking over the

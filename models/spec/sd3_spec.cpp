@@ -169,7 +169,8 @@ std::vector<Pipeline> Sd3Spec::pipelines() {
                      TextUse::penultimate_pooled, kClipTokens},
                     {"text_encoder_3", "tokenizer_3", kT5, kT5Tokenizers, TextUse::states, 0,
                      true}},
-       .text_tokens = 256},
+       .text_tokens = 256,
+       .defaults = {{28, 7}, {50, 7, 0.6}, {50, 7, 0.6}}},
   };
 }
 

@@ -126,6 +126,7 @@ std::vector<Pipeline> WanSpec::pipelines() {
       {.name = "WanPipeline",
        .encoders = {{"text_encoder", "tokenizer", kUmt5, kT5Tokenizers, TextUse::zeroed_states}},
        .text_tokens = 512,
+       .defaults = {{50, 5}},
        .mends_prompts = true,
        .vae = "AutoencoderKLWan"},
   };

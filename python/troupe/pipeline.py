@@ -75,6 +75,7 @@ class TroupePipeline(Parts):
         self._bar: Dict[str, Any] = {}
         self._jobs: Set[Job] = set()
         self._interrupted = False
+        self._num_timesteps = 0
 
     def __repr__(self) -> str:
         loras = [f"{name} × {adapter.weight:g}" for name, adapter in self._loras({}).items()]
@@ -167,7 +168,7 @@ class TroupePipeline(Parts):
                num_images_per_prompt: Optional[int] = None, generator: Any = None, seed: Union[int, Sequence[int], None] = None,
                latents: Any = None, image: Any = None, strength: Optional[float] = None, mask_image: Any = None,
                **options: Any) -> Job:
-        """Hands a job in and returns its handle at once. What is None is the cluster's default.
+        """Hands a job in and returns its handle at once. What is None is the model's own, as in diffusers' pipeline of its class.
 
         generator: a torch.Generator on the CPU that has drawn nothing yet: its seed gives diffusers' picture; a list has
             one for each picture. `seed` says it as a number, or a list. Without either the seed is a random one.
@@ -232,6 +233,7 @@ class TroupePipeline(Parts):
             for event in job.events(timeout):
                 preview = event.preview or preview
                 bar.show(event.info, preview)
+                self._num_timesteps = event.info.steps
                 # Events of steps that are quick may be left out; a callback sees each step.
                 last = event.info.steps if event.kind == "succeeded" else event.info.step
                 while callback and done < last:
@@ -253,6 +255,11 @@ class TroupePipeline(Parts):
             self._jobs.discard(job)
             bar.close()
         job.raise_for_state()
+
+    @property
+    def num_timesteps(self) -> int:
+        """Steps of the newest call, as in diffusers: those that the job computes, for callbacks."""
+        return self._num_timesteps
 
     @property
     def interrupt(self) -> bool:

@@ -220,6 +220,7 @@ TEST_CASE("jobs that begin beside one that runs are rehearsed in its midst, and 
 TEST_CASE("jobs of one shape have one key, whatever their words, seeds and numbers of steps") {
   wire::BeginJob begin;
   begin.request = RehearsedActors::spec(1).request;
+  begin.request.guidance_scale = 4.5;
   const auto model = spec::read_model_spec(test::kFixtures + "tiny-pixart");
   const auto key = [&] { return actors::rehearsal_key(begin, model); };
   const auto first = key();

@@ -253,9 +253,12 @@ TEST_CASE("inspect MODELDIR: what the model is and what it takes") {
   CHECK(model["parts"][0]["parameters"].get<std::uint64_t>() > 1000);
   CHECK(model["memory"]["float32"] > model["memory"]["bfloat16"]);
   CHECK(model["degrees"]["cfg"] == 2);
+  CHECK(model["defaults"]["steps"] == 20);
+  CHECK(model["defaults"]["mask_image"]["strength"] == 0.8);
   CHECK(model["methods"] == nlohmann::json({"exact", "pipefusion", "distrifusion"}));
   const auto text = troupe::testing::troupe("inspect " + kTinyFolder).out;
-  for (const char* word : {"PixArtAlphaPipeline", "transformer", "text_encoder", "vae", "degrees"})
+  for (const char* word : {"PixArtAlphaPipeline", "transformer", "text_encoder", "vae", "degrees",
+                           "20 steps, guidance 4.5", "with --mask 20 steps"})
     CHECK(has(text, word));
   CHECK(troupe::testing::troupe("inspect " TROUPE_SOURCE_DIR "/docs").exit_code == 1);
 }

@@ -1,5 +1,7 @@
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "controller/deployments/memory_check.h"
 #include "controller/gateway/model_reader.h"
@@ -53,6 +55,110 @@ TEST_CASE("strength leaves out what diffusers' pipelines leave out") {
     CHECK(plan::skipped_steps(20, 1, flow) == 0);
     CHECK(plan::skipped_steps(20, 0, flow) == 20);
   }
+}
+
+TEST_CASE("what a request leaves to the model is filled in, by what it begins with") {
+  const auto filled = [](const std::string& folder, bool picture, bool mask) {
+    const auto model = spec::read_model_spec(kFixtures + folder);
+    wire::ImageRequest request;
+    request.prompts = {"a cat"};
+    request.init_image_bytes = picture ? 100 : 0;
+    request.mask_image_bytes = mask ? 100 : 0;
+    const auto plan = plan::make_plan(model, request, {});
+    CHECK(plan.warnings.empty());
+    return std::tuple(plan.sampler_steps, plan.request.guidance_scale.value(),
+                      plan.request.strength.value(), plan.request.steps);
+  };
+  CHECK(filled("tiny-pixart", false, false) == std::tuple(20, 4.5, 0.8, 20));
+  CHECK(filled("tiny-sdxl", false, false) == std::tuple(50, 5, 0.8, 50));
+  CHECK(filled("tiny-sdxl", true, false) == std::tuple(50, 5, 0.3, 15));
+  CHECK(filled("tiny-sdxl", true, true) == std::tuple(50, 7.5, 0.9999, 49));
+  CHECK(filled("tiny-sd3", false, false) == std::tuple(28, 7, 0.8, 28));
+  CHECK(filled("tiny-sd3", true, false) == std::tuple(50, 7, 0.6, 30));
+  CHECK(filled("tiny-flux", false, false) == std::tuple(28, 3.5, 0.8, 28));
+}
+
+TEST_CASE("sizes, frames and tokens that a request leaves open are those of diffusers' pipelines") {
+  const auto book = nlohmann::json::parse(read_all(kFixtures + "expected/pipelines.json"));
+  CHECK(book["beginnings"].size() > 40);
+  for (const auto& item : book["beginnings"]) {
+    CAPTURE(item.dump());
+    const auto model = spec::read_model_spec(kFixtures + item["folder"].get<std::string>());
+    wire::ImageRequest request;
+    request.prompts = {"a"};
+    request.height = item["asked"].value("height", 0);
+    request.width = item["asked"].value("width", 0);
+    if (item["task"] != "generation") {
+      request.init_image_bytes = 100;
+      request.init_image_height = 53;
+      request.init_image_width = 70;
+    }
+    if (item["task"] == "inpainting") request.mask_image_bytes = 100;
+    const auto plan = plan::make_plan(model, request, {});
+    // There one of the two sizes without the other is ignored; here each counts for itself.
+    const bool ignored = model.pipeline_class == "StableDiffusionPipeline" &&
+                         item["task"] == "generation" && item["asked"].size() == 1;
+    CHECK(plan.request.height == (ignored ? 80 : item["size"][0].get<int>()));
+    CHECK(plan.request.width == item["size"][1]);
+    if (item.contains("frames")) CHECK(plan.request.num_frames == item["frames"]);
+    for (const auto& encoder : model.text_encoders) {
+      if (!item["tokens"].contains(encoder.component)) continue;
+      const auto shape = spec::output_shape(encoder, plan.request.max_sequence_length);
+      if (shape.tokens > 0) CHECK(shape.tokens == item["tokens"][encoder.component]);
+    }
+  }
+}
+
+TEST_CASE(
+    "what a request says itself is not the model's, and what it leaves open contradicts nothing") {
+  const auto plan_of = [](const std::string& folder, const auto& change,
+                          const wire::Parallelism& degrees = {}) {
+    wire::ImageRequest request;
+    request.prompts = {"a cat"};
+    change(request);
+    return plan::make_plan(spec::read_model_spec(kFixtures + folder), request, degrees);
+  };
+  const auto own = plan_of("tiny-sdxl", [](auto& request) {
+    request.steps = 3;
+    request.guidance_scale = 0;
+    request.init_image_bytes = 100;
+    request.strength = 1;
+  });
+  CHECK(own.sampler_steps == 3);
+  CHECK(own.request.guidance_scale == 0);
+  CHECK(own.skipped_steps == 0);
+  CHECK_FALSE(own.guidance);
+  const auto nothing = [](auto&) {};
+  CHECK(plan_of("tiny-sd3", nothing, {.cfg = 2}).guidance);
+  // Its warm-up is longer than 20 steps, and shorter than the model's own 50.
+  const auto patched = [](auto& request) {
+    request.method = Method::distrifusion;
+    request.num_pipeline_patch = 2;
+    request.warmup_steps = 30;
+  };
+  CHECK(plan_of("tiny-sd15", patched).synchronous_steps == 30);
+  CHECK(has(message_of([&] { plan_of("tiny-sd3", patched); }),
+            "warmup is 30, but there are only 28 steps"));
+}
+
+TEST_CASE("interim content that is to come so many times comes at even intervals") {
+  const auto interval = [](const auto& change) {
+    wire::ImageRequest request;
+    request.prompts = {"a cat"};
+    request.progress_count = 2;
+    change(request);
+    return plan::make_plan(spec::read_model_spec(kFixtures + "tiny-sdxl"), request, {})
+        .request.progress_interval;
+  };
+  CHECK(interval([](auto&) {}) == 16);
+  CHECK(interval([](auto& request) { request.steps = 9; }) == 3);
+  CHECK(interval([](auto& request) { request.steps = 2; }) == 1);
+  CHECK(interval([](auto& request) { request.init_image_bytes = 100; }) == 5);
+  CHECK(interval([](auto& request) {
+          request.sigmas = {6, 5, 4, 3, 2, 1, 0};
+          request.sampler = "euler";
+        }) == 2);
+  CHECK(interval([](auto& request) { request.progress_interval = 7; }) == 7);
 }
 
 TEST_CASE("a plan computes the steps that are left, and its patches follow them") {

@@ -133,7 +133,7 @@ TEST_CASE("jobs with settings of single pictures: the batch has each picture's s
   for (jobs::JobId id = 1; id <= 3; ++id) {
     auto spec = spec_of(2, 10 * id);
     spec.request.images_per_prompt = 2;
-    spec.request.negative_prompt.clear();
+    spec.request.negative_prompt.reset();
     waiting.push_back(job_of(id, spec));
   }
   waiting[0].spec.request.negative_prompts = {"a", ""};

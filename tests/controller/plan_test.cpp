@@ -141,7 +141,7 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why(same) == "accepted");
   CHECK(why([](auto& r) { r.height = 100; }) ==
         "[plan] height is 100: this model takes multiples of 16 from 16 to 16384");
-  CHECK(why([](auto& r) { r.steps = 0; }) == "[plan] steps is 0: at least 1 is needed");
+  CHECK(why([](auto& r) { r.steps = -1; }) == "[plan] steps is -1: at least 0 is needed");
   CHECK(why([](auto& r) { r.prompts.clear(); }) == "[plan] prompt is missing");
   CHECK(why([](auto& r) { r.num_pipeline_patch = 4; }) ==
         "[plan] patches is 4 with method exact: patches need method pipefusion or distrifusion");
@@ -168,7 +168,7 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why([](auto& r) { r.prompts[0] = "caf\xe9"; }) == "[plan] prompt 0 is not UTF-8 text");
   CHECK(why([](auto& r) { r.prompts[0] = std::string("a\0b", 3); }) ==
         "[plan] prompt 0 has a zero byte in it");
-  CHECK(why([](auto& r) { r.negative_prompt.assign(20000, 'x'); }) ==
+  CHECK(why([](auto& r) { r.negative_prompt = std::string(20000, 'x'); }) ==
         "[plan] negative prompt has 20000 bytes: at most 16384");
   CHECK(why([](auto& r) { r.prompts.assign(17, std::string(16000, 'x')); }) ==
         "[plan] all prompts have 272000 bytes: at most 262144");

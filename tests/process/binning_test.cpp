@@ -82,7 +82,7 @@ TEST_CASE("a cleaned caption draws what the clean caption draws") {
   const auto plain = shared_cluster().run(submission).latents.value();
   const auto prompt = submission.request.prompts.at(0);
   submission.request.prompts = {"https://example.com/p <b>" + prompt + "</b> img_01.png"};
-  submission.request.negative_prompt = "@someone <i>" + submission.request.negative_prompt;
+  submission.request.negative_prompt = "@someone <i>" + submission.request.negative_prompt.value();
   CHECK(range_error(shared_cluster().run(submission).latents.value(), plain) > 1e-3);
   submission.request.clean_caption = true;
   const auto cleaned = shared_cluster().run(submission);

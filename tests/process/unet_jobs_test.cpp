@@ -1,5 +1,6 @@
 #include <signal.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "tests/process/support/reference.h"
 #include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 #include "tests/support/text.h"
 
 using namespace troupe;
@@ -71,10 +73,43 @@ TEST_CASE("Stable Diffusion's pictures are those of its pipelines in diffusers")
       levels.see(level, name);
     }
   }
-  CHECK(latents.seen == 40);
+  CHECK(latents.seen == 42);
   MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
                        << latents.where << "), " << levels.seen << " pictures within "
                        << levels.value << " levels");
+}
+
+TEST_CASE(
+    "an old folder's picture is that of its pipeline in diffusers, in the size that this takes") {
+  const auto of = nlohmann::json::parse(
+      read_all(TROUPE_SOURCE_DIR "/tests/fixtures/expected/pipelines.json"))["old_picture"];
+  const Scratch scratch;
+  const auto folder = scratch.path / "old";
+  std::filesystem::copy(checkpoint(of["folder"].get<std::string>()), folder,
+                        std::filesystem::copy_options::recursive);
+  for (const auto& [file, keys] : of["files"].items()) {
+    auto settings = nlohmann::json::parse(read_all(folder / file));
+    settings.merge_patch(keys);
+    scratch.file("old/" + file, settings.dump());
+  }
+  Submission submission;
+  submission.model = folder;
+  submission.request.prompts = {of["call"]["prompt"].get<std::string>()};
+  submission.request.steps = of["call"]["num_inference_steps"];
+  submission.request.guidance_scale = of["call"]["guidance_scale"].get<double>();
+  submission.request.seed = of["seed"];
+  submission.request.output_type = "latent";
+  const auto whole = shared_cluster().run(submission).latents.value();
+  REQUIRE(whole.shape == of["shape"].get<std::vector<std::int64_t>>());
+  const auto every = of["every"].get<std::int64_t>();
+  const Latents expected{{1, whole.shape[1], whole.shape[2] / every, whole.shape[3] / every},
+                         of["latents"].get<std::vector<float>>()};
+  Latents seen{expected.shape, {}};
+  for (std::int64_t row = 0; row < whole.shape[1] * whole.shape[2]; row += every) {
+    for (std::int64_t column = 0; column < whole.shape[3]; column += every)
+      seen.data.push_back(whole.data.at(static_cast<std::size_t>(row * whole.shape[3] + column)));
+  }
+  CHECK(range_error(seen, expected) <= kReferenceBound);
 }
 
 TEST_CASE("a U-Net's exact picture is the same at any degrees") {

@@ -47,7 +47,7 @@ class Comfy:
                 self.total = total
 
             def update_absolute(self, value, total=None, preview=None):
-                comfy.progress.append((value, self.total, preview))
+                comfy.progress.append((value, total or self.total, preview))
 
         def throw():
             if comfy.interrupted:
@@ -104,7 +104,7 @@ class Nodes(unittest.TestCase):
         cluster = self.run_node("TroupeConnect", url=self.server.url, model="/models/pixart", options='{"pp": 2}')
         with_loras = self.run_node("TroupeLora", cluster=cluster, path="/loras/a.safetensors", scale=0.5)
         with_loras = self.run_node("TroupeLora", cluster=with_loras, path="/loras/b.safetensors")
-        images = self.run_node("TroupeGenerate", cluster=with_loras, prompt="a cat", steps=3, batch_size=2, width=64, seed=5,
+        images = self.run_node("TroupeGenerate", cluster=with_loras, prompt="a cat", steps=3, guidance_scale=0.0, batch_size=2, width=64, seed=5,
                                image=Tensor(np.full((1, 2, 4, 3), 1.1, np.float32)), mask=Tensor(np.ones((1, 2, 4), np.float32)),
                                strength=0.6)
         self.assertEqual((images.shape, images.dtype), ((2, 2, 4, 3), np.float32))
@@ -112,11 +112,12 @@ class Nodes(unittest.TestCase):
         self.assertTrue(request.pop("init_image"))
         self.assertTrue(request.pop("mask_image"))
         self.assertEqual(request, {
-            "prompts": ["a cat"], "negative_prompt": "", "seed": 5, "steps": 3, "guidance_scale": 4.5, "width": 64,
+            "prompts": ["a cat"], "seed": 5, "steps": 3, "guidance_scale": 0.0, "width": 64,
             "images_per_prompt": 2, "strength": 0.6, "preview_every": 1, "model": "/models/pixart", "pp": 2,
             "loras": [{"path": "/loras/a.safetensors", "scale": 0.5}, {"path": "/loras/b.safetensors", "scale": 1.0}]})
         self.run_node("TroupeGenerate", cluster=cluster, prompt="a cat")
-        self.assertNotIn("loras", self.server.jobs[-1].request)
+        left = self.server.jobs[-1].request
+        self.assertFalse({"loras", "steps", "guidance_scale", "negative_prompt", "strength"} & set(left))
         self.assertEqual([(value, total) for value, total, _ in self.comfy.progress[:3]], [(1, 3), (2, 3), (3, 3)])
         kind, preview, largest = self.comfy.progress[0][2]
         self.assertEqual((kind, preview.size, largest), ("JPEG", (4, 2), 512))

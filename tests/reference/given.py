@@ -87,10 +87,10 @@ OTHER_TOKENS = 93
 CASES = []
 for k, name in enumerate(EMBEDS):
     # The other pipelines do not repeat given embeds, or lay masks and states out in different orders.
-    case = dict(ONE, checkpoint=name, embeds=True, prompts=["", ""], negative_prompt="", n=2 if name in ("tiny-pixart", "tiny-sigma", "tiny-sd15", "tiny-sdxl") else 1, steps=3, seed=20 + k, max_sequence_length=0)
+    case = dict(ONE, checkpoint=name, embeds=True, prompts=["", ""], negative_prompt=None, n=2 if name in ("tiny-pixart", "tiny-sigma", "tiny-sd15", "tiny-sdxl") else 1, steps=3, seed=20 + k, max_sequence_length=0)
     CASES.append((f"embeds_{name.removeprefix('tiny-')}", dict(case, num_frames=5, height=32, width=48) if name == "tiny-wan" else case))
-CASES += [("embeds_sdxl_zeros", dict(ONE, checkpoint="tiny-sdxl", embeds=True, alone=True, prompts=[""], negative_prompt="", max_sequence_length=0)),
-          ("embeds_sigma_alone", dict(ONE, checkpoint="tiny-sigma", embeds=True, guidance=1.0, prompts=[""], negative_prompt="", max_sequence_length=0))]
+CASES += [("embeds_sdxl_zeros", dict(ONE, checkpoint="tiny-sdxl", embeds=True, alone=True, prompts=[""], negative_prompt=None, max_sequence_length=0)),
+          ("embeds_sigma_alone", dict(ONE, checkpoint="tiny-sigma", embeds=True, guidance=1.0, prompts=[""], negative_prompt=None, max_sequence_length=0))]
 
 FOUR = dict(ONE, prompts=["a red circle", "a tree"], n=2, seeds=[7, 8, 7, 2**63 + 11], steps=3)
 ANCESTRAL = dict(scheduler="EulerAncestralDiscreteScheduler", config={})
@@ -118,6 +118,7 @@ for k, name in enumerate(name for name in EMBEDS if name != "tiny-flux"):
     case = dict(ONE, checkpoint=name, embeds=True, alone=True, negative_text=True, prompts=["", ""] if name == "tiny-sd3" else [""], negative_prompt="" if name in ("tiny-sigma", "tiny-sd15") else "a dog, on a hill", seed=60 + k,
                 steps=3, max_sequence_length=0)
     CASES.append((f"negative_{name.removeprefix('tiny-')}", dict(case, num_frames=5, height=32, width=48) if name == "tiny-wan" else case))
+CASES.append(("negative_sdxl_empty", dict(ONE, checkpoint="tiny-sdxl", embeds=True, alone=True, negative_text=True, prompts=[""], negative_prompt="", seed=70, steps=3, max_sequence_length=0)))
 
 
 for _, case in CASES:

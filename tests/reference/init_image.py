@@ -40,14 +40,14 @@ def draw(pipe, case):
     if isinstance(pipe, (StableDiffusionXLImg2ImgPipeline, StableDiffusionImg2ImgPipeline)):
         # This one takes the picture's size as it is.
         call["image"] = call["image"].resize((case["width"], case["height"]), Image.LANCZOS)
-        return pipe(**call, negative_prompt=case["negative_prompt"] or None).images
+        return pipe(**call, negative_prompt=case["negative_prompt"]).images
     call |= dict(height=case["height"], width=case["width"], max_sequence_length=case["max_sequence_length"])
     if isinstance(pipe, FluxImg2ImgPipeline):
         return pipe._unpack_latents(pipe(**call).images, case["height"], case["width"], 8)
     return pipe(**call, negative_prompt=case["negative_prompt"]).images
 
 
-ONE = dict(prompts=["a red circle"], negative_prompt="", n=1, height=64, width=96, steps=6, seed=5, max_sequence_length=12, init_image=PICTURE)
+ONE = dict(prompts=["a red circle"], negative_prompt=None, n=1, height=64, width=96, steps=6, seed=5, max_sequence_length=12, init_image=PICTURE)
 CASES = [("sd3", dict(ONE, checkpoint="tiny-sd3", guidance=4.5, strength=0.6)),
          ("sd3_all", dict(ONE, checkpoint="tiny-sd3", guidance=4.5, strength=1.0, steps=3)),
          ("sd3_two", dict(ONE, checkpoint="tiny-sd3", guidance=3.0, strength=0.75, steps=5, prompts=["a red circle", "a tree"], height=96, width=64)),
@@ -63,6 +63,7 @@ PNDM = dict(scheduler="PNDMScheduler", config=dict(skip_prk_steps=True, set_alph
 CASES += [(f"sd15_pndm_{steps}_{strength}", dict(ONE, **PNDM, checkpoint="tiny-sd15", guidance=3.0, strength=strength, steps=steps, height=64, width=64, max_sequence_length=77))
           for steps, strength in ((6, 1.0), (6, 0.5), (8, 0.9))]
 CASES += [("sd15_rounds", dict(ONE, checkpoint="tiny-sd15", guidance=3.0, strength=0.6, steps=8, sampler="pndm", height=64, width=64, max_sequence_length=77))]
+CASES += [("sdxl_empty_negative", dict(ONE, checkpoint="tiny-sdxl", negative_prompt="", guidance=4.5, strength=0.7, steps=5, width=64, max_sequence_length=77))]
 
 SIZES = [(24, 32), (100, 40), (7, 200), (3, 62), (3, 63), (40, 82), (53, 40)]
 

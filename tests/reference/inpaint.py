@@ -26,7 +26,7 @@ def draw(pipe, case):
                 height=case["height"], width=case["width"], strength=case["strength"], num_inference_steps=case["steps"], guidance_scale=case["guidance"],
                 num_images_per_prompt=case["n"], generator=generator(case["seed"]), output_type="latent")
     if isinstance(pipe, (StableDiffusionXLInpaintPipeline, StableDiffusionInpaintPipeline)):
-        return pipe(**call, negative_prompt=case["negative_prompt"] or None).images
+        return pipe(**call, negative_prompt=case["negative_prompt"]).images
     call |= dict(max_sequence_length=case["max_sequence_length"])
     if isinstance(pipe, FluxInpaintPipeline):
         return pipe._unpack_latents(pipe(**call).images, case["height"], case["width"], 8)

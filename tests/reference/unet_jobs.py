@@ -15,7 +15,7 @@ from unet_patches import PatchedUNet
 
 CLIP = FIXTURES / "tiny-clip"
 KINDS = {"tiny-sdxl": StableDiffusionXLPipeline, "tiny-sd15": StableDiffusionPipeline, "tiny-sdxl-deep": StableDiffusionXLPipeline}
-DEFAULTS = dict(prompts=["a red circle above a blue square"], negative_prompt="", height=64, width=48, steps=5, guidance=4.0, seed=0, n=1, max_sequence_length=77)
+DEFAULTS = dict(prompts=["a red circle above a blue square"], negative_prompt=None, height=64, width=48, steps=5, guidance=4.0, seed=0, n=1, max_sequence_length=77)
 PNDM = dict(skip_prk_steps=True, set_alpha_to_one=False, steps_offset=1)
 WHOLE = {
     "plain": dict(image=True),
@@ -37,6 +37,7 @@ WHOLE = {
     "pndm_one": dict(scheduler="PNDMScheduler", config=PNDM, seed=15, steps=1),
     "pndm_velocity": dict(scheduler="PNDMScheduler", config=dict(PNDM, prediction_type="v_prediction"), seed=16, steps=5, n=2, height=72, width=40),
     "pndm_rounds": dict(scheduler="PNDMScheduler", config=dict(skip_prk_steps=False), seed=17, steps=4),
+    "empty_negative": dict(negative_prompt="", seed=18, steps=3, n=2),
 }
 PATCHES = dict(method="distrifusion", kv="stale", warmup=1, patches=3, group_norm="corrected", exchange="stale", steps=6, seed=20)
 PATCHED = {
@@ -91,7 +92,7 @@ def load(name):
 
 
 def draw(pipe, case):
-    negative = [case["negative_prompt"]] * len(case["prompts"]) if case["negative_prompt"] else None
+    negative = [case["negative_prompt"]] * len(case["prompts"]) if case["negative_prompt"] is not None else None
     return pipe(case["prompts"], negative_prompt=negative, height=case["height"], width=case["width"], num_inference_steps=case["steps"],
                 guidance_scale=case["guidance"], num_images_per_prompt=case["n"], generator=generator(case["seed"]), output_type="latent").images
 
@@ -131,8 +132,8 @@ def scheduled(pipe, own, case):
 def make():
     make_sd15()
     make_sdxl_deep()
-    book = Book("unet_jobs", "Whole pictures by Stable Diffusion's pipelines of `checkpoint`; the scheduler is the folder's or `scheduler`(**beta, **config). An empty "
-                "negative prompt is None there. latents: final ones [n,4,h/8,w/8]; image: uint8 [n,h,w,3] of them.", beta=SCHEDULER)
+    book = Book("unet_jobs", "Whole pictures by Stable Diffusion's pipelines of `checkpoint`; the scheduler is the folder's or `scheduler`(**beta, **config). Without a "
+                "negative prompt it is null. latents: final ones [n,4,h/8,w/8]; image: uint8 [n,h,w,3] of them.", beta=SCHEDULER)
     patched = Book("unet_jobs_patches", "As unet_jobs, but every call of the U-Net in `patches` patches of rows: `warmup` synchronous steps, then by `exchange` and `group_norm`. "
                    "exact: the pipeline's own latents.", beta=SCHEDULER)
     for name in KINDS:

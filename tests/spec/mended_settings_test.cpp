@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/spec/model_spec.h"
+#include "models/spec/pipelines.h"
 #include "models/spec/scheduler_config.h"
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"
@@ -51,6 +52,32 @@ TEST_CASE(
     if (seen.contains("steps_offset")) CHECK(config.steps_offset == seen["steps_offset"]);
     if (seen.contains("clip_sample")) CHECK(config.clip_sample == seen["clip_sample"]);
     if (seen.contains("skip_prk_steps")) CHECK(config.skip_prk_steps == seen["skip_prk_steps"]);
+  }
+}
+
+TEST_CASE("what a request does not say is what the calls of diffusers' pipelines take") {
+  const std::pair<const char*, spec::PipelineTask> tasks[] = {
+      {"generation", spec::PipelineTask::generation},
+      {"from_picture", spec::PipelineTask::from_picture},
+      {"inpainting", spec::PipelineTask::inpainting}};
+  CHECK(book()["calls"].size() == 8);
+  for (const auto& [name, calls] : book()["calls"].items()) {
+    CAPTURE(name);
+    const auto& pipeline = spec::pipeline_of(name, "model_index.json");
+    for (const auto& [word, task] : tasks) {
+      CAPTURE(word);
+      const auto& own = pipeline.defaults.of(task);
+      if (!calls.contains(word)) {
+        CHECK(own == pipeline.defaults.generation);
+        continue;
+      }
+      const auto& call = calls[word];
+      CHECK(own.steps == call["num_inference_steps"]);
+      CHECK(own.guidance_scale == call["guidance_scale"]);
+      if (call.contains("strength")) CHECK(own.strength == call["strength"]);
+      if (call.contains("max_sequence_length"))
+        CHECK(pipeline.text_tokens == call["max_sequence_length"]);
+    }
   }
 }
 

@@ -76,6 +76,9 @@ TEST_CASE("what is left out keeps the client API's defaults") {
   const auto call = parse_job(R"({"prompt": "a", "steps": null})");
   const ImageRequest usual;
   CHECK(call.submission.request.steps == usual.steps);
+  CHECK_FALSE(call.submission.request.negative_prompt);
+  CHECK(parse_job(R"({"prompt": "a", "negative_prompt": ""})").submission.request.negative_prompt ==
+        "");
   CHECK(call.submission.request.guidance_scale == usual.guidance_scale);
   CHECK(call.submission.request.method == usual.method);
   CHECK(
@@ -164,11 +167,7 @@ TEST_CASE("OpenAI's images, with other servers' extra fields") {
   CHECK(request.height == 384);
   CHECK(request.steps == 9);
   CHECK(request.seed == 77);
-  CHECK(request.progress_interval == 3);
-  // Of five steps, which is all that these sigmas are.
-  CHECK(parse(R"({"prompt": "a", "stream": true, "partial_images": 1, "steps": 20,
-    "sigmas": [5, 4, 3, 2, 1]})")
-            .submission.request.progress_interval == 2);
+  CHECK(request.progress_count == 2);
   CHECK(request.loras.at(0).path == "/l.safetensors");
   CHECK(call.stream);
   CHECK(call.url);
@@ -418,6 +417,18 @@ TEST_CASE("what a picture was made with, but does not hold, is to be brought alo
     CHECK(wrong_field([&] { parameters_of(made_with(name)); }) == name);
     CHECK(parameters_of(made_with(name), {name}).at("steps") == 3);
   }
+  // What was given stays given, and what was not stays the model's own.
+  const auto of = [&](const json& record) {
+    return parse_job(parameters_of(models::add_png_text(plain, {{"troupe", record.dump()}})).dump())
+        .submission.request;
+  };
+  const auto given = of({{"prompt", "a"}, {"negative_prompt", ""}, {"guidance_scale", 0}});
+  CHECK(given.negative_prompt == "");
+  CHECK(given.guidance_scale == 0);
+  const auto none = of({{"prompt", "a"}, {"negative_prompt", nullptr}, {"strength", 0.8}});
+  CHECK_FALSE(none.negative_prompt);
+  CHECK_FALSE(none.guidance_scale);
+  CHECK_FALSE(none.strength);
   // What is answered is a job's body, and so is what is brought along.
   const auto with_embeds = models::add_png_text(
       plain, {{"troupe", json{{"prompt", ""}, {"steps", 3}, {"prompt_embeds", true}}.dump()}});

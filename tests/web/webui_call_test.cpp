@@ -153,6 +153,10 @@ TEST_CASE("the web UI's requests: its names, and its defaults where nothing is s
   const auto largest = R"({"seed": 18446744073709551615})";
   CHECK(parse_webui(largest, kTxt2Img, 7).submission.request.seed == ~std::uint64_t{0});
   CHECK(parse_webui(R"({"seed": -1})", kTxt2Img, 7).submission.request.seed == 7);
+  // An empty one is none, as there: SDXL's text is zeros then.
+  CHECK_FALSE(plain.negative_prompt);
+  CHECK_FALSE(
+      parse_webui(R"({"negative_prompt": ""})", kTxt2Img, 7).submission.request.negative_prompt);
   const auto full = parse_webui(R"({"prompt": "a", "sampler_index": "Euler a", "cfg_scale": 3,
     "batch_size": 2, "n_iter": 3, "seed": 5, "send_images": false,
     "override_settings": {"sd_model_checkpoint": "m"}})",
@@ -213,7 +217,7 @@ TEST_CASE("the web UI's highres fix is a second pass, from the first one's pictu
   CHECK(own.width == 960);
   CHECK(own.height == 768);
   CHECK(own.steps == 12);
-  CHECK(own.strength == doctest::Approx(5.0 / 12));
+  CHECK(own.strength.value() == doctest::Approx(5.0 / 12));
   CHECK(own.sampler == "euler-karras");
   CHECK(own.prompts == std::vector<std::string>{"b"});
   CHECK(own.negative_prompt == "c");
@@ -236,7 +240,8 @@ TEST_CASE("the second pass computes every step that is asked for, the last of a 
                          {"denoising_strength", strength}};
       const auto pass = parse_webui(body.dump(), kTxt2Img, 7).second_pass.value();
       CHECK(pass.steps == static_cast<int>(asked / std::min(strength, 0.999)));
-      CHECK(static_cast<int>(std::min<double>(pass.steps * pass.strength, pass.steps)) == asked);
+      CHECK(static_cast<int>(std::min<double>(pass.steps * pass.strength.value(), pass.steps)) ==
+            asked);
     }
   }
   // Models that predict a flow round the steps down that are left out.
@@ -244,7 +249,7 @@ TEST_CASE("the second pass computes every step that is asked for, the last of a 
       parse_webui(R"({"enable_hr": true, "hr_upscaler": "None", "steps": 20})", kTxt2Img, 7)
           .second_pass.value();
   CHECK(plain.steps == 26);
-  CHECK(26 - static_cast<int>(26 - 26 * plain.strength) == 20);
+  CHECK(26 - static_cast<int>(26 - 26 * plain.strength.value()) == 20);
 }
 
 TEST_CASE("the second pass's size is whole latents") {

@@ -17,18 +17,22 @@ nlohmann::json recorded(const nlohmann::json& record, const std::set<std::string
   const auto copy = [&](const std::string& from, const std::string& to) {
     if (record.contains(from) && !record.at(from).is_null()) request[to] = record.at(from);
   };
-  for_each_field([&](const RequestField& field, auto) {
+  for_each_field([&](const RequestField& field, auto member) {
+    using Type = std::remove_cvref_t<decltype(std::declval<ImageRequest>().*member)>;
     const auto name = field.in_json();
     if (name.empty() || is_of_its_own(field)) return;
-    // 0 is how they say that none was given.
-    if (field.default_in_help && record.contains(name) && record.at(name) == 0) return;
+    // 0 is how they say that none was given, unless a value may be missing.
+    constexpr bool says_none = std::is_same_v<Type, Given<Type>>;
+    if (says_none && field.default_in_help && record.contains(name) && record.at(name) == 0) return;
     copy(name, std::string(field.name));
   });
   for (const char* name : {"prompt", "model", "height", "width", "steps"})
     copy(name, name);
   const nlohmann::json all = request;
   for (const auto& [name, value] : all.items())
-    if (name != "prompt" && (value == "" || value.empty())) request.erase(name);
+    if (name != "prompt" && name != kRequestFields.negative_prompt.name &&
+        (value == "" || value.empty()))
+      request.erase(name);
   if (const int pictures = record.value("pictures", 1); pictures > 1)
     request["images_per_prompt"] = pictures;
   if (request.value("num_frames", 0) <= 1) request.erase("num_frames");

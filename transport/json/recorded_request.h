@@ -50,7 +50,9 @@ void read_recorded_field(const nlohmann::json& request, const std::string& name,
   const auto check = [&](bool fits) {
     if (!fits) throw std::runtime_error(name + ": is " + value.dump() + ", which it cannot be");
   };
-  if constexpr (requires { member.emplace_back().path; }) {
+  if constexpr (!std::is_same_v<T, Given<T>>) {
+    read_recorded_field(request, name, member.emplace());
+  } else if constexpr (requires { member.emplace_back().path; }) {
     check(value.is_array());
     member.clear();
     for (const auto& lora : value) {

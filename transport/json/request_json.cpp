@@ -11,6 +11,11 @@ const T& json_value(const T& value) {
   return value;
 }
 
+template <class T>
+nlohmann::json json_value(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
 template <Choice E>
 std::string json_value(const E& value) {
   return to_string(value);

@@ -41,11 +41,12 @@ struct JobAccepted {
   static constexpr Kind kKind = Kind::job_accepted;
   std::uint64_t job = 0;
   std::int32_t queue_position = 0;  // jobs that wait before it
+  std::int32_t steps = 0;           // that it will have
   std::vector<std::string> warnings;
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, queue_position, warnings);
+    ar(job, queue_position, steps, warnings);
   }
 };
 

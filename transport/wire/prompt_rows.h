@@ -9,9 +9,10 @@
 namespace troupe::wire {
 
 /// A request that brings its prompts' text along leaves the negative one to be encoded. Where a
-/// model's negative text may be missing (`zero_negative`), that takes a negative prompt.
+/// model's negative text may be missing (`zero_negative`), that takes a negative prompt, if only an
+/// empty one.
 inline bool encodes_negative_alone(const ImageRequest& request, bool guided, bool zero_negative) {
-  const bool said = !request.negative_prompt.empty() || !request.negative_prompts.empty();
+  const bool said = request.negative_prompt || !request.negative_prompts.empty();
   return guided && !request.prompt_embeds.empty() && (said || !zero_negative) &&
          std::ranges::none_of(request.prompt_embeds, [](const NamedShape& tensor) {
            return tensor.name.starts_with("negative_");
@@ -34,7 +35,7 @@ inline PromptRows prompt_rows(const ImageRequest& request, RowRange images, bool
     if (found == rows.unique.end()) rows.unique.push_back(text);
   };
   for (int image = images.begin; guided && image < images.end; ++image)
-    add(request.negative_prompts.empty() ? request.negative_prompt
+    add(request.negative_prompts.empty() ? request.negative_prompt.value_or("")
                                          : request.negative_prompts[image]);
   for (int image = images.begin; request.prompt_embeds.empty() && image < images.end; ++image)
     add(request.prompts[image / request.images_per_prompt]);

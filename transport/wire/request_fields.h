@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -44,6 +45,18 @@ struct RequestField {
   }
   std::string in_json() const { return std::string(json == "=" ? name : json); }
 };
+
+/// What a field holds where it is given: its type, or what may be left out of it.
+template <class T>
+struct GivenType {
+  using Type = T;
+};
+template <class T>
+struct GivenType<std::optional<T>> {
+  using Type = T;
+};
+template <class T>
+using Given = typename GivenType<T>::Type;
 
 /// The lines of request_fields.def, by the members' names.
 struct RequestFields {

@@ -4,10 +4,12 @@
 #include <iostream>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "base/choices.h"
 #include "base/counted.h"
 #include "base/format.h"
+#include "base/number_text.h"
 #include "base/read_file.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
@@ -136,6 +138,28 @@ class InspectVerb : public Verb {
             {"bytes", weights.bytes()}};
   }
 
+  /// What a request gets that says nothing of it.
+  static nlohmann::json defaults_json(const spec::ModelSpec& model) {
+    const auto of = [](const spec::CallDefaults& task) {
+      return nlohmann::json{{"steps", task.steps}, {"guidance_scale", task.guidance_scale}};
+    };
+    auto out = of(model.defaults.generation);
+    if (model.makes_videos()) return out;
+    for (const auto& [name, task] : {std::pair("init_image", &model.defaults.from_picture),
+                                     {"mask_image", &model.defaults.inpainting}}) {
+      out[name] = of(*task);
+      out[name]["strength"] = task->strength;
+    }
+    return out;
+  }
+
+  static std::string defaults_text(const nlohmann::json& of) {
+    auto text = fmt::format("{} steps, guidance {}", of["steps"].get<int>(),
+                            number_text(of["guidance_scale"].get<double>()));
+    if (of.contains("strength")) text += ", strength " + number_text(of["strength"].get<double>());
+    return text;
+  }
+
   nlohmann::json model_json(const spec::ModelSpec& model) const {
     const auto& transformer = model.transformer;
     auto parts = nlohmann::json::array();
@@ -159,6 +183,7 @@ class InspectVerb : public Verb {
                           {"frames", std::max<std::int64_t>(1, transformer.sample_frames)},
                           {"pixel_multiple", model.pixel_multiple()},
                           {"text_tokens", model.text_tokens},
+                          {"defaults", defaults_json(model)},
                           {"scheduler", model.scheduler.class_name},
                           {"sampler", spec::sampler_name(model.scheduler, "")},
                           {"notes", model.notes}};
@@ -225,6 +250,12 @@ class InspectVerb : public Verb {
                              model["pixel_multiple"].get<int>()));
     line("text", fmt::format("{} tokens", model["text_tokens"].get<int>()));
     line("sampler", model["sampler"].get<std::string>());
+    const auto& defaults = model["defaults"];
+    line("default", defaults_text(defaults));
+    if (defaults.contains("init_image"))
+      line("", "with --init-image " + defaults_text(defaults["init_image"]));
+    if (defaults.contains("mask_image"))
+      line("", "with --mask " + defaults_text(defaults["mask_image"]));
     const auto listed = [&](const char* key) { return model.value(key, nlohmann::json()); };
     const auto by_type = listed("memory"), by_axis = listed("degrees"), by_name = listed("methods");
     std::string memory, degrees, methods;

@@ -120,7 +120,7 @@ class SubmitVerb : public Verb {
 #define REQUEST_FIELD(type, member, initial, ...) \
   if (copied(wire::kRequestFields.member)) request.member = made.member;
 #include "transport/wire/request_fields.def"
-    if (given("--prompt-embeds")) request.negative_prompt.clear();
+    if (given("--prompt-embeds")) request.negative_prompt.reset();
     if (!given("--method")) request_.method = request.method;
   }
 

@@ -41,8 +41,8 @@ struct Lora {
 /// Which pictures. Field for field what decides them; the degrees below never do.
 struct ImageRequest {
   std::vector<std::string> prompts;
-  std::string negative_prompt;
-  std::vector<std::string> negative_prompts = {};  // one for each prompt or picture instead
+  std::optional<std::string> negative_prompt = {};  // none is another thing than "" to SDXL
+  std::vector<std::string> negative_prompts = {};   // one for each prompt or picture instead
   /// Instead of prompts the text encoders' output, with the names and shapes of diffusers'
   /// pipelines: "prompt_embeds" [prompts, tokens, width], "negative_prompt_embeds",
   /// "pooled_prompt_embeds" [prompts, width], "prompt_attention_mask" [prompts, tokens] of ones,
@@ -53,8 +53,8 @@ struct ImageRequest {
   int height = 0;  // pixels; 0 = the model's native size
   int width = 0;
   int num_frames = 0;  // of a video: 4k + 1; 0 = the model's own number; pictures have 1
-  int steps = 20;
-  double guidance_scale = 4.5;
+  int steps = 0;       // 0 = the model's own number, as in diffusers' pipeline of its class
+  std::optional<double> guidance_scale = {};  // none = the model's own likewise
   std::uint64_t seed = 0;
   /// One for each picture, as a list of generators in diffusers: each is as it is alone.
   std::vector<std::uint64_t> picture_seeds = {};
@@ -89,13 +89,15 @@ struct ImageRequest {
   std::string output_type = "picture";
   bool want_latents = false;
   std::optional<Latents>
-      init_latents;              // replaces the seed's noise: unit variance, before sampler scaling
-  std::string init_image;        // a PNG, JPEG or WebP file to start from; "" = noise alone
-  double strength = 0.8;         // with it: the part of the steps that are done, above 0, up to 1
-  std::string mask_image;        // with it: a file whose white is painted anew; "" = all is
+      init_latents;        // replaces the seed's noise: unit variance, before sampler scaling
+  std::string init_image;  // a PNG, JPEG or WebP file to start from; "" = noise alone
+  std::optional<double> strength = {};  // with it: the part of the steps that are done, above 0, up
+                                        // to 1; none = the model's own
+  std::string mask_image;               // with it: a file whose white is painted anew; "" = all is
   double guidance_rescale = 0;   // 0 to 1: guided predictions get the deviation of the text's own
   std::vector<Lora> loras = {};  // added up, in this order
   int progress_interval = 0;     // every how many steps progress carries latents or a preview
+  int progress_count = 0;        // without an interval: how often, evenly over the steps
   std::string progress_content;  // "" | latents | preview
 };
 

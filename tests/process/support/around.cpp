@@ -12,7 +12,7 @@ Submission submission_of(Reference& reference, const nlohmann::json& of, Paralle
         {kFixtures + "lora/" + lora.at("file").get<std::string>(), lora.at("scale").get<double>()});
   if (of.contains("init_image")) {
     request.init_image = read_all(kFixtures + of.at("init_image").get<std::string>());
-    request.strength = of.at("strength");
+    request.strength = of.at("strength").get<double>();
   }
   if (of.contains("mask_image"))
     request.mask_image = read_all(kFixtures + of.at("mask_image").get<std::string>());

@@ -41,19 +41,20 @@ Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) 
   Submission out;
   auto& request = out.request;
   request.prompts = of.at("prompts").get<std::vector<std::string>>();
-  request.negative_prompt = of.at("negative_prompt");
+  if (!of.at("negative_prompt").is_null())
+    request.negative_prompt = of.at("negative_prompt").get<std::string>();
   request.images_per_prompt = of.at("n");
   request.height = of.at("height");
   request.width = of.at("width");
   request.num_frames = of.value("num_frames", 0);
   request.steps = of.at("steps");
-  request.guidance_scale = of.at("guidance");
+  request.guidance_scale = of.at("guidance").get<double>();
   request.seed = of.at("seed");
   request.max_sequence_length = of.at("max_sequence_length");
   request.want_latents = true;
   request.picture_seeds = of.value("seeds", request.picture_seeds);
   if (of.contains("negative_prompts")) {
-    request.negative_prompt.clear();
+    request.negative_prompt.reset();
     request.negative_prompts = of.at("negative_prompts").get<std::vector<std::string>>();
   }
   request.eta = of.value("eta", request.eta);

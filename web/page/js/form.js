@@ -107,7 +107,7 @@ export class RequestForm {
       models.length > 1 && labelled('model',
         select(models.map(({id}) => [id, id]), models.find((model) => model.default)?.id), {wide: true}),
       labelled('size', select([['', "Model's own"], ...sizes, ['other', 'Other …']])),
-      field('steps', {hint: 'More steps: finer, slower'}),
+      field('steps', {hint: 'More steps: finer, slower; empty: the model\'s own number'}),
       field('width', {label: 'Width in pixels'}),
       field('height', {label: 'Height in pixels'}),
       labelled('seed',
@@ -129,7 +129,7 @@ export class RequestForm {
       labelled('mask_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
         {wide: true}),
       labelled('strength', controlOf(this.fields.get('strength')),
-        {hint: 'Above 0, up to 1'})));
+        {hint: 'Above 0, up to 1; empty: the model\'s own'})));
   }
 
   sharing() {
@@ -216,8 +216,8 @@ export class RequestForm {
     const [mask] = this.get('mask_image').files;
     if (image && mask) request.mask_image = await base64Of(mask);
     if (this.get('sharing').value === 'auto') request.parallel = 'auto';
-    // About twenty previews, however many steps there are.
-    request.preview_every = Math.ceil((request.steps ?? this.fields.get('steps').default ?? 20) / 20);
+    // Some twenty previews, however many steps there are; models' own numbers are 20 to 50.
+    request.preview_every = Math.ceil((request.steps ?? 40) / 20);
     return request;
   }
 
@@ -285,6 +285,7 @@ export class RequestForm {
     const {prompt, prompts = [], width, height, strength, ...rest} = request;
     this.get('prompt').value = prompt ?? prompts[0] ?? '';
     if (prompts.length > 1) homeless.push('the other prompts');
+    if (rest.negative_prompt === '') homeless.push('the negative prompt, which is empty');
     if (strength !== undefined) homeless.push('the picture that it began with');
     if (width && height) this.takeSize(width, height);
     if (rest.seed > Number.MAX_SAFE_INTEGER) homeless.push('the seed, which is too large for a browser');
