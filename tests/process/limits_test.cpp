@@ -271,6 +271,12 @@ TEST_CASE("who cannot be told what was started is told how to reach it") {
   const auto submitted = deaf("submit --detach --prompt cat --steps 2");
   check_one_line(submitted);
   CHECK(has(submitted.err, "but job 1 was accepted: `troupe wait 1` fetches what it makes"));
+  for (const std::string words : {"logs", "logs controller --follow", "repl -c status"}) {
+    CAPTURE(words);
+    const auto told = deaf(words);
+    check_one_line(told);
+    CHECK(has(told.err, "standard output cannot be written"));
+  }
   CHECK(troupe::testing::troupe("stop", "XDG_RUNTIME_DIR=" + scratch.path.string()).exit_code == 0);
 }
 
