@@ -27,6 +27,7 @@ void hand_in(Api& api, JobCall call, const std::shared_ptr<Request>& request,
                Response response = json_response({{"id", job->id},
                                                   {"state", to_string(job->state)},
                                                   {"queue_position", job->queue_position},
+                                                  {"warnings", job->warnings},
                                                   {"links", links_of(*job)}},
                                                  202);
                response.fields.emplace_back("Location", "/api/v1/jobs/" + job->id);
