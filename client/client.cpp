@@ -228,6 +228,19 @@ void Client::submit(const Submission& submission, OnProgress on_progress, OnSubm
   });
 }
 
+std::optional<Error> Client::check(const Submission& submission) {
+  if (impl_->link().on_thread()) return called_from_callback("check");
+  auto ready = Impl::ready(submission);
+  if (!ready) return ready.error();
+  const auto talk = impl_->talk();
+  auto [message, uploads] = ready.value().held_at(talk->link());
+  message.only_check = true;
+  const auto accepted = talk->link().ask<wire::JobAccepted>(message, kAnswerDeadline);
+  for (const auto upload : uploads)
+    talk->link().drop(upload);
+  return accepted ? std::nullopt : std::optional(accepted.error());
+}
+
 Result<JobResult> Client::wait(std::uint64_t job, milliseconds timeout, OnProgress on_progress) {
   if (impl_->link().on_thread()) return called_from_callback("wait");
   timeout = std::clamp(timeout, milliseconds(0), kLongestWait);

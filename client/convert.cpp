@@ -21,6 +21,10 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "latents travel little-endian");
 constexpr std::int64_t kLatentScale = 8;  // pixels a latent row or column
 
+Error refused(wire::JobField field, const std::string& why) {
+  return {"bad_request", why, to_string(field)};
+}
+
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i)
@@ -51,12 +55,12 @@ std::string tensor_bytes(const Tensor& tensor) {
 }
 
 template <class T>
-void set_field(T& to, const T& from, const wire::RequestField&, std::string&) {
+void set_field(T& to, const T& from, const wire::RequestField&, Error&) {
   to = from;
 }
 
 void set_field(std::vector<wire::Lora>& to, const std::vector<Lora>& from,
-               const wire::RequestField&, std::string&) {
+               const wire::RequestField&, Error&) {
   for (const Lora& lora : from)
     to.push_back({lora.path, lora.scale});
 }
@@ -69,17 +73,17 @@ void set_field(std::vector<wire::Embedding>& to, const std::vector<Embedding>& f
 
 /// `wrong` says what the first name was that there is not.
 template <Choice E>
-void set_field(E& to, const std::string& from, const wire::RequestField& field,
-               std::string& wrong) {
+void set_field(E& to, const std::string& from, const wire::RequestField& field, Error& wrong) {
   if (const auto choice = parse_choice<E>(from)) {
     to = *choice;
-  } else if (wrong.empty()) {
-    wrong = field.in_words() + " is \"" + from + "\": " + choices_text(choice_words<E>());
+  } else if (wrong.what.empty()) {
+    wrong = refused(field.field, "[plan] " + field.in_words() + " is \"" + from +
+                                     "\": " + choices_text(choice_words<E>()));
   }
 }
 
-/// Sets what a picture's header says of its pixels. Throws std::runtime_error, which names `field`.
-void describe(const std::string& field, const std::string& file, std::int32_t& height,
+/// Sets what a picture's header says of its pixels. Throws wire::BadField.
+void describe(wire::JobField field, const std::string& file, std::int32_t& height,
               std::int32_t& width) {
   if (file.empty()) return;
   try {
@@ -87,7 +91,7 @@ void describe(const std::string& field, const std::string& file, std::int32_t& h
     height = static_cast<std::int32_t>(header.height());
     width = static_cast<std::int32_t>(header.width());
   } catch (const std::runtime_error& error) {
-    throw std::runtime_error(field + " " + error.what());
+    throw wire::BadField(field, to_string(field) + " " + error.what());
   }
 }
 
@@ -108,20 +112,22 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
   spec.parallelism.stages = {degrees.stages.begin(), degrees.stages.end()};
   spec.parallelism.automatic = degrees.automatic;
   wire::ImageRequest& to = spec.request;
-  std::string wrong;
+  Error wrong;
 #define REQUEST_FIELD(type, name, initial, ...) \
   set_field(to.name, from.name, wire::kRequestFields.name, wrong);
 #include "transport/wire/request_fields.def"
   for (const auto* given : {&from.timesteps, &from.sigmas})
     if (!given->empty()) to.steps = static_cast<std::int32_t>(given->size());
-  if (!wrong.empty()) return Error{"bad_request", "[plan] " + wrong};
+  if (!wrong.what.empty()) return wrong;
   to.init_image_bytes = from.init_image.size();
   to.mask_image_bytes = from.mask_image.size();
   try {
-    describe("init_image", from.init_image, to.init_image_height, to.init_image_width);
-    describe("mask_image", from.mask_image, to.mask_image_height, to.mask_image_width);
-  } catch (const std::runtime_error& error) {
-    return Error{"bad_request", error.what()};
+    describe(wire::JobField::init_image, from.init_image, to.init_image_height,
+             to.init_image_width);
+    describe(wire::JobField::mask_image, from.mask_image, to.mask_image_height,
+             to.mask_image_width);
+  } catch (const wire::BadField& error) {
+    return refused(error.field, error.what());
   }
   for (const auto& [name, tensor] : from.prompt_embeds) {
     to.prompt_embeds.push_back({name, tensor.shape});
@@ -142,7 +148,8 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
   if (!request.init_latents) return {};
   const Latents& latents = *request.init_latents;
   const auto refuse = [&](const std::string& why) {
-    return Error{"bad_request", "init_latents of shape " + shape_text(latents.shape) + ": " + why};
+    return refused(wire::JobField::init_latents,
+                   "init_latents of shape " + shape_text(latents.shape) + ": " + why);
   };
   const auto count = element_count(latents.shape);
   if (latents.shape.size() != 4 || !count)
@@ -171,7 +178,9 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
 
 std::optional<Error> check_prompt_embeds(const ImageRequest& request) {
   if (request.prompt_embeds.empty()) return {};
-  const auto refuse = [](const std::string& why) { return Error{"bad_request", why}; };
+  const auto refuse = [](const std::string& why) {
+    return refused(wire::JobField::prompt_embeds, why);
+  };
   if (std::ranges::any_of(request.prompts, [](const auto& text) { return !text.empty(); }))
     return refuse("prompts and prompt_embeds do not go together");
   for (const auto& [name, tensor] : request.prompt_embeds) {

@@ -1,5 +1,6 @@
 #include "web/api.h"
 
+#include <algorithm>
 #include <random>
 
 namespace troupe::web {
@@ -50,23 +51,27 @@ JobPtr job_of(const Api& api, const Request& request) {
 }
 
 void submit_for(Api& api, Submission submission, const PictureKind& kind, const Request& request,
-                const ReplyPtr& reply, std::function<void(const JobPtr&)> then) {
+                const ReplyPtr& reply, std::function<void(const JobPtr&)> then,
+                std::size_t next_bytes, std::optional<JobService::NextJob> next) {
   // What a picture was made into may be larger than the body was.
   constexpr std::size_t kCopies = 2;  // here, and at the client until the cluster has fetched it
-  if (!request.memory->resize(kCopies * bytes_brought(submission.request)))
+  if (!request.memory->resize(kCopies * std::max(next_bytes, bytes_brought(submission.request))))
     return answer_error(reply, {503, "overloaded",
                                 "there is no room for what the job begins with: try again when "
                                 "other requests are done with"});
   const auto gone = std::make_shared<bool>(false);
   reply->on_gone([gone] { *gone = true; });
   const bool detached = submission.detached;
-  api.service.submit(std::move(submission), request.caller, kind,
-                     [&api, reply, gone, detached, memory = request.memory, then = std::move(then)](
-                         std::optional<ApiError> error, const JobPtr& job) {
-                       if (error) return answer_error(reply, *error);
-                       if (*gone && !detached) return api.service.cancel(job);
-                       then(job);
-                     });
+  api.service.submit(
+      std::move(submission), request.caller, kind,
+      [&api, reply, gone, detached, next_bytes, memory = request.memory, then = std::move(then)](
+          std::optional<ApiError> error, const JobPtr& job) {
+        memory->resize(kCopies * next_bytes);
+        if (error) return answer_error(reply, *error);
+        if (*gone && !detached) return api.service.cancel(job);
+        then(job);
+      },
+      std::move(next));
 }
 
 void follow_for(const Api& api, const JobPtr& job, const ReplyPtr& reply,

@@ -69,9 +69,12 @@ bool may_see(const Caller& caller, const Job& job);
 std::size_t bytes_brought(const ImageRequest& request);
 
 /// Hands a job in for the request and calls `then`; refusals are answered. The job is cancelled
-/// instead where its client has gone meanwhile, unless it is detached.
+/// instead where its client has gone meanwhile, unless it is detached. Memory for what it brings is
+/// taken until it is handed in, and while the request is held that for the `next_bytes` that jobs
+/// after it bring. `next`: as JobService::submit has it.
 void submit_for(Api& api, Submission submission, const PictureKind& kind, const Request& request,
-                const ReplyPtr& reply, std::function<void(const JobPtr&)> then);
+                const ReplyPtr& reply, std::function<void(const JobPtr&)> then,
+                std::size_t next_bytes = 0, std::optional<JobService::NextJob> next = {});
 
 /// The request's job ends with its client, unless it is detached: cancels when the client goes.
 /// Listens for as long as the job has not ended and the client is there.

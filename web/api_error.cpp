@@ -40,7 +40,7 @@ std::string short_name(const std::string& name) {
 
 namespace {
 
-/// How a refusal begins: with the words of a field.
+/// How a text begins: with the words of a field.
 struct Beginning {
   std::string field;  // "" = with none
   std::size_t length = 0;
@@ -64,32 +64,12 @@ Beginning beginning_of(std::string_view text) {
   wire::for_each_degree([&](const wire::DegreeField& each, auto) {
     look(std::string(each.option.substr(2)), each.name);
   });
-  static const std::pair<const char*, const char*> kOthers[] = {
-      {"prompt", "prompt"},
-      {"seeds", "picture_seeds"},
-      {"lora", "loras"},
-      {"embedding", "embeddings"},
-      {"word of an embedding", "embeddings"},
-      {"init image", "init_image"},
-      {"mask image", "mask_image"},
-      {"mask_image", "mask_image"},
-      {"init_image", "init_image"},
-      {"init latents", "init_latents"},
-      {"init_latents", "init_latents"},
-      {"prompt embeds", "prompt_embeds"},
-      {"model", "model"},
-      {"share", "share"},
-      {"priority", "priority"},
-      {"stages", "stages"},
-      {"stage", "stages"}};
-  for (const auto& [words, name] : kOthers)
+  for (const auto& [words, name] : {std::pair("seeds", "picture_seeds"),
+                                    {"init image", "init_image"},
+                                    {"mask image", "mask_image"},
+                                    {"init latents", "init_latents"},
+                                    {"prompt embeds", "prompt_embeds"}})
     look(words, name);
-  // A refusal may begin with any tensor of the prompt embeds, or with one LoRA of several.
-  const auto word = text.substr(0, text.find(' '));
-  for (const char* part : {"prompt_embeds", "prompt_attention_mask"})
-    if (word.find(part) != word.npos) found = {"prompt_embeds", 0};
-  if (found.field == "loras" || found.field == "embeddings" || found.field == "stages")
-    found.length = 0;
   return found;
 }
 
@@ -118,13 +98,9 @@ std::string_view field_of_option(std::string_view option) {
 
 }  // namespace
 
-std::string field_of_refusal(std::string_view text) {
-  return beginning_of(text).field;
-}
-
 std::string in_fields(std::string_view text) {
   const auto begins = beginning_of(text);
-  std::string said = begins.length > 0 ? begins.field : "";
+  std::string said = begins.field;
   text.remove_prefix(begins.length);
   while (!text.empty()) {
     const std::size_t dashes = std::min(text.find("--"), text.size());
@@ -146,9 +122,9 @@ std::string_view without_room(std::string_view text) {
 }
 
 ApiError to_api_error(const Error& error) {
-  const std::string_view text = without_room(error.what);
-  const int status = status_of(error.code);
-  return {status, error.code, in_fields(text), status == 400 ? field_of_refusal(text) : ""};
+  const bool is_prompts = error.field == wire::kRequestFields.prompts.name;
+  return {status_of(error.code), error.code, in_fields(without_room(error.what)),
+          is_prompts ? "prompt" : error.field};
 }
 
 nlohmann::json to_json(const ApiError& error) {

@@ -31,11 +31,8 @@ inline ApiError bad_field(const std::string& field, const std::string& why) {
   return {400, "bad_request", name + ": " + why, name};
 }
 
-/// The field that a refusal of the client API or the controller begins with, in the words of the
-/// tables; "" = none. They name the field first (wire::FailureCode::bad_request).
-std::string field_of_refusal(std::string_view text);
-/// What a cluster says of a request or a job in HTTP's words: the field that it begins with, and
-/// in it options of the command line ("--vae-tiling") as "`vae_tiling`". Pure.
+/// What a cluster says of a request or a job in HTTP's words: the field whose words it begins with,
+/// and in it options of the command line ("--vae-tiling") as "`vae_tiling`". Pure.
 std::string in_fields(std::string_view text);
 /// Without the tag of the room that it comes from, which is for logs.
 std::string_view without_room(std::string_view text);

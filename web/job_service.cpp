@@ -35,6 +35,18 @@ bool is_heavy(const ImageRequest& request) {
   return !request.init_image.empty() || request.init_latents || !request.prompt_embeds.empty();
 }
 
+/// Throws what the cluster would refuse the job for that comes after another one.
+void check_next(Client& client, const Submission& before, const JobService::NextJob& next) {
+  Submission submission = before;
+  submission.request = next.request;
+  submission.request.loras = before.request.loras;
+  const auto error = client.check(submission);
+  if (!error) return;
+  const ApiError why = to_api_error(*error);
+  throw ApiError(why.status, why.code, next.field + ": the job that it asks for: " + why.what(),
+                 next.field);
+}
+
 }  // namespace
 
 void keep_paths(Submission& submission, const std::string& own, std::vector<std::string> folders) {
@@ -232,7 +244,7 @@ std::optional<std::size_t> JobService::choose(const std::string& asked, std::str
 }
 
 void JobService::submit(Submission submission, std::shared_ptr<const Caller> caller,
-                        const PictureKind& kind, OnSubmitted then) {
+                        const PictureKind& kind, OnSubmitted then, std::optional<NextJob> next) {
   const auto fail = [&](ApiError error) { then(std::move(error), nullptr); };
   const std::string asked = submission.model;
   const auto index = choose(asked, submission.model);
@@ -269,9 +281,9 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
   if (!connection) return fail({503, "unreachable", clusters_[*index].why});
   submission.key = random_key();
   ++clusters_[*index].handed_in;
-  const auto handed =
-      std::make_shared<Handed>(Handed{JobKey{*index, connection->series}, now(),
-                                      std::move(submission), caller, kind, std::move(then)});
+  const auto handed = std::make_shared<Handed>(Handed{JobKey{*index, connection->series}, now(),
+                                                      std::move(submission), caller, kind,
+                                                      std::move(then), std::move(next)});
   ++submitting;
   const std::string& own = clusters_[*index].info->model;
   const bool is_here = clusters_[*index].link->target().endpoint.starts_with("ipc://");
@@ -281,6 +293,12 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
   std::function<void()> look;
   if (is_here && has_paths)
     look = [this, handed, own] { keep_paths(handed->submission, own, allowed_models_); };
+  if (handed->next) {
+    look = [look, connection, handed] {
+      if (look) look();
+      check_next(*connection->client, handed->submission, *handed->next);
+    };
+  }
   if (!look && !is_heavy(handed->submission.request)) return hand_in(connection, handed);
   hand_in_after(std::move(look), connection, handed);
 }
@@ -295,7 +313,7 @@ void JobService::hand_in_after(std::function<void()> work, const Connection& con
       if (work) work();
       hand_in(connection, handed);
     } catch (const ApiError& error) {
-      fail({error.code, error.what()});
+      fail({error.code, error.what(), error.param});
     } catch (const std::exception& error) {
       fail({"failed", error.what()});
     }

@@ -59,10 +59,16 @@ class JobService {
   JobPtr job(const std::string& id) const;
 
   std::vector<ModelName> models() const;
+  /// What the same request asks for when the job has ended.
+  struct NextJob {
+    ImageRequest request;
+    std::string field;  // that asks for it
+  };
   /// Hands a job to the cluster that serves the model and has least to do. `submission.model` is
-  /// what the client named: an id of `models`, a folder, or "".
+  /// what the client named: an id of `models`, a folder, or "". A job is refused where the cluster
+  /// would refuse its next one.
   void submit(Submission submission, std::shared_ptr<const Caller> caller, const PictureKind& kind,
-              OnSubmitted then);
+              OnSubmitted then, std::optional<NextJob> next = {});
   /// Without `then` a cluster that cannot be told now is told when it can.
   void cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then = {});
   /// Progress and end of a job that others submitted come here, too.
@@ -103,6 +109,7 @@ class JobService {
     std::shared_ptr<const Caller> caller;
     PictureKind kind;
     OnSubmitted then;
+    std::optional<NextJob> next;
   };
   using HandedPtr = std::shared_ptr<const Handed>;
   /// On a worker, after `work` (null: nothing), which throws what the job is refused for.

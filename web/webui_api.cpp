@@ -72,26 +72,30 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
              .sampler = image.sampler,
              .send_images = call.send_images,
              .warnings = std::move(call.warnings)};
-    if (call.second_pass) {
-      second = call.submission;
-      second->request = std::move(*call.second_pass);
-    }
-    hand_in(std::move(call.submission));
+    if (!call.second_pass) return hand_in(std::move(call.submission));
+    second = call.submission;
+    second->request = std::move(*call.second_pass);
+    constexpr std::size_t kMostTexts = 256 << 10;  // in a picture's file
+    // Three bytes a pixel, and what packing noise may add.
+    picture_bytes = std::size_t{4} * image.width * image.height + kMostTexts;
+    hand_in(std::move(call.submission), JobService::NextJob{second->request, "enable_hr"});
   }
 
-  void hand_in(Submission submission) {
+  void hand_in(Submission submission, std::optional<JobService::NextJob> next = {}) {
     ImageRequest& image = submission.request;
     if (!image.progress_interval) {
       image.progress_count = kPreviews;
       image.progress_content = to_string(ProgressContent::preview);
     }
-    submit_for(api, std::move(submission), {}, *request, reply,
-               [self = shared_from_this()](const JobPtr& job) {
-                 const auto listener = [self, job](const Job&, JobBoard::What what) {
-                   if (what == JobBoard::What::end) self->ended(job);
-                 };
-                 follow_for(self->api, job, self->reply, listener, true);
-               });
+    submit_for(
+        api, std::move(submission), {}, *request, reply,
+        [self = shared_from_this()](const JobPtr& job) {
+          const auto listener = [self, job](const Job&, JobBoard::What what) {
+            if (what == JobBoard::What::end) self->ended(job);
+          };
+          follow_for(self->api, job, self->reply, listener, true);
+        },
+        picture_bytes, std::move(next));
   }
 
   void ended(const JobPtr& job) {
@@ -137,6 +141,7 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
   const ReplyPtr reply;
   Asked asked;
   std::optional<Submission> second;        // each picture's second pass, but for picture and seed
+  std::size_t picture_bytes = 0;           // that a second pass brings at most
   std::shared_ptr<const JobResult> first;  // of two passes
   Results results;
 };

@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "base/number_text.h"
 #include "base/text.h"
+#include "models/image/limits.h"
 #include "models/image/load_picture.h"
 #include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
@@ -176,6 +177,12 @@ void set_size_of_second_pass(Fields& fields, ImageRequest& request) {
       throw bad_field(
           field, "is 0, the model's own size, which is not known here: give pixels to enlarge");
   }
+  if (static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(height) >
+      models::kMaxPicturePixels) {
+    throw bad_field("width", fmt::format("and height make a picture of {} x {} pixels: a second "
+                                         "pass begins with one of {} at most",
+                                         width, height, models::kMaxPicturePixels));
+  }
   const double scale = fields.number("hr_scale", {1, 8}).value_or(2);
   const auto x = static_cast<int>(fields.whole("hr_resize_x", 0, wire::kMaxPixels).value_or(0));
   const auto y = static_cast<int>(fields.whole("hr_resize_y", 0, wire::kMaxPixels).value_or(0));
@@ -273,6 +280,9 @@ void read_second_pass(Fields& fields, WebuiCall& call, bool cut_networks) {
     request.negative_prompt = negative_of("hr_negative_prompt", prompt);
   request.images_per_prompt = 1;
   request.picture_seeds.clear();
+  constexpr int kSide = 8;
+  request.init_image =
+      models::write_png({kSide, kSide, std::vector<std::uint8_t>(3 * kSide * kSide)});
   call.second_pass = std::move(request);
 }
 

@@ -54,7 +54,9 @@ nlohmann::json known_bytes(std::uint64_t bytes) {
 }
 
 nlohmann::json to_json(const Error& error) {
-  return {{"code", error.code}, {"message", one_line(error.what)}};
+  nlohmann::json document = {{"code", error.code}, {"message", one_line(error.what)}};
+  if (!error.field.empty()) document["field"] = error.field;
+  return document;
 }
 
 nlohmann::json to_json(const JobInfo& job) {

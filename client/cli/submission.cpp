@@ -18,6 +18,7 @@
 #include "models/spec/model_spec.h"
 #include "models/spec/prompt_embeds_file.h"
 #include "models/text/textual_inversion.h"
+#include "transport/wire/job_field.h"
 #include "transport/wire/request_limits.h"
 
 namespace troupe::cli {
@@ -285,16 +286,12 @@ std::uint64_t accepted(const Result<std::uint64_t>& job, const Submission& submi
   if (job) return job.value();
   Error error = job.error();
   const std::string what = one_line(error.what);
-  const auto about = [&](const std::string& path) {
-    return !path.empty() && what.starts_with(path) &&
-           (what.size() == path.size() || what[path.size()] == ':' || what[path.size()] == '/');
-  };
-  if (about(submission.model)) error.what = "--model " + what + model_hint(submission.model);
-  const auto of_any = [&](const auto& files) {
-    return std::ranges::any_of(files, [&](const auto& file) { return about(file.path); });
-  };
-  if (of_any(submission.request.loras)) error.what = "--lora " + what;
-  if (of_any(submission.request.embeddings)) error.what = "--embedding " + what;
+  if (error.field == to_string(wire::JobField::model) && !submission.model.empty())
+    error.what = "--model " + what + model_hint(submission.model);
+  else if (error.field == to_string(wire::JobField::loras))
+    error.what = "--lora " + what;
+  else if (error.field == to_string(wire::JobField::embeddings))
+    error.what = "--embedding " + what;
   throw CommandError(error);
 }
 

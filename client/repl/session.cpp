@@ -123,11 +123,10 @@ bool Session::run(const Words& words) {
     signals_.reset();
     std::cout << std::flush;
     if (std::cout.good()) return caught_ == 0;
-    std::cerr << "error: standard output cannot be written" << std::endl;
-    quit();
+    quit();  // whoever runs the console's verb says why
   } catch (const cli::CommandError& error) {
     if (signals_) caught_ = signals_->caught();
-    complain(Error{error.error.code, error.what()});
+    complain(Error{error.error.code, error.what(), error.error.field});
     reconnect_if_lost(error.error.code);
   } catch (const UsageError& error) {
     if (signals_) caught_ = signals_->caught();

@@ -30,28 +30,29 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
                        wire::SubmitJob submission) {
   if (auto* known = tools_.table.find_key(submission.key))
     return accept_again(peer, header, *known);
-  const auto bad = [&](const std::string& why) {
-    refuse(peer, header, wire::FailureCode::bad_request, why);
+  using enum wire::JobField;
+  const auto bad = [&](wire::JobField field, const std::string& why) {
+    refuse(peer, header, {wire::FailureCode::bad_request, why, field});
   };
   auto& request = submission.job.request;
   if (request.init_image_blob == 0) request.init_image_height = request.init_image_width = 0;
   if (request.init_image_bytes != 0 && request.init_image_blob == 0)
-    return bad("init image has a size, but was not sent along");
+    return bad(init_image, "init image has a size, but was not sent along");
   if (request.prompt_embeds_blob == 0 && !request.prompt_embeds.empty())
-    return bad("prompt embeds have shapes, but were not sent along");
+    return bad(prompt_embeds, "prompt embeds have shapes, but were not sent along");
   if (request.prompt_embeds.empty() && request.prompt_embeds_blob != 0)
-    return bad("prompt embeds were sent along without shapes");
+    return bad(prompt_embeds, "prompt embeds were sent along without shapes");
   if (request.init_latents_blob != 0 && request.init_image_blob != 0)
-    return bad("init image and init latents do not go together");
+    return bad(init_image, "init image and init latents do not go together");
   if (request.init_image_bytes > models::kMaxPictureBytes)
-    return bad(fmt::format("init image has {} bytes: at most {}", request.init_image_bytes,
-                           models::kMaxPictureBytes));
+    return bad(init_image, fmt::format("init image has {} bytes: at most {}",
+                                       request.init_image_bytes, models::kMaxPictureBytes));
   if (request.mask_image_blob == 0) request.mask_image_height = request.mask_image_width = 0;
   if (request.mask_image_bytes != 0 && request.mask_image_blob == 0)
-    return bad("mask image has a size, but was not sent along");
+    return bad(mask_image, "mask image has a size, but was not sent along");
   if (request.mask_image_bytes > models::kMaxPictureBytes)
-    return bad(fmt::format("mask image has {} bytes: at most {}", request.mask_image_bytes,
-                           models::kMaxPictureBytes));
+    return bad(mask_image, fmt::format("mask image has {} bytes: at most {}",
+                                       request.mask_image_bytes, models::kMaxPictureBytes));
   read_model(peer, header, std::move(submission));
 }
 
@@ -60,22 +61,23 @@ void Admission::drop_inputs(wire::ImageRequest request) {
     if (*input.id != 0) tools_.blobs.remove(*input.id);
 }
 
-void Admission::refuse(control::PeerId peer, const wire::Header& header, wire::FailureCode code,
-                       const std::string& why) {
-  tools_.server.reply(peer, header, wire::Failure{code, why});
+void Admission::refuse(control::PeerId peer, const wire::Header& header, const wire::Failure& why) {
+  tools_.server.reply(peer, header, why);
 }
 
 void Admission::read_model(control::PeerId peer, const wire::Header& header,
                            wire::SubmitJob submission) {
   if (submission.job.model.empty()) submission.job.model = facts_.model;
   if (submission.job.model.empty()) {
-    return refuse(peer, header, wire::FailureCode::bad_request,
-                  "model is missing: the cluster was started without one");
+    return refuse(peer, header,
+                  {wire::FailureCode::bad_request,
+                   "model is missing: the cluster was started without one", wire::JobField::model});
   }
   if (reader_.waiting() >= kMaxReadings) {
-    return refuse(peer, header, wire::FailureCode::overloaded,
-                  fmt::format("{} jobs wait for their models' folders to be read: try again later",
-                              reader_.waiting()));
+    return refuse(peer, header,
+                  {wire::FailureCode::overloaded,
+                   fmt::format("{} jobs wait for their models' folders to be read: try again later",
+                               reader_.waiting())});
   }
   const std::string folder = submission.job.model;
   const auto request = submission.job.request;
@@ -87,14 +89,17 @@ void Admission::read_model(control::PeerId peer, const wire::Header& header,
         if (!tools_.server.info(peer)) return;  // it went meanwhile
         if (reading.late || took > tools_.accept_within) {
           return refuse(
-              peer, header, wire::FailureCode::timeout,
-              fmt::format(
-                  "[read_model] {}: was not read within {} s, and no client waits for longer",
-                  submission.job.model,
-                  std::chrono::duration_cast<std::chrono::seconds>(tools_.accept_within).count()));
+              peer, header,
+              {wire::FailureCode::timeout,
+               fmt::format(
+                   "[read_model] {}: was not read within {} s, and no client waits for longer",
+                   submission.job.model,
+                   std::chrono::duration_cast<std::chrono::seconds>(tools_.accept_within)
+                       .count())});
         }
         const auto inputs = jobs::input_blobs(submission.job.request);
-        if (std::ranges::any_of(inputs, [](const auto& input) { return *input.id != 0; }))
+        if (submission.only_check ||
+            std::ranges::any_of(inputs, [](const auto& input) { return *input.id != 0; }))
           return fetch_inputs(peer, header, submission, reading);
         accept(peer, header, submission, reading, asked);
       });
@@ -136,16 +141,19 @@ std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
 
 void Admission::fetch_inputs(control::PeerId peer, const wire::Header& header,
                              wire::SubmitJob submission, const ModelReading& reading) {
-  const Refused refused = [&](wire::FailureCode code, const std::string& why) {
-    refuse(peer, header, code, why);
-  };
+  const Refused refused = [&](const wire::Failure& why) { refuse(peer, header, why); };
   auto job = submission.job;
-  if (!planned(job, reading, refused)) return;
+  const auto plan = planned(job, reading, refused);
+  if (!plan) return;
   std::uint64_t bytes = 0;
   for (const auto& input : jobs::input_blobs(submission.job.request))
     if (*input.id != 0) bytes += *input.bytes;
   if (const auto why = no_room_for_input(peer, job.on_behalf_of, bytes))
-    return refused(wire::FailureCode::overloaded, *why);
+    return refused({wire::FailureCode::overloaded, *why});
+  if (submission.only_check) {
+    tools_.server.reply(peer, header, wire::JobAccepted{.warnings = plan->warnings});
+    return;
+  }
   const auto upload = ++last_upload_;
   uploads_[upload] = {peer, job.on_behalf_of, bytes, control::Clock::now() + wire::kUploadDeadline};
   fetch_input(peer, header, std::move(submission), reading, upload, 0);
@@ -179,12 +187,13 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
           drop_inputs(request);
         };
         if (!tools_.server.info(peer)) return give_up();  // it went while it sent
-        std::string name = inputs[index].name;
+        const auto field = inputs[index].field;
+        std::string name = to_string(field);
         std::ranges::replace(name, '_', ' ');
         if (!blob) {
           give_up();
-          return refuse(peer, header, blob.failure.code,
-                        name + " did not arrive: " + blob.failure.what);
+          return refuse(peer, header,
+                        {blob.failure.code, name + " did not arrive: " + blob.failure.what, field});
         }
         const bool is_mask = inputs[index].id == &request.mask_image_blob;
         if (is_mask || inputs[index].id == &request.init_image_blob) {
@@ -193,7 +202,8 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
             picture = models::read_picture_header(*blob.bytes, models::unpack_png_text);
           } catch (const std::runtime_error& error) {
             give_up();
-            return refuse(peer, header, wire::FailureCode::bad_request, name + " " + error.what());
+            return refuse(peer, header,
+                          {wire::FailureCode::bad_request, name + " " + error.what(), field});
           }
           (is_mask ? request.mask_image_height : request.init_image_height) =
               static_cast<std::int32_t>(picture.height());
@@ -209,15 +219,16 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
 
 std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelReading& reading,
                                              const Refused& refuse) const {
-  const auto refused = [&](wire::FailureCode code, const std::string& why) {
-    refuse(code, why);
+  const auto refused = [&](const wire::Failure& why) {
+    refuse(why);
     return std::nullopt;
   };
-  if (closed_) return refused(wire::FailureCode::refused, *closed_);
-  if (!reading.model) return refused(wire::FailureCode::bad_request, reading.error);
+  if (closed_) return refused({wire::FailureCode::refused, *closed_});
+  if (!reading.model)
+    return refused({wire::FailureCode::bad_request, reading.error, reading.field});
   if (tools_.members.all().empty())
-    return refused(wire::FailureCode::overloaded,
-                   "the cluster has no actors yet: `troupe join` brings a host's");
+    return refused({wire::FailureCode::overloaded,
+                    "the cluster has no actors yet: `troupe join` brings a host's"});
   job.model = reading.folder;
   job.request.loras = reading.loras;
   job.request.embeddings = reading.embeddings;
@@ -246,7 +257,7 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
       jobs::settle_stages(plan, job.model, reading.fingerprint, *reading.model, machine,
                           {tools_.members, tools_.deployments, tools_.table});
   } catch (const std::exception& error) {
-    return refused(wire::FailureCode::bad_request, error.what());
+    return refused({wire::FailureCode::bad_request, error.what(), wire::field_of(error)});
   }
   const auto weights = plan.request.weight_dtype;
   const bool computable = std::ranges::any_of(tools_.members.all(), [&](const auto& member) {
@@ -254,16 +265,18 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
            cluster::has_products_of(member.second.device_kind(), weights);
   });
   if (weights != WeightChoice::as_computed && !computable)
-    return refused(wire::FailureCode::bad_request,
-                   cluster::no_products_text(weights, "this cluster"));
+    return refused({wire::FailureCode::bad_request,
+                    cluster::no_products_text(weights, "this cluster"),
+                    wire::JobField::weight_dtype});
   const auto places = cluster::most_alike(tools_.members, weights);
   if (const auto world = plan.degrees.world(); world > places)
-    return refused(wire::FailureCode::bad_request,
-                   cluster::too_few_text(tools_.members, weights, world));
+    return refused(
+        {wire::FailureCode::bad_request, cluster::too_few_text(tools_.members, weights, world)});
   if (const auto lack = tools_.deployments.shortage(plan)) {
-    return refused(wire::FailureCode::out_of_memory,
-                   cluster::too_large(plan, *lack, tools_.members.name_of(lack->actor)) + ": " +
-                       cluster::memory_remedy(*reading.model, job, places, fits, {}, {}, machine));
+    return refused(
+        {wire::FailureCode::out_of_memory,
+         cluster::too_large(plan, *lack, tools_.members.name_of(lack->actor)) + ": " +
+             cluster::memory_remedy(*reading.model, job, places, fits, {}, {}, machine)});
   }
   if (const auto bar = tools_.runner.batching_obstacle(plan.request); job.may_batch && !bar.empty())
     plan.warnings.push_back(std::string(wire::kJobOptions.may_batch) + " has no effect: " + bar);
@@ -273,9 +286,9 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
 void Admission::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
                        const ModelReading& reading, control::Clock::time_point asked,
                        const std::vector<std::string>& warnings) {
-  const Refused refused = [&](wire::FailureCode code, const std::string& why) {
+  const Refused refused = [&](const wire::Failure& why) {
     drop_inputs(submission.job.request);
-    refuse(peer, header, code, why);
+    refuse(peer, header, why);
   };
   if (auto* known = tools_.table.find_key(submission.key); known && !closed_) {
     drop_inputs(submission.job.request);
@@ -288,9 +301,9 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   const auto added = tools_.table.add(job, std::move(*plan), peer, submission.detached,
                                       tools_.now(), reading.fingerprint);
   if (!added) {
-    return refused(wire::FailureCode::overloaded,
-                   fmt::format("{} jobs are waiting already: try again later",
-                               tools_.table.count(wire::JobState::queued)));
+    return refused(
+        {wire::FailureCode::overloaded, fmt::format("{} jobs are waiting already: try again later",
+                                                    tools_.table.count(wire::JobState::queued))});
   }
   const auto id = *added;
   auto& entry = *tools_.table.find(id);

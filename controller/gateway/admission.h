@@ -27,7 +27,7 @@ class Admission {
  private:
   void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
   /// What was announced is held against what the request needs, and against what is kept already,
-  /// before a byte of it comes.
+  /// before a byte of it comes. A job that is only to be checked is answered then.
   void fetch_inputs(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
                     const ModelReading& reading);
   /// One after another, from the one of that index on; then the job is accepted.
@@ -40,7 +40,7 @@ class Admission {
   void accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
               const ModelReading& reading, control::Clock::time_point asked,
               const std::vector<std::string>& warnings = {});
-  using Refused = std::function<void(wire::FailureCode, const std::string&)>;
+  using Refused = std::function<void(const wire::Failure&)>;
   /// Completes the job by its model and plans it; nothing when it was `refused`.
   std::optional<plan::Plan> planned(wire::JobSpec& job, const ModelReading& reading,
                                     const Refused& refused) const;
@@ -50,8 +50,7 @@ class Admission {
   /// Somebody hands in what is known already: it is told of the same job.
   void accept_again(control::PeerId peer, const wire::Header& header, jobs::JobEntry& job);
   void answer_accepted(control::PeerId peer, const wire::Header& header, const jobs::JobEntry& job);
-  void refuse(control::PeerId peer, const wire::Header& header, wire::FailureCode code,
-              const std::string& why);
+  void refuse(control::PeerId peer, const wire::Header& header, const wire::Failure& why);
 
   const ClusterFacts& facts_;
   const Tools& tools_;

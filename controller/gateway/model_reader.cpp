@@ -40,7 +40,9 @@ class ModelReader::Memory {
     try {
       reading = look(name);
       if (!reading.model) return reading;
+      reading.field = wire::JobField::loras;
       add_loras(reading, added.loras);
+      reading.field = wire::JobField::embeddings;
       add_embeddings(reading, added.embeddings);
       return reading;
     } catch (const std::exception& error) {

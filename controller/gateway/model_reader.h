@@ -15,6 +15,7 @@
 #include "controller/gateway/side_thread.h"
 #include "models/spec/model_spec.h"
 #include "transport/wire/job.h"
+#include "transport/wire/job_field.h"
 
 namespace troupe::gateway {
 
@@ -26,9 +27,10 @@ struct ModelReading {
   std::string folder;             // the one that was read: where links and ".." of its name led
   std::vector<wire::Lora> loras;  // likewise; their layers are in the model, their values unseen
   std::vector<std::uint64_t> lora_fingerprints;
-  std::vector<wire::Embedding> embeddings;  // likewise, with their words and fingerprints
-  std::string error;                        // one line
-  bool late = false;                        // nobody knows yet: it was not read in time
+  std::vector<wire::Embedding> embeddings;       // likewise, with their words and fingerprints
+  std::string error;                             // one line
+  wire::JobField field = wire::JobField::model;  // that names what cannot be read
+  bool late = false;                             // nobody knows yet: it was not read in time
 };
 
 /// Reads model folders on a few threads of its own: headers of many shards on a slow disk must not

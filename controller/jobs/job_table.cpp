@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
+#include "transport/wire/job_field.h"
 
 namespace troupe::jobs {
 namespace {
@@ -29,16 +30,17 @@ bool may_meet(const JobEntry& a, const JobEntry& b) {
 
 void check_terms(const wire::JobSpec& spec) {
   if (spec.priority < -kHighestPriority || spec.priority > kHighestPriority) {
-    throw std::invalid_argument(fmt::format("[submit] priority is {}, it must be from {} to {}",
-                                            spec.priority, -kHighestPriority, kHighestPriority));
+    throw wire::BadField(wire::JobField::priority,
+                         fmt::format("[submit] priority is {}, it must be from {} to {}",
+                                     spec.priority, -kHighestPriority, kHighestPriority));
   }
-  const auto check_name = [](const char* what, const std::string& name) {
+  const auto check_name = [](wire::JobField field, const std::string& name) {
     if (name.size() > kLongestName)
-      throw std::invalid_argument(fmt::format("[submit] {} has {} bytes, at most {} are allowed",
-                                              what, name.size(), kLongestName));
+      throw wire::BadField(field, fmt::format("[submit] {} has {} bytes, at most {} are allowed",
+                                              to_string(field), name.size(), kLongestName));
   };
-  check_name("share", spec.share);
-  check_name("on_behalf_of", spec.on_behalf_of);
+  check_name(wire::JobField::share, spec.share);
+  check_name(wire::JobField::on_behalf_of, spec.on_behalf_of);
 }
 
 std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner,

@@ -29,7 +29,7 @@ void read_inputs(jobs::JobEntry& job, const std::vector<Part>& parts, const Keep
   if (!all_here(parts)) return fail(job, "the data that it starts from is damaged");
   for (const auto& part : parts) {
     for (const auto& field : jobs::input_blobs(job.spec.request)) {
-      if (part.head == field.name) *field.id = keep(part.bytes);
+      if (part.head == to_string(field.field)) *field.id = keep(part.bytes);
     }
   }
 }
@@ -105,7 +105,7 @@ std::vector<Part> inputs_of(const jobs::JobEntry& job, const BytesOf& bytes_of) 
   std::vector<Part> parts;
   auto request = job.spec.request;
   for (const auto& field : jobs::input_blobs(request)) {
-    if (*field.id != 0) parts.push_back({field.name, bytes_of(*field.id)});
+    if (*field.id != 0) parts.push_back({to_string(field.field), bytes_of(*field.id)});
   }
   return parts;
 }

@@ -1,6 +1,7 @@
 #include "controller/plan/around.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "base/format.h"
@@ -15,8 +16,8 @@ void require_encoder(const spec::ModelSpec& model) {
   for (const auto& tensor : spec::expected_tensors(model.vae, spec::VaeHalf::encoder)) {
     const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
     if (has(tensor.name) || std::ranges::any_of(tensor.other_names, has)) continue;
-    refuse("init image is given, but " + model.vae_weights.label().string() +
-           " has no encoder: tensor \"" + tensor.name + "\" is missing");
+    refuse(JobField::init_image, "init image is given, but " + model.vae_weights.label().string() +
+                                     " has no encoder: tensor \"" + tensor.name + "\" is missing");
   }
 }
 
@@ -30,6 +31,15 @@ spec::PipelineTask task_of(const wire::ImageRequest& request) {
 void set_interval(wire::ImageRequest& request) {
   if (request.progress_count == 0 || request.progress_interval > 0) return;
   request.progress_interval = std::max(1, request.steps / (request.progress_count + 1));
+}
+
+std::optional<int> given_steps(const spec::SchedulerConfig& config,
+                               const wire::ImageRequest& request) {
+  wire::about(JobField::eta, [&] { spec::given_steps(config, {request.eta, {}, {}}); });
+  const auto listed = request.timesteps.empty() ? JobField::sigmas : JobField::timesteps;
+  return wire::about(listed, [&] {
+    return spec::given_steps(config, {request.eta, request.timesteps, request.sigmas});
+  });
 }
 
 }  // namespace
@@ -48,30 +58,33 @@ void set_defaults(wire::ImageRequest& request, const spec::ModelSpec& model) {
 
 spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
                                      const spec::ModelSpec& model) {
-  return spec::scheduler_config_for(model.scheduler, request.sampler, task_of(request));
+  return wire::about(JobField::sampler, [&] {
+    return spec::scheduler_config_for(model.scheduler, request.sampler, task_of(request));
+  });
 }
 
 void set_calls(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
   const auto chosen = sampler_config(request, model);
-  plan.sampler_steps = spec::given_steps(chosen, {request.eta, request.timesteps, request.sigmas})
-                           .value_or(request.steps);
+  plan.sampler_steps = given_steps(chosen, request).value_or(request.steps);
   request.steps = spec::model_calls(chosen, plan.sampler_steps);
   if (request.steps == 0) {
     refuse(
+        JobField::steps,
         fmt::format("steps is {}, but PNDM begins with rounds over four of them (skip_prk_steps is "
                     "not true in {}): ask for 4 or more",
                     plan.sampler_steps, chosen.file));
   }
   if (request.init_image_bytes == 0) return set_interval(request);
-  if (model.makes_videos()) refuse("init image is given, but this model makes videos");
+  if (model.makes_videos())
+    refuse(JobField::init_image, "init image is given, but this model makes videos");
   require_encoder(model);
   const auto own = spec::scheduler_config_for(model.scheduler, "");
   const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
   plan.skipped_steps = skipped_steps(plan.sampler_steps, *request.strength, flow);
   if (plan.skipped_steps >= plan.sampler_steps) {
-    refuse(fmt::format("strength is {}: of {} steps none is left", number_text(*request.strength),
-                       plan.sampler_steps));
+    refuse(JobField::strength, fmt::format("strength is {}: of {} steps none is left",
+                                           number_text(*request.strength), plan.sampler_steps));
   }
   request.steps -= plan.skipped_steps;
   set_interval(request);
@@ -80,8 +93,9 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
 void check_rescale(Plan& plan, const spec::ModelSpec& model) {
   if (plan.request.guidance_rescale == 0) return;
   if (!model.rescales_guidance) {
-    refuse("guidance rescale is " + number_text(plan.request.guidance_rescale) + ", but " +
-           model.pipeline_class + " has none");
+    refuse(JobField::guidance_rescale, "guidance rescale is " +
+                                           number_text(plan.request.guidance_rescale) + ", but " +
+                                           model.pipeline_class + " has none");
   }
   if (!model.has_branches(*plan.request.guidance_scale))
     plan.warnings.emplace_back("without guidance there is nothing to rescale");

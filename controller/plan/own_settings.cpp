@@ -37,16 +37,18 @@ void set_own_settings(wire::ImageRequest& request) {
   const auto pictures = pictures_of(request);
   const auto given = request.picture_seeds.size();
   if (given > 0 && given != pictures) {
-    refuse(fmt::format("seeds are given for {}, but there {}{} (prompts × n)",
+    refuse(JobField::picture_seeds,
+           fmt::format("seeds are given for {}, but there {}{} (prompts × n)",
                        counted(given, "picture"), pictures == 1 ? "is " : "are ", pictures));
   }
   if (given > 0 && request.seeds.empty()) request.seeds = seed_runs(request);
   const auto negatives = request.negative_prompts.size();
   if (negatives == 0) return;
   if (!request.negative_prompt.value_or("").empty())
-    refuse("negative prompt and negative prompts do not go together");
+    refuse(JobField::negative_prompt, "negative prompt and negative prompts do not go together");
   if (negatives != pictures && negatives != request.prompts.size()) {
-    refuse(fmt::format("negative prompts are {}, but there {}{} and {}", negatives,
+    refuse(JobField::negative_prompts,
+           fmt::format("negative prompts are {}, but there {}{} and {}", negatives,
                        request.prompts.size() == 1 ? "is " : "are ",
                        counted(request.prompts.size(), "prompt"), counted(pictures, "picture")));
   }

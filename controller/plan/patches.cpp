@@ -1,11 +1,11 @@
 #include "controller/plan/patches.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 
 #include "base/counted.h"
 #include "base/format.h"
+#include "controller/plan/refuse.h"
 
 namespace troupe::plan {
 
@@ -27,12 +27,13 @@ std::vector<wire::RowRange> batch_parts(int batch, int pp, int most) {
 
 std::vector<wire::RowRange> split_rows(int rows, int patches) {
   if (patches < 1) {
-    throw std::invalid_argument(fmt::format("[plan] patches is {}: at least 1 is needed", patches));
+    refuse(JobField::num_pipeline_patch,
+           fmt::format("patches is {}: at least 1 is needed", patches));
   }
   if (patches > rows) {
-    throw std::invalid_argument(
-        fmt::format("[plan] patches is {}, but the picture has only {}: each patch needs one",
-                    patches, counted(rows, "token row")));
+    refuse(JobField::num_pipeline_patch,
+           fmt::format("patches is {}, but the picture has only {}: each patch needs one", patches,
+                       counted(rows, "token row")));
   }
   return split_evenly(rows, patches);
 }

@@ -20,40 +20,43 @@ std::string size_text(std::int64_t width, std::int64_t height) {
 void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
   const bool from_picture = request.init_image_bytes > 0 && request.mask_image_bytes == 0;
   const bool keeps = from_picture && model.keeps_picture_size;
-  const auto set = [&](const char* field, std::int32_t& side, std::int64_t own,
+  const auto set = [&](JobField field, std::int32_t& side, std::int64_t own,
                        std::int32_t of_picture) {
     if (side != 0) return;
     side = static_cast<std::int32_t>(own);
     if (!keeps || of_picture == 0) return;  // 0: not told yet
     side = of_picture - of_picture % static_cast<std::int32_t>(model.pixel_multiple());
     if (side == 0 || side > wire::kMaxPixels) {
-      refuse(fmt::format(
-          "{} is that of the init image where none is given, {}: this model takes {} to {}", field,
-          of_picture, model.pixel_multiple(), wire::kMaxPixels));
+      refuse(field,
+             fmt::format(
+                 "{} is that of the init image where none is given, {}: this model takes {} to {}",
+                 to_string(field), of_picture, model.pixel_multiple(), wire::kMaxPixels));
     }
   };
-  set("height", request.height, model.default_size(), request.init_image_height);
-  set("width", request.width, model.default_width(), request.init_image_width);
+  set(JobField::height, request.height, model.default_size(), request.init_image_height);
+  set(JobField::width, request.width, model.default_width(), request.init_image_width);
 }
 
 /// Sizes of any number of pixels are taken: what is computed is the bin's size.
 void bin_size(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
   for (const auto& [field, pixels] :
-       {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
+       {std::pair{JobField::height, request.height}, std::pair{JobField::width, request.width}}) {
     if (pixels < 1 || pixels > wire::kMaxPixels) {
-      refuse(fmt::format("{} is {}: from 1 to {} under resolution binning", field, pixels,
-                         wire::kMaxPixels));
+      refuse(field, fmt::format("{} is {}: from 1 to {} under resolution binning", to_string(field),
+                                pixels, wire::kMaxPixels));
     }
   }
   const auto binning = spec::binning_of(model.pipeline_class);
   if (!binning)
-    refuse("resolution_binning is on, but " + model.pipeline_class + " has no bins of its own");
+    refuse(JobField::resolution_binning,
+           "resolution_binning is on, but " + model.pipeline_class + " has no bins of its own");
   const std::int64_t sample_size = model.transformer.sample_size;
   const bool by_ratio = binning == spec::Binning::ratios;
   if (by_ratio && sample_size != 32 && sample_size != 64 && sample_size != 128 &&
       sample_size != 256) {
     refuse(
+        JobField::resolution_binning,
         fmt::format("resolution_binning is on, but the transformer's sample_size is {}: there are "
                     "bins for 32, 64, 128 and 256",
                     sample_size));
@@ -73,8 +76,8 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
   constexpr auto kMost = wire::kMaxFrames;
   if (!model.makes_videos()) {
     if (request.num_frames > 1) {
-      refuse(fmt::format("frames is {}, but {} makes pictures", request.num_frames,
-                         model.pipeline_class));
+      refuse(JobField::num_frames, fmt::format("frames is {}, but {} makes pictures",
+                                               request.num_frames, model.pipeline_class));
     }
     request.num_frames = 1;
     return;
@@ -83,12 +86,15 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
     request.num_frames = static_cast<std::int32_t>(model.transformer.sample_frames);
   const std::int64_t unit = model.video_vae->frame_factor();
   if ((request.num_frames - 1) % unit != 0 || request.num_frames > kMost) {
-    refuse(fmt::format("frames is {}: this model takes multiples of {} and one more, up to {}",
+    refuse(JobField::num_frames,
+           fmt::format("frames is {}: this model takes multiples of {} and one more, up to {}",
                        request.num_frames, unit, kMost));
   }
-  if (request.vae_tiling) refuse("vae_tiling is on, but videos are decoded whole");
+  if (request.vae_tiling)
+    refuse(JobField::vae_tiling, "vae_tiling is on, but videos are decoded whole");
   if (request.init_image_bytes > 0 || request.init_image_blob != 0)
-    refuse("there is a picture to start from, but this model makes videos from text alone");
+    refuse(JobField::init_image,
+           "there is a picture to start from, but this model makes videos from text alone");
 }
 
 }  // namespace
@@ -103,10 +109,10 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   request.output_width = request.width;
   if (request.resolution_binning) bin_size(plan, model);
   for (const auto& [field, pixels] :
-       {std::pair{"height", request.height}, std::pair{"width", request.width}}) {
+       {std::pair{JobField::height, request.height}, std::pair{JobField::width, request.width}}) {
     if (pixels < unit || pixels % unit != 0 || pixels > wire::kMaxPixels) {
-      refuse(fmt::format("{} is {}: this model takes multiples of {} from {} to {}", field, pixels,
-                         unit, unit, wire::kMaxPixels));
+      refuse(field, fmt::format("{} is {}: this model takes multiples of {} from {} to {}",
+                                to_string(field), pixels, unit, unit, wire::kMaxPixels));
     }
   }
   set_frames(request, model);
@@ -117,11 +123,11 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   plan.token_rows = plan.latent_height / patch;
   plan.token_columns = plan.latent_width / patch;
   const std::int64_t most = model.transformer.most_tokens_a_side;
-  for (const auto& [field, tokens] :
-       {std::pair{"height", plan.token_rows / frames}, std::pair{"width", plan.token_columns}}) {
+  for (const auto& [field, tokens] : {std::pair{JobField::height, plan.token_rows / frames},
+                                      std::pair{JobField::width, plan.token_columns}}) {
     if (most > 0 && tokens > most) {
-      refuse(fmt::format("{} is {}: this model has positions for up to {}", field, tokens * unit,
-                         most * unit));
+      refuse(field, fmt::format("{} is {}: this model has positions for up to {}", to_string(field),
+                                tokens * unit, most * unit));
     }
   }
 }

@@ -79,48 +79,53 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
     request.max_sequence_length = static_cast<std::int32_t>(model.text_tokens);
   const auto fixed = model.transformer.fixed_text_tokens;
   if (fixed > 0 && request.max_sequence_length != fixed) {
-    refuse(fmt::format("max sequence length is {}: this model takes {} only",
+    refuse(JobField::max_sequence_length,
+           fmt::format("max sequence length is {}: this model takes {} only",
                        request.max_sequence_length, fixed));
   }
   if (request.clean_caption && !model.pixart_customs)
-    refuse("clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
+    refuse(JobField::clean_caption,
+           "clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
   warn_of_blank(plan);
 }
 
 /// Before anything is made of that size.
-void check_world(const mesh::Degrees& degrees) {
+void check_degrees(const mesh::Degrees& degrees) {
   std::int64_t world = 1;
   for (const auto& [name, degree] :
-       {std::pair{"dp", degrees.dp}, std::pair{"cfg", degrees.cfg}, std::pair{"pp", degrees.pp},
-        std::pair{"ring", degrees.ring}, std::pair{"ulysses", degrees.ulysses},
-        std::pair{"tp", degrees.tp}}) {
-    if (degree > kMaxActors || (degree > 0 && (world *= degree) > kMaxActors)) {
-      refuse(fmt::format("{} is {}: dp × cfg × pp × ring × ulysses × tp may be at most {} actors",
-                         name, degree, kMaxActors));
+       {std::pair{JobField::dp, degrees.dp}, std::pair{JobField::cfg, degrees.cfg},
+        std::pair{JobField::pp, degrees.pp}, std::pair{JobField::ring, degrees.ring},
+        std::pair{JobField::ulysses, degrees.ulysses}, std::pair{JobField::tp, degrees.tp}}) {
+    if (degree < 1) wire::about(name, [&] { mesh::Mesh{degrees}; });
+    if (degree > kMaxActors || (world *= degree) > kMaxActors) {
+      refuse(name,
+             fmt::format("{} is {}: dp × cfg × pp × ring × ulysses × tp may be at most {} actors",
+                         to_string(name), degree, kMaxActors));
     }
   }
+  wire::about(JobField::cfg, [&] { mesh::Mesh{degrees}; });
 }
 
 void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism) {
   plan.degrees = degrees_of(parallelism);
-  check_world(plan.degrees);
-  const mesh::Mesh mesh(plan.degrees);
+  check_degrees(plan.degrees);
   plan.guidance = model.has_branches(*plan.request.guidance_scale);
   if (plan.degrees.cfg == 2 && model.transformer.guidance != spec::GuidanceKind::branches) {
-    refuse(std::string("cfg is 2, but this model ") +
-           (model.transformer.guidance == spec::GuidanceKind::embedded
-                ? "takes the guidance scale as an input"
-                : "was distilled without guidance") +
-           ": there is no second branch to compute");
+    refuse(JobField::cfg, std::string("cfg is 2, but this model ") +
+                              (model.transformer.guidance == spec::GuidanceKind::embedded
+                                   ? "takes the guidance scale as an input"
+                                   : "was distilled without guidance") +
+                              ": there is no second branch to compute");
   }
   if (plan.degrees.cfg == 2 && !plan.guidance) {
-    refuse("cfg is 2, but guidance is " + number_text(*plan.request.guidance_scale) +
-           ": there is no second branch to compute unless guidance is above 1");
+    refuse(JobField::cfg, "cfg is 2, but guidance is " + number_text(*plan.request.guidance_scale) +
+                              ": there is no second branch to compute unless guidance is above 1");
   }
   const int pictures =
       static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
   if (plan.degrees.dp > pictures) {
-    refuse(fmt::format("dp is {}, but there {}{} to split (prompts × n)", plan.degrees.dp,
+    refuse(JobField::dp,
+           fmt::format("dp is {}, but there {}{} to split (prompts × n)", plan.degrees.dp,
                        pictures == 1 ? "is only " : "are only ", counted(pictures, "picture")));
   }
   plan.images = split_evenly(pictures, plan.degrees.dp);
@@ -140,7 +145,8 @@ void set_parts(Plan& plan, const spec::ModelSpec& model, const Machine& machine)
 void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism,
                 const WorkRates& rates) {
   if (model.transformer.unet() && !parallelism.stages.empty())
-    refuse("stages are given, but this model is a U-Net, which is not split into stages");
+    refuse(JobField::stages,
+           "stages are given, but this model is a U-Net, which is not split into stages");
   const auto blocks = static_cast<int>(model.transformer.num_layers);
   const auto tokens = static_cast<double>(plan.token_rows * plan.token_columns);
   plan.stages =
@@ -150,17 +156,18 @@ void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelis
   plan.vae_degree = parallelism.vae;
   const int replica = plan.degrees.world() / plan.degrees.dp;
   if (plan.vae_degree < 1 || plan.vae_degree > replica) {
-    refuse(fmt::format("vae-parallel is {}, but a replica of this mesh has {}", plan.vae_degree,
-                       counted(replica, "actor")));
+    refuse(JobField::vae, fmt::format("vae-parallel is {}, but a replica of this mesh has {}",
+                                      plan.vae_degree, counted(replica, "actor")));
   }
   if (plan.vae_degree > 1 && !plan.decodes() && plan.request.init_image_bytes == 0) {
-    refuse(fmt::format("vae-parallel is {}, but with output type latent nothing is decoded",
+    refuse(JobField::vae,
+           fmt::format("vae-parallel is {}, but with output type latent nothing is decoded",
                        plan.vae_degree));
   }
   const auto rows = plan.latent_height / model.latent_frames(plan.request.num_frames);
   if (plan.vae_degree > rows) {
-    refuse(fmt::format("vae-parallel is {}, but the latents have only {} to split", plan.vae_degree,
-                       counted(rows, "row")));
+    refuse(JobField::vae, fmt::format("vae-parallel is {}, but the latents have only {} to split",
+                                      plan.vae_degree, counted(rows, "row")));
   }
 }
 
@@ -176,13 +183,14 @@ void check_refill_steps(const wire::ImageRequest& request) {
   for (const int step : request.refill_steps) {
     if (request.method == Method::exact && request.step_cache == StepCacheRule::none)
       refuse(
+          JobField::refill_steps,
           "refill steps need method pipefusion or distrifusion, or a step cache: else exact keeps "
           "nothing from step to step");
     if (step <= before || step >= request.steps) {
-      refuse(
-          fmt::format("refill step {} is out of place: after the warm-up, before the last of {} "
-                      "steps has ended, in order, each once",
-                      step, request.steps));
+      refuse(JobField::refill_steps,
+             fmt::format("refill step {} is out of place: after the warm-up, before the last of {} "
+                         "steps has ended, in order, each once",
+                         step, request.steps));
     }
     before = step;
   }
@@ -190,16 +198,17 @@ void check_refill_steps(const wire::ImageRequest& request) {
 
 void check_warmup(const wire::ImageRequest& request) {
   if (request.warmup_steps <= request.steps) return;
-  refuse(fmt::format("warmup is {}, but there {}{}", request.warmup_steps,
-                     request.steps == 1 ? "is only " : "are only ",
-                     counted(request.steps, "step")));
+  refuse(JobField::warmup_steps, fmt::format("warmup is {}, but there {}{}", request.warmup_steps,
+                                             request.steps == 1 ? "is only " : "are only ",
+                                             counted(request.steps, "step")));
 }
 
 void check_offload(const wire::ImageRequest& request, const spec::ModelSpec& model) {
   const auto* user = std::get_if<spec::UserSpec>(&model.transformer.family);
   if (request.offload == OffloadChoice::none || user == nullptr) return;
-  refuse("offload is " + to_string(request.offload) + ", but a plugin computes " +
-         user->class_name + ": only Troupe's own transformers are read block by block");
+  refuse(JobField::offload, "offload is " + to_string(request.offload) +
+                                ", but a plugin computes " + user->class_name +
+                                ": only Troupe's own transformers are read block by block");
 }
 
 void set_step_cache(wire::ImageRequest& request) {
@@ -240,15 +249,20 @@ void set_patches(Plan& plan, const spec::ModelSpec& model) {
 
 /// Everything a sampler's configuration can be refused for, before any actor loads anything.
 void check_sampler(Plan& plan, const spec::ModelSpec& model) {
-  spec::check_sampler_fits(model.scheduler, plan.request.sampler);
+  wire::about(JobField::sampler,
+              [&] { spec::check_sampler_fits(model.scheduler, plan.request.sampler); });
   const auto config = sampler_config(plan.request, model);
   if (config.thresholding && plan.patches.size() > 1) {
-    refuse(fmt::format(
-        "patches are {}, but the sampler's thresholding needs statistics of the whole picture",
-        plan.patches.size()));
+    refuse(
+        JobField::num_pipeline_patch,
+        fmt::format(
+            "patches are {}, but the sampler's thresholding needs statistics of the whole picture",
+            plan.patches.size()));
   }
   const auto& request = plan.request;
-  spec::check_steps(config, plan.sampler_steps, {request.eta, request.timesteps, request.sigmas});
+  wire::about(JobField::steps, [&] {
+    spec::check_steps(config, plan.sampler_steps, {request.eta, request.timesteps, request.sigmas});
+  });
   const bool clips =
       config.kind == spec::SamplerKind::kDdim || config.kind == spec::SamplerKind::kDdpm;
   if (clips && config.clip_sample && !plan.request.sampler.empty()) {
@@ -289,7 +303,8 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
     const auto bytes = static_cast<std::uint64_t>(plan.picture_count() * plan.latent_channels *
                                                   plan.latent_height * plan.latent_width * 4);
     if (request.init_latents_bytes != bytes) {
-      refuse(fmt::format("init latents have {} bytes, but [{}, {}, {}, {}] float32 needs {}",
+      refuse(JobField::init_latents,
+             fmt::format("init latents have {} bytes, but [{}, {}, {}, {}] float32 needs {}",
                          request.init_latents_bytes, plan.picture_count(), plan.latent_channels,
                          plan.latent_height, plan.latent_width, bytes));
     }

@@ -40,10 +40,10 @@ void check_names(const wire::ImageRequest& request, const spec::ModelSpec& model
   for (std::size_t i = 0; i < request.prompt_embeds.size(); ++i) {
     const auto& name = request.prompt_embeds[i].name;
     if (std::ranges::find(taken, name) == taken.end())
-      refuse("prompt embeds have a tensor \"" + name + "\": " + model.pipeline_class + " takes " +
-             names);
+      refuse(JobField::prompt_embeds, "prompt embeds have a tensor \"" + name +
+                                          "\": " + model.pipeline_class + " takes " + names);
     if (find_tensor(request, name) != &request.prompt_embeds[i])
-      refuse("prompt embeds have two tensors \"" + name + "\"");
+      refuse(JobField::prompt_embeds, "prompt embeds have two tensors \"" + name + "\"");
   }
 }
 
@@ -64,7 +64,8 @@ std::int64_t check_shape(const std::string& name, const Shape& shape,
     std::string text;
     for (const auto extent : shape)
       text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
-    refuse(name + " has the shape [" + text + "]: this model takes " + wanted);
+    refuse(JobField::prompt_embeds,
+           name + " has the shape [" + text + "]: this model takes " + wanted);
   }
   return has_tokens ? shape[1] : 0;
 }
@@ -73,13 +74,15 @@ std::int64_t check_shape(const std::string& name, const Shape& shape,
 void check_no_text(const wire::ImageRequest& request, bool encodes_negative) {
   const auto is_text = [](const std::string& text) { return !text.empty(); };
   if (std::ranges::any_of(request.prompts, is_text))
-    refuse("prompt and prompt embeds do not go together");
+    refuse(JobField::prompts, "prompt and prompt embeds do not go together");
   if (encodes_negative) return;
   if (is_text(request.negative_prompt.value_or("")) ||
       std::ranges::any_of(request.negative_prompts, is_text))
     refuse(
+        JobField::negative_prompt,
         "negative prompt does not go with prompt embeds that have the negative text, or need none");
-  if (request.clean_caption) refuse("clean_caption is on, but with prompt embeds there is no text");
+  if (request.clean_caption)
+    refuse(JobField::clean_caption, "clean_caption is on, but with prompt embeds there is no text");
 }
 
 void check_bytes(const wire::ImageRequest& request) {
@@ -91,7 +94,8 @@ void check_bytes(const wire::ImageRequest& request) {
     bytes += own;
   }
   if (request.prompt_embeds_bytes != bytes) {
-    refuse(fmt::format("prompt embeds have {} bytes, but their shapes in float32 need {}",
+    refuse(JobField::prompt_embeds,
+           fmt::format("prompt embeds have {} bytes, but their shapes in float32 need {}",
                        request.prompt_embeds_bytes, bytes));
   }
 }
@@ -104,7 +108,8 @@ void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model
   check_names(request, model, tensors);
   check_no_text(request, encodes_negative);
   if (request.clean_caption && !model.pixart_customs)
-    refuse("clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
+    refuse(JobField::clean_caption,
+           "clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
   const bool any_negative = std::ranges::any_of(request.prompt_embeds, [](const auto& tensor) {
     return tensor.name.starts_with(spec::kNegativeTensor);
   });
@@ -113,42 +118,47 @@ void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model
   std::int64_t all_tokens = 0;
   for (const auto& tensor : tensors) {
     const auto* own = find_tensor(request, tensor.name);
-    if (!own) refuse(tensor.name + " is missing from the prompt embeds");
+    if (!own) refuse(JobField::prompt_embeds, tensor.name + " is missing from the prompt embeds");
     const auto count = check_shape(tensor.name, own->shape, tensor, prompts);
     if (const auto* negative = find_tensor(request, negative_of(tensor))) {
       if (negative->shape != own->shape)
         check_shape(negative->name, negative->shape, tensor, prompts);
       if (negative->shape != own->shape)
-        refuse(negative->name + " has another number of tokens than " + tensor.name);
+        refuse(JobField::prompt_embeds,
+               negative->name + " has another number of tokens than " + tensor.name);
     } else if (any_negative) {
-      refuse(negative_of(tensor) +
-             " is missing from the prompt embeds: these have some of the "
-             "negative text, so they need all of it");
+      refuse(JobField::prompt_embeds,
+             negative_of(tensor) +
+                 " is missing from the prompt embeds: these have some of the "
+                 "negative text, so they need all of it");
     }
     if (count == 0) continue;
     tokens.resize(std::max(tokens.size(), tensor.output + 1));
     auto& known = tokens[tensor.output];
     if (known && *known != count) {
-      refuse(fmt::format("{} is of {}, but what it masks of {}", tensor.name,
-                         counted(count, "token"), *known));
+      refuse(JobField::prompt_embeds, fmt::format("{} is of {}, but what it masks of {}",
+                                                  tensor.name, counted(count, "token"), *known));
     }
     if (!known) all_tokens += count;
     known = count;
   }
   const auto length = all_tokens - model.transformer.more_text_tokens;
   if (length < 1 || length > wire::kMaxTextTokens) {
-    refuse(fmt::format("prompt_embeds are of {}: this model takes {} to {}",
+    refuse(JobField::prompt_embeds,
+           fmt::format("prompt_embeds are of {}: this model takes {} to {}",
                        counted(all_tokens, "token"), model.transformer.more_text_tokens + 1,
                        model.transformer.more_text_tokens + wire::kMaxTextTokens));
   }
   const auto fixed = model.transformer.fixed_text_tokens;
   if (encodes_negative && fixed > 0 && length != fixed) {
     refuse(
+        JobField::prompt_embeds,
         fmt::format("prompt_embeds are of {}, but the negative text, which is to be encoded, of {}",
                     counted(all_tokens, "token"), fixed));
   }
   if (request.max_sequence_length != 0 && request.max_sequence_length != length) {
-    refuse(fmt::format("max sequence length is {}, but prompt_embeds are of {}",
+    refuse(JobField::max_sequence_length,
+           fmt::format("max sequence length is {}, but prompt_embeds are of {}",
                        request.max_sequence_length, counted(all_tokens, "token")));
   }
   request.max_sequence_length = static_cast<std::int32_t>(length);

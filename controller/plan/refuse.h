@@ -1,12 +1,15 @@
 #pragma once
-#include <stdexcept>
 #include <string>
+
+#include "transport/wire/job_field.h"
 
 namespace troupe::plan {
 
+using wire::JobField;
+
 /// A request or degrees that cannot be: one line naming field, value and reason.
-[[noreturn]] inline void refuse(const std::string& why) {
-  throw std::invalid_argument("[plan] " + why);
+[[noreturn]] inline void refuse(wire::JobField field, const std::string& why) {
+  throw wire::BadField(field, "[plan] " + why);
 }
 
 }  // namespace troupe::plan

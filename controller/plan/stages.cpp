@@ -9,6 +9,7 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "controller/plan/patches.h"
+#include "controller/plan/refuse.h"
 
 namespace troupe::plan {
 namespace {
@@ -77,9 +78,8 @@ double best_limit(const std::vector<double>& costs, int stages) {
 std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   if (stages < 1 || stages > blocks) {
-    throw std::invalid_argument(
-        fmt::format("[plan] pp is {}, but the transformer has {}: each stage needs one", stages,
-                    counted(blocks, "block")));
+    refuse(JobField::pp, fmt::format("pp is {}, but the transformer has {}: each stage needs one",
+                                     stages, counted(blocks, "block")));
   }
   const double best = best_limit(costs, stages);
   auto result = even_split(blocks, stages);
@@ -94,23 +94,22 @@ std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
 
 std::vector<Stage> listed_stages(const std::vector<int>& sizes, int stages, int blocks) {
   if (static_cast<int>(sizes.size()) != stages) {
-    throw std::invalid_argument(
-        fmt::format("[plan] stages lists {}, but pp is {}", counted(sizes.size(), "size"), stages));
+    refuse(JobField::stages,
+           fmt::format("stages lists {}, but pp is {}", counted(sizes.size(), "size"), stages));
   }
   std::vector<Stage> result;
   int first = 0;
   for (const int size : sizes) {
     if (size < 1 || size > blocks) {
-      throw std::invalid_argument(
-          fmt::format("[plan] stages has a stage of {}: the transformer has {}",
-                      counted(size, "block"), blocks));
+      refuse(JobField::stages, fmt::format("stages has a stage of {}: the transformer has {}",
+                                           counted(size, "block"), blocks));
     }
     result.push_back({first, first + size});
     first += size;
   }
   if (first != blocks) {
-    throw std::invalid_argument(fmt::format(
-        "[plan] stages add up to {}, but the transformer has {}", counted(first, "block"), blocks));
+    refuse(JobField::stages, fmt::format("stages add up to {}, but the transformer has {}",
+                                         counted(first, "block"), blocks));
   }
   return result;
 }

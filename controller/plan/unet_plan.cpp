@@ -17,7 +17,7 @@ std::string rows_shared() {
 void check_naive(const Plan& plan, const spec::ModelSpec& model) {
   const auto& request = plan.request;
   const auto refuse_beside = [](const std::string& what) {
-    refuse("exchange is naive, but " + what);
+    refuse(JobField::exchange, "exchange is naive, but " + what);
   };
   if (request.method != Method::distrifusion)
     refuse_beside("method is " + to_string(request.method) + ": it needs distrifusion");
@@ -41,48 +41,55 @@ void check_unet(const Plan& plan) {
   const auto& request = plan.request;
   const auto& degrees = plan.degrees;
   if (degrees.pp > 1) {
-    refuse(
-        fmt::format("pp is {}, but this model is a U-Net: its levels feed later ones across the "
-                    "whole depth, so it is not split into stages; {}",
-                    degrees.pp, rows_shared()));
+    refuse(JobField::pp,
+           fmt::format("pp is {}, but this model is a U-Net: its levels feed later ones across the "
+                       "whole depth, so it is not split into stages; {}",
+                       degrees.pp, rows_shared()));
   }
   if (degrees.tp > 1) {
-    refuse(fmt::format(
-        "tp is {}, but this model is a U-Net, whose weights are not split over actors; {}",
-        degrees.tp, rows_shared()));
+    refuse(JobField::tp,
+           fmt::format(
+               "tp is {}, but this model is a U-Net, whose weights are not split over actors; {}",
+               degrees.tp, rows_shared()));
   }
   if (request.offload != OffloadChoice::none) {
-    refuse("offload is " + to_string(request.offload) +
-           ", but this model is a U-Net, whose early levels feed its late ones: only transformers "
-           "are read block by block");
+    refuse(
+        JobField::offload,
+        "offload is " + to_string(request.offload) +
+            ", but this model is a U-Net, whose early levels feed its late ones: only transformers "
+            "are read block by block");
   }
   if (request.method == Method::pipefusion) {
-    refuse(
-        "method is pipefusion, but this model is a U-Net, which has no stages: exact or "
-        "distrifusion");
+    refuse(JobField::method,
+           "method is pipefusion, but this model is a U-Net, which has no stages: exact or "
+           "distrifusion");
   }
   if (request.kv != KvUse::stale) {
-    refuse("kv is " + to_string(request.kv) +
-           ", but this model is a U-Net: what is not fresh is used as it is (stale)");
+    refuse(JobField::kv,
+           "kv is " + to_string(request.kv) +
+               ", but this model is a U-Net: what is not fresh is used as it is (stale)");
   }
   if (request.method != Method::distrifusion) {
     if (request.group_norm != GroupNormMoments::corrected)
-      refuse("group norm is " + to_string(request.group_norm) +
-             " with method exact: all of a picture's moments are used there; other modes need "
-             "method distrifusion");
+      refuse(JobField::group_norm,
+             "group norm is " + to_string(request.group_norm) +
+                 " with method exact: all of a picture's moments are used there; other modes need "
+                 "method distrifusion");
     if (request.exchange != PatchExchange::stale)
-      refuse("exchange is " + to_string(request.exchange) +
-             " with method exact: it needs distrifusion");
+      refuse(JobField::exchange, "exchange is " + to_string(request.exchange) +
+                                     " with method exact: it needs distrifusion");
     return;
   }
   const bool naive = request.exchange == PatchExchange::naive;
   if (request.num_pipeline_patch > 1 && request.warmup_steps < 1 && !naive)
     refuse(
+        JobField::warmup_steps,
         "warmup is 0, but a U-Net's patches use what their neighbours had in the step before: the "
         "first step is synchronous");
   if (request.exchange == PatchExchange::none &&
       request.group_norm == GroupNormMoments::synchronous)
-    refuse("exchange is none, but group norm synchronous exchanges moments in every step");
+    refuse(JobField::exchange,
+           "exchange is none, but group norm synchronous exchanges moments in every step");
 }
 
 }  // namespace
@@ -92,11 +99,13 @@ void check_network(const Plan& plan, const spec::ModelSpec& model) {
   if (naive) check_naive(plan, model);
   if (model.transformer.unet()) return check_unet(plan);
   if (plan.request.group_norm != GroupNormMoments::corrected)
-    refuse("group norm is " + to_string(plan.request.group_norm) +
-           ", but this model is a transformer: it has no group norms over the picture");
+    refuse(JobField::group_norm,
+           "group norm is " + to_string(plan.request.group_norm) +
+               ", but this model is a transformer: it has no group norms over the picture");
   if (plan.request.exchange != PatchExchange::stale && !naive)
-    refuse("exchange is " + to_string(plan.request.exchange) +
-           ", but this model is a transformer: only a U-Net's patches have that choice");
+    refuse(JobField::exchange,
+           "exchange is " + to_string(plan.request.exchange) +
+               ", but this model is a transformer: only a U-Net's patches have that choice");
 }
 
 void set_unet_patches(Plan& plan) {
@@ -105,14 +114,15 @@ void set_unet_patches(Plan& plan) {
   const bool exact = request.method == Method::exact;
   const int patches = exact ? ranks : request.num_pipeline_patch;
   if (exact && ranks > plan.latent_height) {
-    refuse(fmt::format(
-        "ulysses × ring is {}, but the picture has only {} rows of latents: each actor needs one",
-        ranks, plan.latent_height));
+    refuse(JobField::ulysses, fmt::format("ulysses × ring is {}, but the picture has only {} rows "
+                                          "of latents: each actor needs one",
+                                          ranks, plan.latent_height));
   }
   if (patches < ranks) {
-    refuse(fmt::format(
-        "patches is {}, but ulysses × ring is {}: each of these actors needs a patch of a U-Net",
-        patches, ranks));
+    refuse(JobField::num_pipeline_patch,
+           fmt::format("patches is {}, but ulysses × ring is {}: each of these actors needs a "
+                       "patch of a U-Net",
+                       patches, ranks));
   }
   plan.patches = split_rows(static_cast<int>(plan.latent_height), patches);
   wire::RowShares shares;

@@ -64,6 +64,45 @@ TEST_CASE("weights of a type that no actor's device has are refused before anyth
   CHECK(answer(WeightChoice::int8).starts_with("[weights] int8 is for actors on the CPU, and "));
 }
 
+TEST_CASE("a job that is only to be checked is planned, and none is made") {
+  GatewayFixture fixture;
+  fixture.gate.open();
+  wire::JobAccepted accepted;
+  const auto answer = [&](std::int32_t width, std::uint64_t picture_bytes) {
+    wire::SubmitJob submission;
+    submission.only_check = true;
+    submission.job.model = "a";
+    auto& request = submission.job.request;
+    request.prompts = {"x"};
+    request.width = width;
+    request.height = 64;
+    request.negative_prompt = "y";
+    request.guidance_scale = 1;
+    // Its bytes are not asked for: this client has no channel that they could come by.
+    request.init_image_blob = picture_bytes == 0 ? 0 : 7;
+    request.init_image_bytes = picture_bytes;
+    request.init_image_height = request.init_image_width = 64;
+    std::optional<wire::Failure> failure;
+    fixture.client->request(submission, std::chrono::seconds(60), [&](const control::Reply& reply) {
+      if (reply) accepted = reply.as<wire::JobAccepted>();
+      failure = reply ? wire::Failure{} : reply.failure();
+    });
+    REQUIRE(fixture.until([&] { return failure.has_value(); }));
+    return *failure;
+  };
+  for (const std::uint64_t bytes : {0, 1000}) {
+    accepted = {.job = 7};
+    CHECK(answer(64, bytes) == wire::Failure{});
+    CHECK(accepted.job == 0);
+    CHECK(accepted.warnings.size() == 1);
+  }
+  const auto refused = answer(72, 1000);
+  CHECK(refused.field == wire::JobField::width);
+  CHECK(refused.what.starts_with("[plan] width is 72: this model takes multiples of 16"));
+  CHECK(answer(64, 3ull << 30).field == wire::JobField::init_image);
+  CHECK(fixture.table.all().empty());
+}
+
 TEST_CASE("a picture to start from is looked at before a job is made of it") {
   const auto png = [](std::uint32_t width, std::uint32_t height) {
     std::string bytes("\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", 16);

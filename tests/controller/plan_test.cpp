@@ -125,6 +125,43 @@ TEST_CASE("weights per actor fall with pp, and K,V with the blocks of a stage") 
   CHECK(four.memory[3].vae > 0);
 }
 
+TEST_CASE("a refusal has its field as a value") {
+  const auto model = test::sample_model();
+  const auto field = [&](auto change, wire::Parallelism parallelism = {}) {
+    auto request = request_for(256, 256);
+    change(request);
+    try {
+      make_plan(model, request, parallelism);
+    } catch (const wire::BadField& error) {
+      return to_string(error.field);
+    }
+    return std::string("accepted");
+  };
+  const auto same = [](auto&) {};
+  CHECK(field([](auto& r) { r.width = 100; }) == "width");
+  CHECK(field([](auto& r) { r.steps = 0; }) == "steps");
+  CHECK(field([](auto& r) { r.steps = 1001; }) == "steps");
+  CHECK(field([](auto& r) { r.sampler = "magic"; }) == "sampler");
+  CHECK(field([](auto& r) { r.sampler = "flow-euler"; }) == "sampler");
+  CHECK(field([](auto& r) { r.eta = 0.5; }) == "eta");
+  CHECK(field([](auto& r) { r.timesteps = {5, 7}; }) == "timesteps");
+  CHECK(field([](auto& r) { r.sigmas = {1, 0}; }) == "sigmas");
+  CHECK(field([](auto& r) { r.prompts.clear(); }) == "prompts");
+  CHECK(field([](auto& r) { r.negative_prompts = {"a", "b"}; }) == "negative_prompts");
+  CHECK(field([](auto& r) { r.picture_seeds = {1, 2}; }) == "picture_seeds");
+  CHECK(field([](auto& r) { r.step_cache_threshold = 1; }) == "step_cache_threshold");
+  CHECK(field([](auto& r) { r.num_pipeline_patch = 4; }) == "num_pipeline_patch");
+  CHECK(field([](auto& r) { r.loras = {{"", 1}}; }) == "loras");
+  CHECK(field([](auto& r) { r.mask_image_bytes = 9; }) == "mask_image");
+  CHECK(field([](auto& r) { r.exchange = PatchExchange::naive; }) == "exchange");
+  CHECK(field(same, {.cfg = 3}) == "cfg");
+  CHECK(field(same, {.ring = 0}) == "ring");
+  CHECK(field(same, {.ulysses = 2000}) == "ulysses");
+  CHECK(field(same, {.pp = 9}) == "pp");
+  CHECK(field(same, {.pp = 2, .stages = {8}}) == "stages");
+  CHECK(field(same, {.vae = 2}) == "vae");
+}
+
 TEST_CASE("impossible requests are refused with the field, the value and the reason") {
   const auto model = test::sample_model();
   const auto why = [&](auto change, wire::Parallelism parallelism = {}) {

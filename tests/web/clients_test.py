@@ -178,6 +178,7 @@ class ClientsTest(unittest.TestCase):
             self.assertEqual(edited((fixtures / "pictures" / name).read_bytes()), edited(plain), name)
         animated = base64.b64encode((fixtures / "pictures" / "animated.webp").read_bytes()).decode()
         job = self.http.post("/api/v1/jobs", json={"prompt": "a", "steps": 2, "width": 64, "height": 64, "init_image": animated}).json()
+        self.assertIn("init_image is animated: its first frame is taken", job["warnings"])
         self.assertIn("init_image is animated: its first frame is taken", str(self.http.get(f"/api/v1/jobs/{job['id']}").json()["warnings"]))
         refused = self.http.post("/api/v1/jobs", json={"prompt": "a", "init_image": base64.b64encode(b"GIF89a").decode()})
         self.assertIn("is a GIF: PNG, JPEG and WebP are taken", refused.json()["error"]["message"])
@@ -307,6 +308,12 @@ class ClientsTest(unittest.TestCase):
         twice = {**body, "enable_hr": True, "hr_upscaler": "None", "hr_scale": 1.5, "send_images": False}
         other = self.http.post("/sdapi/v1/txt2img", json={**twice, "hr_checkpoint_name": "other"})
         self.assertEqual((other.status_code, other.json()["error"]["param"]), (400, "hr_checkpoint_name"))
+        # A second pass that the model does not take is refused before the first.
+        before = self.http.get("/api/v1/jobs?limit=1").json()["jobs"]
+        late = self.http.post("/sdapi/v1/txt2img", json={**twice, "hr_scale": 1.125})
+        self.assertEqual((late.status_code, late.json()["error"]["param"]), (400, "enable_hr"), late.text)
+        self.assertIn("width is 72: this model takes multiples of 16", late.json()["error"]["message"].replace("height", "width"))
+        self.assertEqual([job["id"] for job in self.http.get("/api/v1/jobs?limit=1").json()["jobs"]], [job["id"] for job in before])
         same = self.http.post("/sdapi/v1/txt2img", json={**twice, "hr_checkpoint_name": "model"})
         self.assertEqual(same.status_code, 200, same.text)
         unknown = self.http.post("/sdapi/v1/options", json={"sd_model_checkpoint": "nonesuch"})

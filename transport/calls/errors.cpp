@@ -40,7 +40,7 @@ const char* public_code(wire::FailureCode code) {
 }  // namespace
 
 Error to_error(const wire::Failure& failure) {
-  return {public_code(failure.code), failure.what};
+  return {public_code(failure.code), failure.what, to_string(failure.field)};
 }
 
 }  // namespace troupe::calls

@@ -30,10 +30,12 @@ struct SubmitJob {
   JobSpec job;
   bool detached = false;  // goes on when the client is gone
   std::uint64_t key = 0;  // random, made by the client; 0 = none
+  bool only_check =
+      false;  // the answer tells of the job what it would, with number 0; none is made
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(job, detached, key);
+    ar(job, detached, key, only_check);
   }
 };
 

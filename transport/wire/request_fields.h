@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "transport/wire/job.h"
+#include "transport/wire/job_field.h"
 #include "transport/wire/request_limits.h"
 
 namespace troupe::wire {
@@ -25,7 +26,8 @@ struct Bounds {
 
 /// What the rooms know of a request's field beside its type: a line of request_fields.def.
 struct RequestField {
-  std::string_view name = {};    // of the member, here and in the C++ API
+  std::string_view name = {};  // of the member, here and in the C++ API
+  JobField field = JobField::none;
   std::string_view option = {};  // on the command line; "" = it has none
   std::string_view value = {};   // what stands for its value in the help
   std::string_view help = {};    // "" = the command line adds the option by hand
@@ -61,7 +63,7 @@ using Given = typename GivenType<T>::Type;
 /// The lines of request_fields.def, by the members' names.
 struct RequestFields {
 #define REQUEST_FIELD(type, member, initial, ...) \
-  RequestField member = RequestField{.name = #member, __VA_ARGS__};
+  RequestField member = RequestField{.name = #member, .field = JobField::member, __VA_ARGS__};
 #include "transport/wire/request_fields.def"
 };
 inline constexpr RequestFields kRequestFields;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/choice.h"
+#include "transport/wire/job_field.h"
 #include "transport/wire/kind.h"
 
 namespace troupe {
@@ -140,11 +141,12 @@ const char* to_string(FailureCode code);
 struct Failure {
   static constexpr Kind kKind = Kind::error;
   FailureCode code = FailureCode::none;
-  std::string what;  // one line: what, which and why
+  std::string what;                 // one line: what, which and why
+  JobField field = JobField::none;  // that is at fault alone, of a submission that was refused
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(code, what);
+    ar(code, what, field);
   }
   bool operator==(const Failure&) const = default;
 };

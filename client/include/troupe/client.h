@@ -265,6 +265,9 @@ class Client {
   /// once, on the client's own thread. It does not look for a controller that was started again:
   /// then the error is lost, and the job may have been accepted (`Submission::key`).
   void submit(const Submission& submission, OnProgress on_progress, OnSubmitted then);
+  /// Whether the cluster would take the job now: nothing, or why it would not. Neither the job nor
+  /// what it begins with is kept there. Errors as of `submit`.
+  std::optional<Error> check(const Submission& submission);
   /// Waits for a job's end, this client's or any other's, until its pictures and latents are here,
   /// for `timeout` at most. The first call that gets the end takes the pictures along. Errors:
   /// timeout (the job goes on), failed, out_of_memory, cancelled, not_found, lost.

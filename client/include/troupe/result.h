@@ -13,6 +13,9 @@ struct Error {
   std::string code;
   /// For people: one line that says what failed, which (job, actor, file, field) and why.
   std::string what;
+  /// For programs: the field of a submission that is at fault, by its member's name, where it is
+  /// one alone; else "".
+  std::string field = {};
 
   const std::string& message() const { return what; }
 };
