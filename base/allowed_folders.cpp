@@ -33,11 +33,13 @@ std::optional<std::string> AllowedFolders::resolve(const std::string& folder) co
   return real.string();
 }
 
-std::optional<std::string> AllowedFolders::resolve_file(const std::string& file) const {
+std::optional<std::string> AllowedFolders::resolve_file(const std::string& file,
+                                                        const std::string& beside) const {
   if (any_) return file;
   const fs::path path(file);
   const auto folder = resolve(path.parent_path().string());
-  if (!folder || !resolve(file)) return std::nullopt;
+  if (!folder || !resolve(file) || !resolve((fs::path(*folder) / beside).string()))
+    return std::nullopt;
   return (fs::path(*folder) / path.filename()).string();
 }
 

@@ -20,9 +20,9 @@ class AllowedFolders {
   /// loop.
   std::optional<std::string> resolve(const std::string& folder) const;
 
-  /// A file in such a folder, under its own name, beside which there may be others: the folder is
-  /// as `resolve` says, and the file, where it is a link, leads to one that clients may name.
-  std::optional<std::string> resolve_file(const std::string& file) const;
+  /// A file in such a folder, under its own name: the folder is as `resolve` says, and the file and
+  /// the one called `beside` next to it, where they are links, lead to what clients may name.
+  std::optional<std::string> resolve_file(const std::string& file, const std::string& beside) const;
 
   /// "[model] FOLDER: …", the same whether the folder exists or not.
   static std::string refusal(const std::string& folder);

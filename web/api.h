@@ -39,7 +39,7 @@ template <class T>
 void parse_then(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
                 std::function<T()> parse, std::function<void(T)> then) {
   using Outcome = std::variant<T, ApiError>;
-  api.service.work<Outcome>(
+  api.service.parse<Outcome>(
       [parse = std::move(parse)]() -> Outcome {
         try {
           return parse();

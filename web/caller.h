@@ -51,7 +51,8 @@ NewKey make_key(const std::string& name);
 /// file has a key of that name.
 NewKey add_key(const std::filesystem::path& file, const std::string& name);
 
-/// Lets so many through within a minute, a few of them at once. Pure: `now` in seconds.
+/// Lets so many through within a minute, a few of them at once, but of a caller who was not seen
+/// before one. Pure: `now` in seconds.
 class RateLimits {
  public:
   /// Seconds to wait, or 0 where the caller may go on, which then counts.

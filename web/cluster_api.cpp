@@ -148,7 +148,7 @@ class Watching : public std::enable_shared_from_this<Watching> {
     if (pipelines_.empty()) slices_.assign(slices_.size(), {});
     reply->begin(event_stream(), kHeartbeat);
     for (const auto& of : slices_)
-      if (!of.recent.empty()) reply->write(slices_event(of.now, of.recent, *caller), true);
+      if (!of.recent.empty()) reply->write(piece(slices_event(of.now, of.recent, *caller)), true);
     pipelines_[number] = {reply, std::move(caller)};
     reply->on_gone([self = shared_from_this(), number] { self->pipelines_.erase(number); });
     status();
@@ -210,10 +210,10 @@ class Watching : public std::enable_shared_from_this<Watching> {
     while (!of.recent.empty() && (of.recent.size() > kMostRecent ||
                                   of.recent.front().value("end", 0.0) < of.now - kRecent))
       of.recent.pop_front();
-    std::map<std::string, std::string> events;  // one for each key, however many streams it has
+    std::map<std::string, Piece> events;  // one for each key, however many streams it has
     for (const auto& [number, watcher] : std::map(pipelines_)) {
-      std::string& event = events[watcher.caller->name];
-      if (event.empty()) event = slices_event(of.now, fresh, *watcher.caller);
+      Piece& event = events[watcher.caller->name];
+      if (!event) event = piece(slices_event(of.now, fresh, *watcher.caller));
       watcher.reply->write(event, true);
     }
   }

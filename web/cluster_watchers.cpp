@@ -17,7 +17,7 @@ bool ClusterWatchers::make(Reading& reading, bool operate, double now) const {
   document.erase("uptime_seconds");
   std::string same = json_text(document);
   if (same == reading.same && now < reading.told_at + kToldAgainAfter) return false;
-  reading.event = event_text("cluster", text);
+  reading.event = piece(event_text("cluster", text));
   reading.same = std::move(same);
   reading.told_at = now;
   return true;

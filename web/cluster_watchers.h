@@ -27,8 +27,8 @@ class ClusterWatchers : public std::enable_shared_from_this<ClusterWatchers> {
  private:
   struct Reading {
     std::map<std::uint64_t, ReplyPtr> watchers;
-    std::string event;  // the newest one
-    std::string same;   // the document without what always changes
+    Piece event;       // the newest one
+    std::string same;  // the document without what always changes
     double told_at = 0;
   };
   /// False where nothing has changed.

@@ -93,9 +93,7 @@ class CountedReply final : public Reply {
     count(header.status);
     reply_->begin(std::move(header), std::move(heartbeat));
   }
-  void write(std::string piece, bool may_drop) override {
-    reply_->write(std::move(piece), may_drop);
-  }
+  void write(Piece piece, bool may_drop) override { reply_->write(std::move(piece), may_drop); }
   void end() override { reply_->end(); }
   void on_gone(std::function<void()> action) override { reply_->on_gone(std::move(action)); }
 

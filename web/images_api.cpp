@@ -113,7 +113,7 @@ struct Painting : std::enable_shared_from_this<Painting> {
 
   void preview(const Job& job) {
     if (!stream || partials >= partial_images || job.preview_step >= job.steps) return;
-    reply->write(partial_event(job, partials++, name), true);
+    reply->write(piece(partial_event(job, partials++, name)), true);
   }
 
   void ended(const JobPtr& job) {
@@ -147,7 +147,7 @@ struct Painting : std::enable_shared_from_this<Painting> {
 
   void succeeded(std::string text) {
     if (!stream) return reply->send({.status = 200, .body = std::move(text)});
-    reply->write(std::move(text), false);
+    reply->write(piece(std::move(text)), false);
     reply->end();
   }
 
@@ -162,7 +162,7 @@ struct Painting : std::enable_shared_from_this<Painting> {
 
   void failed(const ApiError& error) {
     if (!stream) return answer_error(reply, error);
-    reply->write(event_text("error", json_text(to_json(error))), false);
+    reply->write(piece(event_text("error", json_text(to_json(error)))), false);
     reply->end();
   }
 

@@ -9,6 +9,7 @@
 #include "base/allowed_folders.h"
 #include "base/format.h"
 #include "base/parse_number.h"
+#include "models/spec/lora_metadata.h"
 
 namespace troupe::web {
 namespace {
@@ -59,7 +60,7 @@ void keep_paths(Submission& submission, const std::string& own, std::vector<std:
   };
   if (submission.model != own) keep(submission.model, allowed.resolve(submission.model), "model");
   for (Lora& lora : submission.request.loras)
-    keep(lora.path, allowed.resolve_file(lora.path), "loras");
+    keep(lora.path, allowed.resolve_file(lora.path, spec::kAdapterConfig), "loras");
   for (Embedding& embedding : submission.request.embeddings)
     keep(embedding.path, allowed.resolve_file(embedding.path), "embeddings");
 }
@@ -82,6 +83,7 @@ JobService::JobService(boost::asio::io_context& io, const std::vector<ClusterLin
 }
 
 JobService::~JobService() {
+  parsers_.end();
   workers_.end();
 }
 

@@ -88,7 +88,16 @@ class JobService {
   /// error, code failed. `asker`: whose turn it is, as Workers has it.
   template <class T>
   void work(std::function<Result<T>()> work, std::function<void(Result<T>)> then,
-            const std::string& asker = "");
+            const std::string& asker = "") {
+    work_of(workers_, std::move(work), std::move(then), asker);
+  }
+  /// The same for bodies of requests. Pictures in them are decoded, whatever memory that takes, so
+  /// there are few at a time.
+  template <class T>
+  void parse(std::function<Result<T>()> work, std::function<void(Result<T>)> then,
+             const std::string& asker) {
+    work_of(parsers_, std::move(work), std::move(then), asker);
+  }
 
   static double now();
 
@@ -123,6 +132,9 @@ class JobService {
   void status(std::size_t cluster, Result<ClusterInfo> info);
   void status_of_new(std::size_t cluster);
   void status_of_gone(std::size_t cluster);
+  template <class T>
+  void work_of(Workers& workers, std::function<Result<T>()> work,
+               std::function<void(Result<T>)> then, const std::string& asker);
   void watch(const JobPtr& job, const Connection& connection);
   void ended(const JobKey& key, const Outcome& outcome);
 
@@ -135,12 +147,13 @@ class JobService {
   OnCluster on_cluster_;
   std::vector<std::string> allowed_models_;
   Workers workers_{8};
+  Workers parsers_{2};
   std::vector<Cluster> clusters_;
 };
 
 template <class T>
-void JobService::work(std::function<Result<T>()> work, std::function<void(Result<T>)> then,
-                      const std::string& asker) {
+void JobService::work_of(Workers& workers, std::function<Result<T>()> work,
+                         std::function<void(Result<T>)> then, const std::string& asker) {
   const auto task = [this, work = std::move(work), then] {
     auto result = std::make_shared<std::optional<Result<T>>>();
     try {
@@ -150,7 +163,7 @@ void JobService::work(std::function<Result<T>()> work, std::function<void(Result
     }
     boost::asio::post(io_, [then, result] { then(std::move(**result)); });
   };
-  const bool begun = workers_.post(task, asker);
+  const bool begun = workers.post(task, asker);
   if (!begun) then(Error{"overloaded", "too much is being done: try again"});
 }
 

@@ -78,28 +78,70 @@ void cancel(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
   });
 }
 
-std::string preview_event(const Job& job) {
-  return event_text("preview", json_text({{"step", job.preview_step},
-                                          {"steps", job.steps},
-                                          {"b64_png", base64(job.preview)}}));
-}
+/// Streams of jobs' events: what happens to a job is written down once, however many watch it. On
+/// the loop.
+class JobStreams : public std::enable_shared_from_this<JobStreams> {
+ public:
+  explicit JobStreams(JobBoard& board) : board_(board) {}
 
-void events(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
-  const JobPtr job = job_of(api, *request);
-  api.service.follow(job);
-  reply->begin(event_stream(), kHeartbeat);
-  const auto tell = [reply](const Job& seen, JobBoard::What what) {
-    if (what == JobBoard::What::preview) return reply->write(preview_event(seen), true);
-    const bool end = what == JobBoard::What::end;
-    reply->write(event_text(end ? to_string(seen.state) : "progress", json_text(to_json(seen))),
-                 !end);
-    if (end) reply->end();
+  /// Begins a stream with what is known.
+  void add(const JobPtr& job, const ReplyPtr& reply) {
+    reply->begin(event_stream(), kHeartbeat);
+    reply->write(event_of(*job), !job->ended());
+    if (job->ended()) return reply->end();
+    if (!job->preview.empty()) reply->write(preview_of(*job), true);
+    auto [at, is_first] = streams_.try_emplace(job->id);
+    if (is_first)
+      at->second.listener =
+          board_.listen(job->id, [self = shared_from_this()](const Job& seen, JobBoard::What what) {
+            self->tell(seen, what);
+          });
+    const auto number = ++last_;
+    at->second.watchers[number] = reply;
+    reply->on_gone([self = shared_from_this(), id = job->id, number] { self->leave(id, number); });
+  }
+
+ private:
+  struct Streams {
+    std::uint64_t listener = 0;
+    std::map<std::uint64_t, ReplyPtr> watchers;
   };
-  if (job->ended()) return tell(*job, JobBoard::What::end);
-  tell(*job, JobBoard::What::progress);
-  if (!job->preview.empty()) tell(*job, JobBoard::What::preview);
-  follow_for(api, job, reply, tell, false);
-}
+
+  static Piece event_of(const Job& job) {
+    return piece(
+        event_text(job.ended() ? to_string(job.state) : "progress", json_text(to_json(job))));
+  }
+  static Piece preview_of(const Job& job) {
+    return piece(event_text("preview", json_text({{"step", job.preview_step},
+                                                  {"steps", job.steps},
+                                                  {"b64_png", base64(job.preview)}})));
+  }
+  void tell(const Job& job, JobBoard::What what) {
+    const Piece event = what == JobBoard::What::preview ? preview_of(job) : event_of(job);
+    const bool is_end = what == JobBoard::What::end;
+    // Who falls behind is cut off, and then no more among them.
+    const auto watchers = streams_.at(job.id).watchers;
+    if (is_end) forget(job.id);
+    for (const auto& [number, reply] : watchers) {
+      reply->write(event, !is_end);
+      if (is_end) reply->end();
+    }
+  }
+  void leave(const std::string& id, std::uint64_t number) {
+    const auto found = streams_.find(id);
+    if (found == streams_.end()) return;
+    found->second.watchers.erase(number);
+    if (found->second.watchers.empty()) forget(id);
+  }
+  void forget(const std::string& id) {
+    board_.unlisten(id, streams_.at(id).listener);
+    streams_.erase(id);
+  }
+
+  JobBoard& board_;
+  std::map<std::string, Streams> streams_;  // by their jobs' ids
+  std::uint64_t last_ = 0;
+};
 
 void picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = job_of(api, *request);
@@ -278,7 +320,12 @@ void add_jobs_routes(Api& api) {
     reply->send(json_response(to_json(*job_of(api, *request))));
   });
   add("POST", "/api/v1/jobs/{}/cancel", cancel, 1024);
-  add("GET", "/api/v1/jobs/{}/events", events);
+  const auto streams = std::make_shared<JobStreams>(api.service.board());
+  add("GET", "/api/v1/jobs/{}/events", [streams](Api& api, const auto& request, const auto& reply) {
+    const JobPtr job = job_of(api, *request);
+    api.service.follow(job);
+    streams->add(job, reply);
+  });
   add("GET", "/api/v1/jobs/{}/pictures", [](Api& api, const auto& request, const auto& reply) {
     reply->send(json_response({{"pictures", to_json(*job_of(api, *request)).at("pictures")}}));
   });

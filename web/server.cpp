@@ -305,7 +305,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     void begin(Response header, std::string heartbeat) override {
       if (is_mine(State::serving)) session_->begin(std::move(header), std::move(heartbeat));
     }
-    void write(std::string piece, bool may_drop) override {
+    void write(Piece piece, bool may_drop) override {
       if (is_mine(State::streaming)) session_->write(std::move(piece), may_drop);
     }
     void end() override {
@@ -607,7 +607,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     if (is_head_) return send({.status = header.status, .type = header.type, .body = {}});
     state_ = State::streaming;
     ++shared_->counts.streams;
-    heartbeat_ = std::move(heartbeat);
+    heartbeat_ = piece(std::move(heartbeat));
     ending_ = false;
     writing_ = true;
     head_answer_.emplace();
@@ -625,18 +625,18 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
                                  const error_code& error, std::size_t) { self->written(error); });
   }
 
-  void write(std::string piece, bool may_drop) {
-    if (ending_ || piece.empty()) return;
-    const std::size_t after = this->unread_bytes + piece.size();
-    const std::size_t all = shared_->unread_bytes + piece.size();
+  void write(Piece piece, bool may_drop) {
+    if (ending_ || piece->empty()) return;
+    const std::size_t after = this->unread_bytes + piece->size();
+    const std::size_t all = shared_->unread_bytes + piece->size();
     const std::size_t most = shared_->options.most_unread_bytes;
     if (may_drop && this->unread_bytes > 0 && (after > kDropAbove || all > most / 2)) return;
-    if (after > kCutOffAbove || !has_room_for(piece.size())) {
+    if (after > kCutOffAbove || !has_room_for(piece->size())) {
       ++shared_->counts.cut_off;
       return close();
     }
     this->unread_bytes = after;
-    shared_->unread_bytes += piece.size();
+    shared_->unread_bytes += piece->size();
     pending_.push_back(std::move(piece));
     if (!writing_) flush();
   }
@@ -652,7 +652,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     writing_ = true;
     current_.clear();
     for (const auto& piece : pending_)
-      current_ += piece;
+      current_ += *piece;
     pending_.clear();
     const auto done = [self = this->shared_from_this()](const error_code& error, std::size_t) {
       self->written(error);
@@ -724,8 +724,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   std::optional<http::response<http::empty_body>> head_answer_;
   std::optional<http::response_serializer<http::empty_body>> head_serializer_;
   // Of a stream.
-  std::string heartbeat_;
-  std::deque<std::string> pending_;
+  Piece heartbeat_;
+  std::deque<Piece> pending_;
   std::string current_;
   bool writing_ = false;
   bool ending_ = false;

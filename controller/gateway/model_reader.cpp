@@ -11,6 +11,7 @@
 
 #include "base/available_memory.h"
 #include "models/spec/fingerprint.h"
+#include "models/spec/lora_metadata.h"
 #include "models/spec/lora_spec.h"
 #include "models/text/textual_inversion.h"
 #include "models/text/tokenizers.h"
@@ -76,7 +77,7 @@ class ModelReader::Memory {
   /// Paths that clients may not name are refused before they are looked at.
   void add_loras(ModelReading& reading, const std::vector<wire::Lora>& loras) const {
     for (const auto& lora : loras) {
-      const auto found = allowed_.resolve_file(lora.path);
+      const auto found = allowed_.resolve_file(lora.path, spec::kAdapterConfig);
       if (!found) throw std::runtime_error(AllowedFolders::refusal(lora.path));
       reading.lora_fingerprints.push_back(spec::lora_fingerprint(*found));
       spec::read_lora_spec(*found, *reading.model);

@@ -19,11 +19,12 @@ class Watcher final : public Reply {
  public:
   void send(Response) override {}
   void begin(Response, std::string) override {}
-  void write(std::string piece, bool) override { told.push_back(std::move(piece)); }
-  void end() override {}
+  void write(Piece piece, bool) override { told.push_back(std::move(piece)); }
+  void end() override { has_ended = true; }
   void on_gone(std::function<void()> action) override { gone = std::move(action); }
 
-  std::vector<std::string> told;
+  std::vector<Piece> told;
+  bool has_ended = false;
   std::function<void()> gone;
 };
 
@@ -90,8 +91,8 @@ TEST_CASE("however many watch the clusters, each change is written down once for
   CHECK(made == 6);
   for (std::size_t i = 0; i < watchers.size(); ++i) {
     CHECK(watchers[i]->told.size() == 2);
-    CHECK(watchers[i]->told[1].find(R"("actors":3)") != std::string::npos);
-    CHECK((watchers[i]->told[1].find(R"("all":true)") != std::string::npos) == (i % 2 == 0));
+    CHECK(watchers[i]->told[1]->find(R"("actors":3)") != std::string::npos);
+    CHECK((watchers[i]->told[1]->find(R"("all":true)") != std::string::npos) == (i % 2 == 0));
   }
   watching->update(16);
   CHECK(watchers[0]->told.size() == 2);
@@ -102,6 +103,42 @@ TEST_CASE("however many watch the clusters, each change is written down once for
   CHECK(watching->empty());
   watching->update(40);
   CHECK(made == 10);
+}
+
+TEST_CASE("however many watch a job, what happens to it is written down once") {
+  Parts parts;
+  add_jobs_routes(parts.api);
+  const JobPtr job = parts.service.board().submitted({0, "aa", 7}, 1);
+  std::vector<std::shared_ptr<Watcher>> watchers;
+  for (int i = 0; i < 100; ++i) {
+    const auto request = std::make_shared<Request>();
+    request->caller = std::make_shared<const Caller>();
+    request->params = {"7-aa"};
+    watchers.push_back(std::make_shared<Watcher>());
+    RequestHead head;
+    head.method = "GET";
+    REQUIRE(parse_target("/api/v1/jobs/7-aa/events", head));
+    const auto match = parts.router.match(head);
+    match.route->handler(request, watchers.back());
+    CHECK(watchers.back()->told.size() == 1);
+  }
+  watchers.back()->gone();
+  Progress progress;
+  progress.phase = "denoising";
+  progress.preview_png = "png";
+  parts.service.board().progress(job, progress, 2);
+  parts.service.board().end(job, Error{"failed", "it was lost"}, 3);
+  for (std::size_t i = 0; i + 1 < watchers.size(); ++i) {
+    const auto& told = watchers[i]->told;
+    REQUIRE(told.size() == 4);
+    for (std::size_t piece = 1; piece < told.size(); ++piece)
+      CHECK(told[piece] == watchers[0]->told[piece]);  // one text for all
+    CHECK(told[1]->starts_with("event: progress\n"));
+    CHECK(told[2]->starts_with("event: preview\n"));
+    CHECK(told[3]->starts_with("event: failed\n"));
+    CHECK(watchers[i]->has_ended);
+  }
+  CHECK(watchers.back()->told.size() == 1);
 }
 
 TEST_CASE(
@@ -141,6 +178,17 @@ TEST_CASE(
   words.request.embeddings = {{scratch / "secret/there.safetensors"}};
   CHECK(troupe::testing::message_of([&] { keep_paths(words, "", folders); }) ==
         "embeddings: " + scratch / "secret/there.safetensors" + end);
+  // What lies beside a LoRA says how it is added.
+  std::filesystem::create_directories(scratch.path / "models/peft");
+  scratch.file("models/peft/lora.safetensors", "12345678");
+  scratch.file("secret/adapter_config.json", "{}");
+  scratch.file("models/peft/adapter_config.json", "{}");
+  const std::string peft = scratch / "models/peft/lora.safetensors";
+  CHECK(refusal(model, peft) == "");
+  std::filesystem::remove(scratch.path / "models/peft/adapter_config.json");
+  std::filesystem::create_symlink(scratch.path / "secret/adapter_config.json",
+                                  scratch.path / "models/peft/adapter_config.json");
+  CHECK(refusal(model, peft) == "loras: " + peft + end);
   CHECK(refusal(scratch / "secret", "") == "model: " + scratch / "secret" + end);
   CHECK(refusal("a/b", "") == "model: a/b" + end);
   CHECK(refusal("/etc/passwd", "") == "model: /etc/passwd" + end);

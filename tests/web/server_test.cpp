@@ -241,14 +241,14 @@ TEST_CASE("a stream, and who leaves it") {
   Visitor visitor(echo);
   visitor.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
   CHECK(visitor.read_until("\r\n\r\n").find("Transfer-Encoding: chunked") != std::string::npos);
-  echo.run([&] { echo.stream->write("data: 1\n\n", false); });
+  echo.run([&] { echo.stream->write(piece("data: 1\n\n"), false); });
   CHECK(visitor.read_until("data: 1\n\n").starts_with("9\r\ndata: 1\n\n"));
   CHECK(echo.counts().streams == 1);
   echo.run([&] { echo.stream->end(); });
   CHECK(visitor.read_until("0\r\n\r\n").find("0\r\n\r\n") != std::string::npos);
   CHECK(echo.gone == 0);
   // The connection goes on, and a word after the end is dropped.
-  echo.run([&] { echo.stream->write("late", false); });
+  echo.run([&] { echo.stream->write(piece("late"), false); });
   visitor.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
   visitor.read_until("\r\n\r\n");
   visitor.close();
@@ -277,13 +277,13 @@ TEST_CASE("a slow reader loses pieces that may be lost, and is cut off for other
   Visitor visitor(echo);
   visitor.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
   visitor.read_until("\r\n\r\n");
-  const std::string piece(1 << 20, 'x');
+  const Piece megabyte = piece(std::string(1 << 20, 'x'));
   for (int i = 0; i < 100; ++i)
-    echo.run([&] { echo.stream->write(piece, true); });
+    echo.run([&] { echo.stream->write(megabyte, true); });
   CHECK(echo.counts().streams == 1);
   CHECK(echo.gone == 0);
   for (int i = 0; i < 100; ++i)
-    echo.run([&] { echo.stream->write(piece, false); });
+    echo.run([&] { echo.stream->write(megabyte, false); });
   CHECK(echo.gone == 1);
   CHECK(echo.counts().streams == 0);
   CHECK(echo.counts().cut_off == 1);
@@ -313,7 +313,7 @@ TEST_CASE("who asks for a stream's header alone is soon gone") {
   CHECK(visitor.read_until("\r\n\r\n").starts_with("HTTP/1.1 200"));
   CHECK(comes([&] { return echo.gone == 1; }));
   CHECK(echo.counts().streams == 0);
-  echo.run([&] { echo.stream->write("late", false); });
+  echo.run([&] { echo.stream->write(piece("late"), false); });
   visitor.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nz");
   CHECK(visitor.read_until("\r\n\r\nz").starts_with("HTTP/1.1 200"));
 }
@@ -334,7 +334,7 @@ TEST_CASE("whole answers that are not read have a limit, and the largest goes") 
   CHECK(echo.counts().cut_off == 2);
   CHECK(echo.counts().connections == 4);
   // A stream that is read goes on, at the cost of one that is not.
-  echo.run([&] { echo.stream->write("data: " + std::string(8 << 20, 'y') + "\n\n", false); });
+  echo.run([&] { echo.stream->write(piece("data: " + std::string(8 << 20, 'y') + "\n\n"), false); });
   CHECK(watcher.read_until("\n\n").size() > 8 << 20);
   CHECK(echo.counts().cut_off == 3);
   CHECK(echo.counts().streams == 1);
