@@ -22,7 +22,8 @@ class AllowedFolders {
 
   /// A file in such a folder, under its own name: the folder is as `resolve` says, and the file and
   /// the one called `beside` next to it, where they are links, lead to what clients may name.
-  std::optional<std::string> resolve_file(const std::string& file, const std::string& beside) const;
+  std::optional<std::string> resolve_file(const std::string& file,
+                                          const std::string& beside = {}) const;
 
   /// "[model] FOLDER: …", the same whether the folder exists or not.
   static std::string refusal(const std::string& folder);

@@ -66,7 +66,7 @@ void set_field(std::vector<wire::Lora>& to, const std::vector<Lora>& from,
 }
 
 void set_field(std::vector<wire::Embedding>& to, const std::vector<Embedding>& from,
-               const wire::RequestField&, std::string&) {
+               const wire::RequestField&, Error&) {
   for (const Embedding& embedding : from)
     to.push_back({embedding.path, embedding.token});
 }

@@ -41,6 +41,7 @@ void check_next(Client& client, const Submission& before, const JobService::Next
   Submission submission = before;
   submission.request = next.request;
   submission.request.loras = before.request.loras;
+  submission.request.embeddings = before.request.embeddings;
   const auto error = client.check(submission);
   if (!error) return;
   const ApiError why = to_api_error(*error);

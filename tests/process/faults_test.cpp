@@ -4,7 +4,6 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <thread>
 
 #include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/processes.h"
@@ -184,23 +183,33 @@ TEST_CASE(
   refused(1, {"step", -2}, "step and patch: numbers from 0");
 }
 
-TEST_CASE("kill -9 at random: a job ends by it or succeeds, never anything else") {
+TEST_CASE("kill -9 of any actor at any step and patch: the job ends by it, and by nothing else") {
   undisturbed();
+  auto& cluster = fault_cluster();
   std::mt19937 random(20);
+  const auto steps = static_cast<unsigned>(demo_job().request.steps);
   for (int round = 0; round < 8; ++round) {
-    REQUIRE(fault_cluster().whole());
-    const auto pids = fault_cluster().pids();
-    const auto job = fault_cluster().submit(demo_job());
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 2500));
+    REQUIRE(cluster.whole());
+    const auto pids = cluster.pids();
+    const auto held = static_cast<std::uint32_t>(random() % pids.size());
+    const auto victim = random() % pids.size();
+    const HoldAt at{"step", static_cast<int>(random() % steps)};
+    CAPTURE(held);
+    CAPTURE(victim);
+    CAPTURE(at.step);
+    cluster.hold(held, at);
+    const auto job = cluster.submit(demo_job());
+    cluster.held(held);
     const auto blow = Clock::now();
-    kill(pids[random() % pids.size()], SIGKILL);
-    if (const auto fall = fault_cluster().fall_of(job, blow)) {
-      INFO(fall->error.what);
-      CHECK(has(fall->error.what, "signal 9"));
-      CHECK(fall->seconds < kAtOnce);
-    }
+    kill(pids[victim], SIGKILL);
+    const auto fall = cluster.fall_of(job, blow);
+    REQUIRE(fall);
+    INFO(fall->error.what);
+    CHECK(has(fall->error.what, "actor " + std::to_string(victim) + " "));
+    CHECK(has(fall->error.what, "signal 9"));
+    CHECK(fall->seconds < kAtOnce);
   }
-  check_same(fault_cluster().run(demo_job()));
+  check_same(cluster.run(demo_job()));
 }
 
 TEST_CASE("an actor that dies between jobs costs none of them") {

@@ -235,7 +235,7 @@ TEST_CASE("on loopback without keys this user's own come in, and nobody else") {
   CHECK(stranger.code == 1);
   CHECK(has(stranger.err, "else it is another user's"));
   const auto join =
-      does({"join", "--wait", "0", "--connect", endpoint}, scratch.path.string(), others);
+      does({"join", "--wait", "20", "--connect", endpoint}, scratch.path.string(), others);
   CHECK(join.code == 1);
   CHECK(has(join.err, "else it is another user's"));
   CHECK(does({"stop", "--connect", endpoint}, scratch.path.string(), own).code == 0);

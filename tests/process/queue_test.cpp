@@ -2,7 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
-#include <thread>
+#include <random>
 
 #include "tests/process/support/connect.h"
 #include "tests/process/support/fault_cluster.h"
@@ -97,11 +97,17 @@ TEST_CASE("cancel while weights load: at once, however long they would take") {
   CHECK(queue_cluster().restarts() == 0);
 }
 
-TEST_CASE("cancelled many times at random, the deployment goes on and its pictures stay the same") {
+TEST_CASE("cancelled at any step, the deployment goes on and its pictures stay the same") {
   const auto before = queue_cluster().run(demo_job());
+  std::mt19937 random(3);
   for (int round = 0; round < 8; ++round) {
+    const auto actor = static_cast<std::uint32_t>(random() % 4);
+    const HoldAt at{"step", static_cast<int>(random() % 12)};
+    CAPTURE(actor);
+    CAPTURE(at.step);
+    queue_cluster().hold(actor, at);
     const auto job = queue_cluster().submit(demo_job(900));
-    std::this_thread::sleep_for(std::chrono::milliseconds(37 * round));
+    queue_cluster().held(actor);
     CHECK(queue_cluster().client().cancel(job));
     CHECK(end_of(queue_cluster(), job).code == "cancelled");
   }

@@ -115,7 +115,7 @@ TEST_CASE("own-jobs, all-jobs, operate: each may what its name says, and is told
     CHECK(has(said(each->client.stop_cluster()), refusal));
     // A host that joins is given the cluster's secrets.
     Command join({"join", "--connect", cluster.endpoint(), "--keys", each->keys, "--name", "guest",
-                  "--wait", "0"},
+                  "--wait", "20"},
                  scratch.path.string());
     CHECK(join.wait(kPatience) == 1);
     CHECK(has(join.err(), "and a host that joins needs operate"));

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
-#include <thread>
 
 #include "tests/process/support/watched_stage.h"
 #include "tests/support/doctest.h"
@@ -30,8 +29,6 @@ TEST_CASE("a paused job is looked into, stepped and let go, and its picture stay
   };
   const int done = count_done();
   CHECK(done < static_cast<int>(before["tasks"].size()));
-  std::this_thread::sleep_for(200ms);
-  CHECK(count_done() == done);
   REQUIRE(stage.inspector().control(job, JobAction::step));
   CHECK(stage.still(job));
   CHECK(count_done() == done + 1);

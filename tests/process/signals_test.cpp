@@ -73,6 +73,16 @@ void check_nothing_left(const Place& place, const std::vector<pid_t>& actors) {
   CHECK(left.empty());
 }
 
+/// Kills the parent of these actors. They are stopped before: only the kernel can end them then, at
+/// once, and not what they would notice after some seconds.
+void check_gone_with(Command& parent, const std::vector<pid_t>& actors) {
+  for (const auto pid : actors)
+    kill(pid, SIGSTOP);
+  parent.signal(SIGKILL);
+  CHECK(gone(actors));
+  CHECK(parent.wait(kLong) == 128 + SIGKILL);
+}
+
 }  // namespace
 
 TEST_CASE("Ctrl-C and SIGTERM end `troupe run` whenever they come and leave nothing behind") {
@@ -121,10 +131,9 @@ TEST_CASE("under nohup a hangup ends nothing") {
   CHECK(run.wait(kLong) == 128 + SIGTERM);
 }
 
-TEST_CASE(
-    "kill -9 of the controller: its actors are gone within 2 s, and it can be started again") {
+TEST_CASE("kill -9 of the controller: its actors are gone, and it can be started again") {
   const Place place;
-  const double seconds = least(2, [&] {
+  {
     Command start(start_arguments(), place.scratch / "log", place.environment());
     wait_until(start, When::busy, "ready");
     Command submit({"submit", "--prompt", "a", "--pp", "2", "--steps", "900", "--output",
@@ -134,18 +143,11 @@ TEST_CASE(
                        [&] { return submit.err().find("denoising step") != std::string::npos; }));
     const auto actors = actors_of(start.pid());
     CHECK(actors.size() == 2);
-    const auto blow = std::chrono::steady_clock::now();
-    start.signal(SIGKILL);
-    CHECK(gone(actors));
-    const double took = seconds_since(blow);
-    MESSAGE("actors were gone " << int(took * 1000) << " ms after their controller was killed");
-    CHECK(start.wait(kLong) == 128 + SIGKILL);
+    check_gone_with(start, actors);
     CHECK(submit.wait(kLong) == 1);
     CHECK(submit.err().find("troupe: ") != std::string::npos);
     CHECK(left_in_memory() == "");
-    return took;
-  });
-  CHECK(seconds < 2);
+  }
   Command again(start_arguments(), place.scratch / "log", place.environment());
   wait_until(again, When::busy, "ready");
   Command stop({"stop"}, place.scratch / "log", place.environment());
@@ -154,23 +156,15 @@ TEST_CASE(
   CHECK(place.left_behind().empty());
 }
 
-TEST_CASE("kill -9 of `troupe run`: its actors are gone within 2 s") {
-  const double seconds = least(2, [] {
-    const Place place;
-    Command run(run_arguments(place), place.scratch / "log", place.environment());
-    wait_until(run, When::busy, "denoising step");
-    const auto actors = actors_of(run.pid());
-    CHECK(actors.size() == 4);
-    const auto blow = std::chrono::steady_clock::now();
-    run.signal(SIGKILL);
-    CHECK(gone(actors));
-    const double took = seconds_since(blow);
-    MESSAGE("actors were gone " << int(took * 1000) << " ms after `troupe run` was killed");
-    CHECK(left_in_memory() == "");
-    CHECK(fs::is_empty(place.scratch.path / "work"));
-    return took;
-  });
-  CHECK(seconds < 2);
+TEST_CASE("kill -9 of `troupe run`: its actors are gone") {
+  const Place place;
+  Command run(run_arguments(place), place.scratch / "log", place.environment());
+  wait_until(run, When::busy, "denoising step");
+  const auto actors = actors_of(run.pid());
+  CHECK(actors.size() == 4);
+  check_gone_with(run, actors);
+  CHECK(left_in_memory() == "");
+  CHECK(fs::is_empty(place.scratch.path / "work"));
 }
 
 TEST_CASE("Ctrl-C of `troupe submit` cancels its job; the cluster goes on") {

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "tests/process/support/connect.h"
 #include "tests/process/support/models.h"
@@ -115,8 +114,10 @@ TEST_CASE("srun troupe join, no more: rank and hosts are taken from the environm
             "SLURM_STEP_ID=0", "SLURM_PROCID=" + std::to_string(rank), "SLURM_LOCALID=0",
             "SLURMD_NODENAME=" + node, "SLURM_JOB_NODELIST=localhost,node[1-2]",
             "SLURM_STEP_NODELIST=localhost,node[1-2]", "SLURM_STEP_TASKS_PER_NODE=1(x3)"}));
-    // By then it waits for the rank before.
-    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (rank == 2)
+      REQUIRE(eventually(kPatience, [&] {
+        return has(tasks.front()->err(), "waiting for node1, the rank before, to join, for 60 s");
+      }));
   }
   CHECK(tasks[2]->wait(kPatience) == 0);
   CHECK(has(tasks[2]->out(), "localhost is left to the controller"));

@@ -91,7 +91,7 @@ TEST_CASE("Ctrl-C at join does not wait for a plugin that hangs") {
   fs::copy_file(kHangs, own);
   fs::create_directory(folder / "beta");
   Command join({"join", "--connect", cluster.endpoint(), "--keys", keys, "--name", "beta", "--wait",
-                "0", "--actors", "1", "--plugin", own},
+                "20", "--actors", "1", "--plugin", own},
                folder / "beta");
   leaves_at_once(join);
 }

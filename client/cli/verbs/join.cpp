@@ -168,6 +168,7 @@ class JoinVerb : public Verb {
           deadline - std::chrono::steady_clock::now());
     };
     std::optional<Client> client;
+    bool said = false;
     while (!signals.caught() && left().count() > 0) {
       if (!client) {
         auto connected = Client::connect(
@@ -185,6 +186,9 @@ class JoinVerb : public Verb {
         } else if (std::ranges::any_of(cluster.value().actors,
                                        [&](const auto& actor) { return actor.host == awaited; })) {
           return;
+        } else if (!std::exchange(said, true)) {
+          log_line(fmt::format("waiting for {}, the rank before, to join, for {} s at most",
+                               awaited, patience.count()));
         }
       }
       std::this_thread::sleep_for(kLookAgain);
