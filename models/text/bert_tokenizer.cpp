@@ -179,7 +179,11 @@ Tokenized BertTokenizer::tokenize(const std::vector<std::string>& prompts,
 }
 
 std::int64_t BertTokenizer::vocab_size() const {
-  return std::max(static_cast<std::int64_t>(impl_->pieces.size()), impl_->added.end());
+  return std::max(own_vocab_size(), impl_->added.end());
+}
+
+std::int64_t BertTokenizer::own_vocab_size() const {
+  return std::ssize(impl_->pieces);
 }
 
 const AddedVocabulary& BertTokenizer::added() const {

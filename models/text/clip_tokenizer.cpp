@@ -132,7 +132,11 @@ std::string ClipTokenizer::decode(const std::vector<std::int64_t>& ids) const {
 }
 
 std::int64_t ClipTokenizer::vocab_size() const {
-  return std::max(impl_->bpe.size(), impl_->added.end());
+  return std::max(own_vocab_size(), impl_->added.end());
+}
+
+std::int64_t ClipTokenizer::own_vocab_size() const {
+  return impl_->bpe.size();
 }
 
 const AddedVocabulary& ClipTokenizer::added() const {

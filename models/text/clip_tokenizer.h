@@ -33,6 +33,8 @@ class ClipTokenizer {
 
   /// One more than the largest id.
   std::int64_t vocab_size() const;
+  /// The same of the vocabulary itself, without tokens that a folder adds.
+  std::int64_t own_vocab_size() const;
   const AddedVocabulary& added() const;
   std::int64_t bos_id() const;
   std::int64_t eos_id() const;

@@ -157,6 +157,10 @@ std::int64_t Tokenizer::vocab_size() const {
   return impl_->added.end();
 }
 
+std::int64_t Tokenizer::own_vocab_size() const {
+  return impl_->model->size();
+}
+
 const AddedVocabulary& Tokenizer::added() const {
   return impl_->added;
 }

@@ -34,6 +34,8 @@ class Tokenizer {
 
   /// One more than the largest id that `encode` gives.
   std::int64_t vocab_size() const;
+  /// The same of the vocabulary itself, without tokens that a folder adds.
+  std::int64_t own_vocab_size() const;
   const AddedVocabulary& added() const;
   std::int64_t pad_id() const;
   std::int64_t eos_id() const;

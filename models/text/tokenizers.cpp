@@ -21,6 +21,13 @@ AnyTokenizer load_tokenizer(const spec::TextEncoderSpec& encoder) {
   auto tokenizer = std::visit(LoadTokenizer{encoder.tokenizer}, encoder.config);
   const auto rows =
       std::visit([](const auto& config) { return config.vocab_size; }, encoder.config);
+  const auto own = std::visit([](const auto& any) { return any.own_vocab_size(); }, tokenizer);
+  if (own > rows) {
+    throw std::runtime_error(fmt::format(
+        "[load_tokenizer] {}: the vocabulary has ids up to {}, but {} has rows for {} tokens: they "
+        "are not of one model",
+        encoder.tokenizer.folder.string(), own - 1, encoder.component, rows));
+  }
   const auto& added =
       std::visit([](const auto& any) -> const AddedVocabulary& { return any.added(); }, tokenizer);
   if (const auto token = added.beyond(rows); !token.empty()) {

@@ -13,7 +13,7 @@ namespace troupe::models {
 using AnyTokenizer = std::variant<Tokenizer, ClipTokenizer, BertTokenizer>;
 
 /// The tokenizer of a text encoder that is there. Throws std::runtime_error naming file and cause,
-/// also where it has a token of the folder's own for which the encoder has no row.
+/// also where it has an id for which the encoder has no row.
 AnyTokenizer load_tokenizer(const spec::TextEncoderSpec& encoder);
 
 /// Reads a model folder whole, weights apart: spec::read_model_spec, then the tokenizers, so that

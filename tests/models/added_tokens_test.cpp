@@ -177,6 +177,24 @@ TEST_CASE(
       "bad entry \"7x\""));
 }
 
+TEST_CASE("a vocabulary with more ids than the text encoder has rows is refused") {
+  for (const auto& [kind, base] : {std::pair<std::string, fs::path>{"clip", "tiny-clip/tokenizer"},
+                                   {"clip", "tiny-clip/tokenizer_json"},
+                                   {"t5", "tiny-pixart/tokenizer"},
+                                   {"bert", "tiny-hunyuan/tokenizer"}}) {
+    CAPTURE(base.string());
+    const auto folder = kFixtures / base;
+    const auto own = std::visit([](const auto& one) { return one.own_vocab_size(); },
+                                models::load_tokenizer(encoder_of(kind, folder, 1 << 20)));
+    CHECK(own > 50);
+    CHECK(error_of([&] { models::load_tokenizer(encoder_of(kind, folder, own)); }) == "");
+    const auto why = error_of([&] { models::load_tokenizer(encoder_of(kind, folder, own - 1)); });
+    CHECK(contains(why, folder.string() + ": the vocabulary has ids up to " +
+                            std::to_string(own - 1) + ", but text_encoder has rows for " +
+                            std::to_string(own - 1) + " tokens"));
+  }
+}
+
 TEST_CASE("a folder is read whole, its tokenizers as well") {
   Scratch scratch;
   const auto folder = scratch.path / "model";
