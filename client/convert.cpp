@@ -61,6 +61,12 @@ void set_field(std::vector<wire::Lora>& to, const std::vector<Lora>& from,
     to.push_back({lora.path, lora.scale});
 }
 
+void set_field(std::vector<wire::Embedding>& to, const std::vector<Embedding>& from,
+               const wire::RequestField&, std::string&) {
+  for (const Embedding& embedding : from)
+    to.push_back({embedding.path, embedding.token});
+}
+
 /// `wrong` says what the first name was that there is not.
 template <Choice E>
 void set_field(E& to, const std::string& from, const wire::RequestField& field,

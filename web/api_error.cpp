@@ -64,28 +64,32 @@ Beginning beginning_of(std::string_view text) {
   wire::for_each_degree([&](const wire::DegreeField& each, auto) {
     look(std::string(each.option.substr(2)), each.name);
   });
-  static const std::pair<const char*, const char*> kOthers[] = {{"prompt", "prompt"},
-                                                                {"seeds", "picture_seeds"},
-                                                                {"lora", "loras"},
-                                                                {"init image", "init_image"},
-                                                                {"mask image", "mask_image"},
-                                                                {"mask_image", "mask_image"},
-                                                                {"init_image", "init_image"},
-                                                                {"init latents", "init_latents"},
-                                                                {"init_latents", "init_latents"},
-                                                                {"prompt embeds", "prompt_embeds"},
-                                                                {"model", "model"},
-                                                                {"share", "share"},
-                                                                {"priority", "priority"},
-                                                                {"stages", "stages"},
-                                                                {"stage", "stages"}};
+  static const std::pair<const char*, const char*> kOthers[] = {
+      {"prompt", "prompt"},
+      {"seeds", "picture_seeds"},
+      {"lora", "loras"},
+      {"embedding", "embeddings"},
+      {"word of an embedding", "embeddings"},
+      {"init image", "init_image"},
+      {"mask image", "mask_image"},
+      {"mask_image", "mask_image"},
+      {"init_image", "init_image"},
+      {"init latents", "init_latents"},
+      {"init_latents", "init_latents"},
+      {"prompt embeds", "prompt_embeds"},
+      {"model", "model"},
+      {"share", "share"},
+      {"priority", "priority"},
+      {"stages", "stages"},
+      {"stage", "stages"}};
   for (const auto& [words, name] : kOthers)
     look(words, name);
   // A refusal may begin with any tensor of the prompt embeds, or with one LoRA of several.
   const auto word = text.substr(0, text.find(' '));
   for (const char* part : {"prompt_embeds", "prompt_attention_mask"})
     if (word.find(part) != word.npos) found = {"prompt_embeds", 0};
-  if (found.field == "loras" || found.field == "stages") found.length = 0;
+  if (found.field == "loras" || found.field == "embeddings" || found.field == "stages")
+    found.length = 0;
   return found;
 }
 

@@ -207,6 +207,7 @@ const std::map<std::string, std::string>& other_names() {
   static const std::map<std::string, std::string> kNames = {{"num_inference_steps", "steps"},
                                                             {"n", "images_per_prompt"},
                                                             {"lora", "loras"},
+                                                            {"embedding", "embeddings"},
                                                             {"patches", "num_pipeline_patch"},
                                                             {"warmup", "warmup_steps"}};
   return kNames;

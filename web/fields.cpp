@@ -125,9 +125,10 @@ json field_json(const wire::RequestField& field, const Member& initial) {
     if (field.name == wire::kRequestFields.sampler.name) {
       out["choices"] = spec::sampler_names();
     }
-  } else if constexpr (std::is_same_v<Type, std::vector<wire::Lora>>) {
+  } else if constexpr (std::is_same_v<Type, std::vector<wire::Lora>> ||
+                       std::is_same_v<Type, std::vector<wire::Embedding>>) {
     out["type"] = "list";
-    out["items"] = "lora";
+    out["items"] = std::is_same_v<Type, std::vector<wire::Lora>> ? "lora" : "embedding";
     out["default"] = json::array();
   } else {
     using Item = typename Type::value_type;
@@ -348,37 +349,43 @@ void Fields::settle(Call call) {
   }
 }
 
-std::vector<Lora> Fields::loras(const json& value, const std::string& asked) const {
-  const auto wrong = [&] {
-    return bad_field(asked,
-                     "is " + shown(value) + ", not a list of {\"path\": FILE, \"scale\": NUMBER}");
+template <class File>
+void Fields::read_files(const std::string& name, std::vector<File>& files) {
+  constexpr bool kScaled = requires(File file) {
+    file.scale;
   };
-  std::vector<Lora> list;
+  std::string asked;
+  const json* value = take(name, asked);
+  if (!value) return;
+  const auto wrong = [&] {
+    return bad_field(asked, "is " + shown(*value) + ", not a list of {\"path\": FILE, " +
+                                (kScaled ? "\"scale\": NUMBER}" : "\"token\": WORD}"));
+  };
   const auto read = [&](const json& one) {
-    Lora lora;
+    File file;
     if (one.is_string()) {
-      lora.path = one;
+      file.path = one;
     } else if (one.is_object() && one.contains("path") && one.at("path").is_string()) {
-      lora.path = one.at("path");
+      file.path = one.at("path");
       for (const auto& [key, item] : one.items()) {
-        if (key == "scale" && item.is_number()) {
-          lora.scale = item;
-        } else if (key != "path") {
-          throw wrong();
+        if (key == "path") continue;
+        if constexpr (kScaled) {
+          if (key != "scale" || !item.is_number()) throw wrong();
+          file.scale = item;
+        } else {
+          if (key != "token" || !(item.is_string() || item.is_null())) throw wrong();
+          if (item.is_string()) file.token = item;
         }
       }
     } else {
       throw wrong();
     }
-    list.push_back(std::move(lora));
+    files.push_back(std::move(file));
   };
-  if (!value.is_array()) {
-    read(value);
-  } else {
-    for (const json& one : value)
-      read(one);
-  }
-  return list;
+  files.clear();
+  if (!value->is_array()) return read(*value);
+  for (const json& one : *value)
+    read(one);
 }
 
 /// `Type`: of the wire's field. Of choices, `member` is the name.
@@ -402,9 +409,9 @@ void Fields::read_field(const wire::RequestField& field, Member& member) {
   } else if constexpr (std::is_same_v<Type, std::string>) {
     set(text(name));
     if (name == wire::kRequestFields.sampler.name) check_sampler(name, member);
-  } else if constexpr (std::is_same_v<Type, std::vector<wire::Lora>>) {
-    std::string asked;
-    if (const json* value = take(name, asked)) member = loras(*value, asked);
+  } else if constexpr (std::is_same_v<Type, std::vector<wire::Lora>> ||
+                       std::is_same_v<Type, std::vector<wire::Embedding>>) {
+    read_files(name, member);
   } else if constexpr (std::is_same_v<Type, std::vector<std::string>>) {
     set(texts(name));
   } else {

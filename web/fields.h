@@ -64,7 +64,9 @@ class Fields {
   const nlohmann::json* take(const std::string& name, std::string& asked);
   template <class Type, class Member>
   void read_field(const wire::RequestField& field, Member& member);
-  std::vector<Lora> loras(const nlohmann::json& value, const std::string& asked) const;
+  /// A list of files with what goes with each; of one alone also itself.
+  template <class File>
+  void read_files(const std::string& name, std::vector<File>& files);
 
   nlohmann::json body_;
   std::map<std::string, std::string> aliases_;

@@ -12,9 +12,9 @@ struct GatewayOptions {
     std::string keys;      // folder, for tcp; "" = none
   };
   std::vector<Cluster> clusters;
-  /// Folders whose models and LoRAs requests may name, besides a cluster's own model, on clusters
-  /// of this machine: these take any path of a client that is the same user. Clusters over tcp have
-  /// lists of their own.
+  /// Folders whose models, LoRAs and embeddings requests may name, besides a cluster's own model,
+  /// on clusters of this machine: these take any path of a client that is the same user. Clusters
+  /// over tcp have lists of their own.
   std::vector<std::string> allowed_models = {};
   std::string address = "127.0.0.1";  // numeric
   int port = 7480;                    // 0 = any free one

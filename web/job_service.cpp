@@ -48,6 +48,8 @@ void keep_paths(Submission& submission, const std::string& own, std::vector<std:
   if (submission.model != own) keep(submission.model, allowed.resolve(submission.model), "model");
   for (Lora& lora : submission.request.loras)
     keep(lora.path, allowed.resolve_file(lora.path), "loras");
+  for (Embedding& embedding : submission.request.embeddings)
+    keep(embedding.path, allowed.resolve_file(embedding.path), "embeddings");
 }
 
 JobService::JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets,
@@ -273,8 +275,9 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
   ++submitting;
   const std::string& own = clusters_[*index].info->model;
   const bool is_here = clusters_[*index].link->target().endpoint.starts_with("ipc://");
+  const auto& request = handed->submission.request;
   const bool has_paths =
-      handed->submission.model != own || !handed->submission.request.loras.empty();
+      handed->submission.model != own || !request.loras.empty() || !request.embeddings.empty();
   std::function<void()> look;
   if (is_here && has_paths)
     look = [this, handed, own] { keep_paths(handed->submission, own, allowed_models_); };

@@ -106,9 +106,10 @@ std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
   own["image"] = number;
   own["pictures"] = request.prompts.size() * request.images_per_prompt;
   own["model"] = folder;
-  for (auto& lora : own["loras"])
-    lora["file"] = models::valid_utf8(
-        std::filesystem::path(lora["file"].get<std::string>()).filename().string());
+  for (const char* list : {"loras", "embeddings"})
+    for (auto& one : own[list])
+      one["file"] = models::valid_utf8(
+          std::filesystem::path(one["file"].get<std::string>()).filename().string());
   if (const auto calls = step_.calls_of(image - begin.first_image)) {
     own["step_cache_skipped"] = calls->skipped;
     own["step_cache_calls"] = calls->all;

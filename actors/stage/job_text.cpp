@@ -109,11 +109,14 @@ std::vector<models::EncoderOutput> JobText::encode_prompts(TaskResult& result) {
   const auto length = request.max_sequence_length;
   std::vector<models::EncoderOutput> outputs(encoders.size());
   std::vector<std::string> cut;
+  std::vector<models::TextualInversion> learned;
+  if (std::ranges::find(begin.encoder_ranks, begin.caption_rank) != begin.encoder_ranks.end())
+    learned = stage.read_embeddings(request.embeddings);
   for (std::size_t i = 0; i < encoders.size(); ++i) {
     if (begin.encoder_ranks.at(i) != begin.caption_rank) continue;
     std::vector<std::string> own_cut;
-    outputs[i] = stage.encode_text(i, rows_.unique, length, request.clean_caption, own_cut,
-                                   [this] { job_.tick(); });
+    outputs[i] = stage.encode_text(
+        i, rows_.unique, length, request.clean_caption, own_cut, [this] { job_.tick(); }, learned);
     // What the longest encoder could not take is what was cut.
     const bool last = std::all_of(encoders.begin() + static_cast<std::ptrdiff_t>(i) + 1,
                                   encoders.end(), [](const auto& one) { return one.absent; });

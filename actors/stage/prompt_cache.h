@@ -26,8 +26,9 @@ class PromptCache {
  public:
   struct Key {
     std::size_t encoder = 0;
-    std::int64_t tokens = 0;  // that the text is padded or cut to
-    std::string text;         // as it is tokenized
+    std::int64_t tokens = 0;   // that the text is padded or cut to
+    std::string text;          // as it is tokenized
+    std::string learned = {};  // which words of textual inversions there are beside the vocabulary
 
     auto operator<=>(const Key&) const = default;
   };

@@ -14,6 +14,8 @@
 namespace troupe::actors {
 namespace {
 
+constexpr const char* kHasChanged = ": it has changed since the job was accepted: submit it again";
+
 std::vector<std::string> prepared(const spec::ModelSpec& spec,
                                   const std::vector<std::string>& prompts, bool clean_caption) {
   std::vector<std::string> captions;
@@ -65,8 +67,7 @@ Stage::Stage(const wire::LoadStage& load, at::Device device, const Tick& tick)
 void Stage::check_unchanged() const {
   for (const auto& [lora, known] : load_.loras) {
     if (known != 0 && spec::lora_fingerprint(lora.path) != known)
-      throw std::runtime_error("[actor] " + lora.path +
-                               ": it has changed since the job was accepted: submit it again");
+      throw std::runtime_error("[actor] " + lora.path + kHasChanged);
   }
   if (load_.fingerprint == 0 || spec::fingerprint(load_.model) == load_.fingerprint) return;
   throw std::runtime_error("[actor] " + load_.model +
@@ -97,23 +98,36 @@ std::uint64_t Stage::encoder_bytes() const {
 
 std::vector<EncodedPrompt> Stage::encode(std::size_t encoder,
                                          const std::vector<std::string>& captions,
-                                         std::int64_t most, const Tick& tick) {
+                                         std::int64_t most, const Tick& tick,
+                                         const LearnedWords& learned) {
   check_unchanged();
   const auto& spec = spec_.text_encoders.at(encoder);
   if (!keeps_encoders_)
-    return TextEncoder(spec, loras_, dtype_, device_).encode(captions, most, tick);
+    return TextEncoder(spec, loras_, dtype_, device_).encode(captions, most, tick, learned);
   auto& kept = encoders_[encoder];
   if (!kept) {
     kept = std::make_unique<TextEncoder>(spec, loras_, dtype_, device_);
     kept->let_stay();
   }
-  return kept->encode(captions, most, tick);
+  return kept->encode(captions, most, tick, learned);
+}
+
+std::vector<models::TextualInversion> Stage::read_embeddings(
+    const std::vector<wire::Embedding>& embeddings) const {
+  std::vector<models::TextualInversion> all;
+  for (const auto& [path, token, fingerprint] : embeddings) {
+    all.push_back(models::read_textual_inversion({path, token}, spec_));
+    if (all.back().fingerprint != fingerprint)
+      throw std::runtime_error("[actor] " + path + kHasChanged);
+  }
+  return all;
 }
 
 models::EncoderOutput Stage::encode_text(std::size_t encoder,
                                          const std::vector<std::string>& prompts, int max_length,
                                          bool clean_caption, std::vector<std::string>& cut,
-                                         const Tick& tick) {
+                                         const Tick& tick,
+                                         const std::vector<models::TextualInversion>& learned) {
   const auto& spec = spec_.text_encoders.at(encoder);
   if (spec.absent) return empty_output(encoder, std::ssize(prompts), max_length);
   const auto most = spec.tokens > 0 ? spec.tokens : max_length;
@@ -121,8 +135,11 @@ models::EncoderOutput Stage::encode_text(std::size_t encoder,
   std::vector<EncodedPrompt> found(captions.size());
   std::vector<std::string> missing;
   std::vector<std::size_t> places;
+  std::string words;
+  for (const auto& inversion : learned)
+    words += inversion.token + ' ' + std::to_string(inversion.fingerprint) + '\n';
   for (std::size_t i = 0; i < captions.size(); ++i) {
-    if (const auto* kept = prompt_cache_.find({encoder, most, captions[i]})) {
+    if (const auto* kept = prompt_cache_.find({encoder, most, captions[i], words})) {
       found[i] = *kept;
     } else {
       missing.push_back(captions[i]);
@@ -130,10 +147,10 @@ models::EncoderOutput Stage::encode_text(std::size_t encoder,
     }
   }
   if (!missing.empty()) {
-    const auto made = encode(encoder, missing, most, tick);
+    const auto made = encode(encoder, missing, most, tick, LearnedWords(learned, encoder));
     for (std::size_t i = 0; i < made.size(); ++i) {
       found[places[i]] = made[i];
-      prompt_cache_.keep({encoder, most, missing[i]}, made[i]);
+      prompt_cache_.keep({encoder, most, missing[i], words}, made[i]);
     }
   }
   prompt_use_.encoded += missing.size();

@@ -68,10 +68,12 @@ class Stage {
   /// Of each prompt the same bits, whatever the others are. States are padded with zeros to the
   /// encoder's tokens; `cut`: what of each prompt did not fit. With PixArt's customs prompts are
   /// stripped and in lower case first, or with `clean_caption` cleaned as models::CaptionCleaner
-  /// does; with Wan's they are mended. An absent encoder gives nothing.
+  /// does; with Wan's they are mended. `learned`: words that its prompts may have beside the
+  /// vocabulary's. An absent encoder gives nothing.
   models::EncoderOutput encode_text(std::size_t encoder, const std::vector<std::string>& prompts,
                                     int max_length, bool clean_caption,
-                                    std::vector<std::string>& cut, const Tick& tick);
+                                    std::vector<std::string>& cut, const Tick& tick,
+                                    const std::vector<models::TextualInversion>& learned = {});
   /// Of the shape that `encode_text` gives, zeros: to receive it from another actor.
   models::EncoderOutput empty_output(std::size_t encoder, std::int64_t prompts,
                                      int max_length) const;
@@ -80,6 +82,10 @@ class Stage {
   EncodedText project_text(const std::vector<models::EncoderOutput>& outputs, int max_length) const;
   /// Of `encode_text`, or received: no longer than its longest prompt, where padding is of no use.
   models::EncoderOutput without_padding(std::size_t encoder, models::EncoderOutput output) const;
+  /// Reads the words that a request brings along. Throws std::runtime_error where a file is not as
+  /// it was when the job was accepted.
+  std::vector<models::TextualInversion> read_embeddings(
+      const std::vector<wire::Embedding>& embeddings) const;
   /// Counted by text encoder and prompt, since the deployment was loaded.
   struct PromptUse {
     std::uint64_t encoded = 0;
@@ -98,7 +104,8 @@ class Stage {
 
  private:
   std::vector<EncodedPrompt> encode(std::size_t encoder, const std::vector<std::string>& captions,
-                                    std::int64_t most, const Tick& tick);
+                                    std::int64_t most, const Tick& tick,
+                                    const LearnedWords& learned);
   /// Text encoders, decoder and LoRAs must be those of when the job was planned.
   void check_unchanged() const;
 

@@ -26,6 +26,18 @@ bool cuts_padding(spec::TextUse use) {
   return use == spec::TextUse::masked_states || use == spec::TextUse::zeroed_states;
 }
 
+LearnedWords::LearnedWords(const std::vector<models::TextualInversion>& from, std::size_t encoder) {
+  std::vector<at::Tensor> parts;
+  for (const auto& inversion : from) {
+    const auto& own = inversion.of_encoder.at(encoder);
+    if (own.count == 0) continue;
+    for (auto& token : inversion.tokens(encoder))
+      tokens.push_back(std::move(token));
+    parts.push_back(at::tensor(own.values).view({own.count, -1}));
+  }
+  if (!parts.empty()) rows = at::cat(parts);
+}
+
 TextEncoder::TextEncoder(const spec::TextEncoderSpec& spec, const models::LoraWeights& loras,
                          at::ScalarType dtype, at::Device device)
     : spec_(spec),
@@ -51,10 +63,18 @@ std::uint64_t TextEncoder::bytes() const {
 }
 
 std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& captions,
-                                               std::int64_t most, const Tick& tick) const {
+                                               std::int64_t most, const Tick& tick,
+                                               const LearnedWords& learned) const {
   using spec::TextUse;
   const auto count = [&](int, int) { tick(); };
   std::vector<EncodedPrompt> prompts(captions.size());
+  auto all_tokens = tokenizer_;
+  models::LearnedRows rows;
+  if (!learned.tokens.empty()) {
+    auto& own = std::get<models::ClipTokenizer>(all_tokens);
+    own = own.with_tokens(learned.tokens);
+    rows = {own.added().id(learned.tokens.front()), learned.rows};
+  }
   const auto tokens = std::visit(
       [&](const auto& tokenizer) {
         auto texts = captions;
@@ -63,7 +83,7 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
             text = tokenizer.added().with_all_vectors(std::move(text));
         return tokenizer.tokenize(texts, most);
       },
-      tokenizer_);
+      all_tokens);
   const auto all = models::text_batch(tokens);
   std::vector<models::TextBatch> texts;
   for (std::size_t i = 0; i < captions.size(); ++i) {
@@ -80,7 +100,7 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
     std::vector<at::Tensor> ids;
     for (const auto& text : texts)
       ids.push_back(text.ids);
-    const auto made = clip->encode_each(ids, 1, count);
+    const auto made = clip->encode_each(ids, 1, count, rows);
     const auto shape = spec::output_shape(spec_, most);
     for (std::size_t i = 0; i < made.size(); ++i) {
       if (shape.width > 0)

@@ -14,9 +14,19 @@
 #include "models/encoders/t5_encoder.h"
 #include "models/lora/lora_weights.h"
 #include "models/spec/model_spec.h"
+#include "models/text/textual_inversion.h"
 #include "models/text/tokenizers.h"
 
 namespace troupe::actors {
+
+/// Words of textual inversions that one text encoder has for a job: of CLIP's alone.
+struct LearnedWords {
+  std::vector<std::string> tokens;
+  at::Tensor rows;  // [tokens, D] float32 on the CPU; undefined = none
+
+  LearnedWords() = default;
+  LearnedWords(const std::vector<models::TextualInversion>& from, std::size_t encoder);
+};
 
 /// One of a folder's text encoders with its tokenizer. It reads its weights while it encodes, a
 /// block at a time, or keeps what it has read once.
@@ -35,7 +45,7 @@ class TextEncoder {
   /// Each text by itself, padded or cut to `most` tokens, so that what becomes of it does not
   /// depend on the others.
   std::vector<EncodedPrompt> encode(const std::vector<std::string>& captions, std::int64_t most,
-                                    const Tick& tick) const;
+                                    const Tick& tick, const LearnedWords& learned = {}) const;
 
  private:
   using Model = std::variant<models::T5Encoder, models::ClipTextModel, models::BertModel>;

@@ -86,7 +86,8 @@ void add_field_option(CLI::App& app, const wire::RequestField& field, Member& me
     add_list_option(app, name, member, help, bounds_check(field.typed, kWhole))
         ->type_name(std::string(field.value))
         ->group(heading);
-  } else if constexpr (!std::is_same_v<Type, std::vector<wire::Lora>>) {
+  } else if constexpr (!std::is_same_v<Type, std::vector<wire::Lora>> &&
+                       !std::is_same_v<Type, std::vector<wire::Embedding>>) {
     auto* option =
         app.add_option(name, member, help)->type_name(std::string(field.value))->group(heading);
     if constexpr (std::is_same_v<Type, ComputeType>) {

@@ -71,6 +71,12 @@ void add_request_options(CLI::App& app, RequestOptions& options) {
       ->check(not_empty())
       ->type_name("FILE[:SCALE]")
       ->group(group);
+  app.add_option(std::string(wire::kRequestFields.embeddings.option), options.embeddings,
+                 "Let prompts use this learned word (textual inversion); repeat it for several")
+      ->allow_extra_args(false)
+      ->check(not_empty())
+      ->type_name("FILE[:WORD]")
+      ->group(group);
 }
 
 }  // namespace troupe::cli

@@ -35,7 +35,8 @@ struct RequestOptions {
   std::vector<std::uint64_t> seeds;           // one for all pictures, or one each
   std::vector<std::string> negative_prompts;  // one for all, or one for each prompt or picture
   std::optional<double> strength;
-  std::vector<std::string> loras;  // FILE[:SCALE]
+  std::vector<std::string> loras;       // FILE[:SCALE]
+  std::vector<std::string> embeddings;  // FILE[:WORD]
 };
 
 void add_request_options(CLI::App& app, RequestOptions& options);

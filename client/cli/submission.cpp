@@ -5,9 +5,9 @@
 #include "base/format.h"
 #include "base/read_file.h"
 #include "base/utf8.h"
+#include "client/cli/file_options.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
-#include "client/cli/lora_option.h"
 #include "client/cli/model_option.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
@@ -17,6 +17,7 @@
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/prompt_embeds_file.h"
+#include "models/text/textual_inversion.h"
 #include "transport/wire/request_limits.h"
 
 namespace troupe::cli {
@@ -261,6 +262,8 @@ Submission make_submission(const RequestOptions& options) {
   read_picture("--mask", options.mask_path, submission, &ImageRequest::mask_image);
   for (const std::string& lora : options.loras)
     submission.request.loras.push_back(parse_lora(lora));
+  for (const std::string& embedding : options.embeddings)
+    submission.request.embeddings.push_back(parse_embedding(embedding));
   return submission;
 }
 
@@ -268,6 +271,12 @@ spec::ModelSpec read_model(const Submission& submission) {
   auto model = read_model_folder(submission.model);
   for (const auto& lora : submission.request.loras)
     naming("--lora", [&] { return spec::read_lora_spec(lora.path, model); });
+  naming("--embedding", [&] {
+    std::vector<models::TextualInversionFile> files;
+    for (const auto& embedding : submission.request.embeddings)
+      files.push_back({embedding.path, embedding.token});
+    return models::read_textual_inversions(files, model);
+  });
   return model;
 }
 
@@ -279,11 +288,12 @@ std::uint64_t accepted(const Result<std::uint64_t>& job, const Submission& submi
     return !path.empty() && what.starts_with(path) &&
            (what.size() == path.size() || what[path.size()] == ':' || what[path.size()] == '/');
   };
-  if (about(submission.model))
-    error.what = "--model " + what + model_hint(submission.model);
-  else if (std::ranges::any_of(submission.request.loras,
-                               [&](const auto& lora) { return about(lora.path); }))
-    error.what = "--lora " + what;
+  if (about(submission.model)) error.what = "--model " + what + model_hint(submission.model);
+  const auto of_any = [&](const auto& files) {
+    return std::ranges::any_of(files, [&](const auto& file) { return about(file.path); });
+  };
+  if (of_any(submission.request.loras)) error.what = "--lora " + what;
+  if (of_any(submission.request.embeddings)) error.what = "--embedding " + what;
   throw CommandError(error);
 }
 

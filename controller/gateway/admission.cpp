@@ -78,9 +78,9 @@ void Admission::read_model(control::PeerId peer, const wire::Header& header,
                               reader_.waiting()));
   }
   const std::string folder = submission.job.model;
-  const auto loras = submission.job.request.loras;
+  const auto request = submission.job.request;
   reader_.read(
-      folder, loras, tools_.accept_within,
+      folder, request, tools_.accept_within,
       [this, peer, header, asked = control::Clock::now(),
        submission = std::move(submission)](const ModelReading& reading) {
         const auto took = control::Clock::now() - asked;
@@ -220,6 +220,7 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
                    "the cluster has no actors yet: `troupe join` brings a host's");
   job.model = reading.folder;
   job.request.loras = reading.loras;
+  job.request.embeddings = reading.embeddings;
   job.request.seeds.clear();
   job.request.pictures_of_jobs.clear();
   const auto fits = [this](const plan::Plan& other) { return !tools_.deployments.shortage(other); };

@@ -12,6 +12,7 @@
 #include "base/available_memory.h"
 #include "models/spec/fingerprint.h"
 #include "models/spec/lora_spec.h"
+#include "models/text/textual_inversion.h"
 #include "models/text/tokenizers.h"
 
 namespace troupe::gateway {
@@ -34,11 +35,13 @@ class ModelReader::Memory {
   void give_up() { given_up_ = true; }
   bool given_up() const { return given_up_; }
 
-  ModelReading look(const std::string& name, const std::vector<wire::Lora>& loras) {
+  ModelReading look(const std::string& name, const Added& added) {
     ModelReading reading;
     try {
       reading = look(name);
-      if (reading.model) add_loras(reading, loras);
+      if (!reading.model) return reading;
+      add_loras(reading, added.loras);
+      add_embeddings(reading, added.embeddings);
       return reading;
     } catch (const std::exception& error) {
       reading.error = troupe::text_of(error);
@@ -79,6 +82,18 @@ class ModelReader::Memory {
     }
   }
 
+  void add_embeddings(ModelReading& reading, const std::vector<wire::Embedding>& asked) const {
+    std::vector<models::TextualInversionFile> files;
+    for (const auto& embedding : asked) {
+      const auto found = allowed_.resolve_file(embedding.path);
+      if (!found) throw std::runtime_error(AllowedFolders::refusal(embedding.path));
+      files.push_back({*found, embedding.token});
+    }
+    const auto read = models::read_textual_inversions(files, *reading.model);
+    for (std::size_t i = 0; i < read.size(); ++i)
+      reading.embeddings.push_back({files[i].path, read[i].token, read[i].fingerprint});
+  }
+
   std::shared_ptr<const spec::ModelSpec> find(std::uint64_t fingerprint) {
     const std::lock_guard lock(mutex_);
     const auto known = std::ranges::find(models_, fingerprint, &ModelReading::fingerprint);
@@ -112,14 +127,18 @@ ModelReader::~ModelReader() {
   memory_->give_up();
 }
 
-void ModelReader::read(std::string folder, std::vector<wire::Lora> loras,
+void ModelReader::read(std::string folder, const wire::ImageRequest& request,
                        std::chrono::milliseconds within, Handler handler) {
   const auto number = ++last_;
   Files files{std::move(folder), {}};
-  for (const auto& lora : loras)
-    files.loras.push_back(lora.path);
+  for (const auto& lora : request.loras)
+    files.others.push_back(lora.path);
+  for (const auto& embedding : request.embeddings)
+    files.others.push_back(embedding.path);
   auto& asked = asked_
-                    .emplace(number, Asked{std::move(files), std::move(loras), std::move(handler),
+                    .emplace(number, Asked{std::move(files),
+                                           {request.loras, request.embeddings},
+                                           std::move(handler),
                                            boost::asio::steady_timer(io_, within)})
                     .first->second;
   waiting_.insert(number);
@@ -154,7 +173,7 @@ void ModelReader::begin_next() {
 void ModelReader::begin(std::uint64_t number, const Asked& asked) {
   // Made here, so that the handler is called even if there is no memory left there.
   const auto reading = std::make_shared<ModelReading>();
-  threads_.post([reading, memory = memory_, folder = asked.files.folder, loras = asked.loras,
+  threads_.post([reading, memory = memory_, folder = asked.files.folder, added = asked.added,
                  answer = SideThread::OnLoop([this, number, reading, files = asked.files] {
                    in_hand_.erase(files);
                    auto known = asked_.extract(number);
@@ -163,7 +182,7 @@ void ModelReader::begin(std::uint64_t number, const Asked& asked) {
                  })]() mutable -> SideThread::OnLoop {
     if (memory->given_up()) return nullptr;
     try {
-      *reading = memory->look(folder, loras);
+      *reading = memory->look(folder, added);
     } catch (...) {
       reading->model = nullptr;
       reading->error = "out of memory";

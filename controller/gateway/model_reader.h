@@ -26,8 +26,9 @@ struct ModelReading {
   std::string folder;             // the one that was read: where links and ".." of its name led
   std::vector<wire::Lora> loras;  // likewise; their layers are in the model, their values unseen
   std::vector<std::uint64_t> lora_fingerprints;
-  std::string error;  // one line
-  bool late = false;  // nobody knows yet: it was not read in time
+  std::vector<wire::Embedding> embeddings;  // likewise, with their words and fingerprints
+  std::string error;                        // one line
+  bool late = false;                        // nobody knows yet: it was not read in time
 };
 
 /// Reads model folders on a few threads of its own: headers of many shards on a slow disk must not
@@ -48,9 +49,10 @@ class ModelReader {
 
   /// The handler is called once, on the loop, never inside this call: with what was read, or after
   /// `within` with a reading that is late (where it was begun it goes on, and keeps its thread). In
-  /// the order of these calls for the same folder and LoRAs, which are read one at a time. LoRAs
-  /// are read after the folder and held against its layers; they, too, must lie in allowed folders.
-  void read(std::string folder, std::vector<wire::Lora> loras, std::chrono::milliseconds within,
+  /// the order of these calls for the same folder and files, which are read one at a time. The
+  /// LoRAs and embeddings of the request are read after the folder and held against it; they, too,
+  /// must lie in allowed folders.
+  void read(std::string folder, const wire::ImageRequest& request, std::chrono::milliseconds within,
             Handler handler);
   /// Readings asked for and not yet handed over.
   std::size_t waiting() const { return asked_.size(); }
@@ -59,12 +61,16 @@ class ModelReader {
   class Memory;
   struct Files {
     std::string folder;
-    std::vector<std::string> loras;
+    std::vector<std::string> others;
     auto operator<=>(const Files&) const = default;
+  };
+  struct Added {
+    std::vector<wire::Lora> loras;
+    std::vector<wire::Embedding> embeddings;
   };
   struct Asked {
     Files files;
-    std::vector<wire::Lora> loras;
+    Added added;
     Handler handler;
     boost::asio::steady_timer deadline;
   };

@@ -25,7 +25,7 @@ void RestoredJobs::take_up(const journal::Revival& revival, const std::string& c
     if (!job->client.detached)
       await_client(id, "its client has not come back after its controller's restart");
     remember(*job);
-    reader_.read(job->spec.model, job->spec.request.loras, kReadWithin,
+    reader_.read(job->spec.model, job->spec.request, kReadWithin,
                  [this, id, cause](const ModelReading& reading) { take_up(id, cause, reading); });
   }
 }
@@ -42,6 +42,9 @@ void RestoredJobs::take_up(jobs::JobId id, const std::string& cause, const Model
                    job->spec.model + " was changed since it came in");
   if (reading.lora_fingerprints != job->plan.lora_fingerprints)
     return give_up(wire::FailureCode::bad_request, "a LoRA's file was changed since it came in");
+  if (reading.embeddings != job->spec.request.embeddings)
+    return give_up(wire::FailureCode::bad_request,
+                   "an embedding's file was changed since it came in");
   plan::Plan plan;
   try {
     const auto machine = tools_.machine_for(facts_, job->spec.request);

@@ -110,6 +110,11 @@ void check_around(const wire::ImageRequest& request) {
              number_text(-kMaxLoraScale) + " to " + number_text(kMaxLoraScale) + " is needed");
     }
   }
+  for (const auto& embedding : request.embeddings) {
+    check_text("embedding", embedding.path);
+    check_text("word of an embedding", embedding.token);
+    if (embedding.path.empty()) refuse("embedding names no file");
+  }
 }
 
 void check_step_cache(const wire::ImageRequest& request) {

@@ -1,6 +1,7 @@
-"""Nodes for ComfyUI that compute on a Troupe cluster: connect, add a LoRA, generate."""
+"""Nodes for ComfyUI that compute on a Troupe cluster: connect, add a LoRA or an embedding, generate."""
 import contextvars
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ class Cluster(NamedTuple):
     client: Client
     model: str
     loras: list
+    embeddings: list
     options: dict
 
 
@@ -47,7 +49,7 @@ class TroupeConnect:
             raise ValueError('options: a JSON object is expected, such as {"parallel": "auto"}')
         client = Client(url)
         client.models()  # says now if nobody is there
-        return (Cluster(client, model, [], fields),)
+        return (Cluster(client, model, [], [], fields),)
 
 
 class TroupeLora:
@@ -67,6 +69,25 @@ class TroupeLora:
 
     def add(self, cluster, path, scale):
         return (cluster._replace(loras=[*cluster.loras, {"path": path, "scale": scale}]),)
+
+
+class TroupeEmbedding:
+    """Adds a textual inversion's file; prompts use it by its word."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {
+            "cluster": ("TROUPE",),
+            "path": ("STRING", {"default": "", "tooltip": "A safetensors file on the cluster's hosts"}),
+            "token": ("STRING", {"default": "", "tooltip": "Its word in prompts; empty: the one that the file names"}),
+        }}
+
+    RETURN_TYPES = ("TROUPE",)
+    FUNCTION = "add"
+    CATEGORY = CATEGORY
+
+    def add(self, cluster, path, token):
+        return (cluster._replace(embeddings=[*cluster.embeddings, {"path": path, "token": token}]),)
 
 
 class TroupeGenerate:
@@ -100,6 +121,9 @@ class TroupeGenerate:
 
     def generate(self, cluster, prompt, negative_prompt, seed, steps, guidance_scale, width, height, batch_size, image=None,
                  mask=None, strength=0.8):
+        for name, text in (("prompt", prompt), ("negative_prompt", negative_prompt)):
+            if found := re.search(r"\bembedding:\S+", text):
+                raise ValueError(f'{name}: has "{found[0]}"; the node "Troupe: embedding" adds its file, and its word stands in the prompt')
         pipe = TroupePipeline(cluster.client, cluster.model or None, **cluster.options)
         pipe.set_progress_bar_config(disable=True)
         bar = comfy.utils.ProgressBar(steps)
@@ -111,6 +135,7 @@ class TroupeGenerate:
         arguments = dict(
             negative_prompt=negative_prompt, seed=seed, num_inference_steps=steps, guidance_scale=guidance_scale,
             width=width or None, height=height or None, num_images_per_prompt=batch_size, loras=cluster.loras or None,
+            embeddings=cluster.embeddings or None,
             image=None if image is None else image[0].cpu().numpy().clip(0, 1), strength=None if image is None else strength,
             mask_image=None if mask is None else mask[0].cpu().numpy().clip(0, 1), output_type="np", callback_on_step_end=step_ended,
             callback_on_step_end_tensor_inputs=["preview"])
@@ -125,5 +150,7 @@ class TroupeGenerate:
         return (torch.from_numpy(call.result().images),)
 
 
-NODE_CLASS_MAPPINGS = {"TroupeConnect": TroupeConnect, "TroupeLora": TroupeLora, "TroupeGenerate": TroupeGenerate}
-NODE_DISPLAY_NAME_MAPPINGS = {"TroupeConnect": "Troupe: connect", "TroupeLora": "Troupe: LoRA", "TroupeGenerate": "Troupe: generate"}
+NODE_CLASS_MAPPINGS = {"TroupeConnect": TroupeConnect, "TroupeLora": TroupeLora, "TroupeEmbedding": TroupeEmbedding,
+                       "TroupeGenerate": TroupeGenerate}
+NODE_DISPLAY_NAME_MAPPINGS = {"TroupeConnect": "Troupe: connect", "TroupeLora": "Troupe: LoRA",
+                              "TroupeEmbedding": "Troupe: embedding", "TroupeGenerate": "Troupe: generate"}

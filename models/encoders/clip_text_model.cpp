@@ -28,11 +28,19 @@ const at::Tensor& ClipTextModel::weight(const std::string& name) const {
   return weights_.get(name);
 }
 
-at::Tensor ClipTextModel::embed(const at::Tensor& ids) const {
+at::Tensor ClipTextModel::embed(const at::Tensor& ids, const LearnedRows& learned) const {
   const std::string table = "text_model.embeddings.token_embedding.weight";
-  const at::Tensor rows =
-      weights_.rows(weights_.contains(table) ? table : table.substr(kRoot.size()), ids.flatten(),
-                    "clip_text_model");
+  const at::Tensor flat = ids.flatten();
+  const at::Tensor more =
+      learned.rows.defined() ? flat.ge(learned.first_id) : at::zeros_like(flat, at::kBool);
+  at::Tensor rows = weights_.rows(weights_.contains(table) ? table : table.substr(kRoot.size()),
+                                  flat.masked_fill(more, 0), "clip_text_model");
+  if (learned.rows.defined()) {
+    const at::Tensor places = more.nonzero().flatten();
+    rows.index_copy_(0, places.to(rows.device()),
+                     learned.rows.index_select(0, flat.index_select(0, places) - learned.first_id)
+                         .to(rows.options()));
+  }
   return rows.view({ids.size(0), ids.size(1), spec_.hidden_size}) +
          weight("text_model.embeddings.position_embedding.weight").narrow(0, 0, ids.size(1));
 }
@@ -85,7 +93,8 @@ ClipStates ClipTextModel::encode(const at::Tensor& ids, int before_end,
 }
 
 std::vector<ClipStates> ClipTextModel::encode_each(const std::vector<at::Tensor>& texts,
-                                                   int before_end, const Progress& progress) const {
+                                                   int before_end, const Progress& progress,
+                                                   const LearnedRows& learned) const {
   for (const auto& ids : texts) {
     if (ids.dim() != 2 || ids.scalar_type() != at::kLong || ids.numel() == 0 ||
         ids.size(1) > spec_.max_position_embeddings) {
@@ -102,7 +111,7 @@ std::vector<ClipStates> ClipTextModel::encode_each(const std::vector<at::Tensor>
   std::vector<ClipStates> results(texts.size());
   std::vector<at::Tensor> all;
   for (const auto& ids : texts)
-    all.push_back(embed(ids.cpu()));
+    all.push_back(embed(ids.cpu(), learned));
   for (int block = 0; block < total; ++block) {
     const std::string prefix = spec::clip_block_prefix(block);
     for (std::size_t i = 0; i < all.size(); ++i) {

@@ -21,6 +21,13 @@ struct ClipStates {
   at::Tensor pooled;
 };
 
+/// Token embeddings beside a checkpoint's own: those of ids from `first_id` on, which go before
+/// its.
+struct LearnedRows {
+  std::int64_t first_id = 0;
+  at::Tensor rows;  // [n, D] float32 on the CPU, finite; undefined = none
+};
+
 /// CLIP's text half. A call reads the embedding rows it needs, then one block at a time, as
 /// T5Encoder does. Source: CLIPTextModel and CLIPTextModelWithProjection of transformers.
 class ClipTextModel {
@@ -45,11 +52,12 @@ class ClipTextModel {
   ClipStates encode(const at::Tensor& ids, int before_end = 1, const Progress& progress = {}) const;
   /// The same of each batch by itself; every block is read once for all of them.
   std::vector<ClipStates> encode_each(const std::vector<at::Tensor>& texts, int before_end = 1,
-                                      const Progress& progress = {}) const;
+                                      const Progress& progress = {},
+                                      const LearnedRows& learned = {}) const;
 
  private:
   const at::Tensor& weight(const std::string& name) const;
-  at::Tensor embed(const at::Tensor& ids) const;
+  at::Tensor embed(const at::Tensor& ids, const LearnedRows& learned) const;
   at::Tensor norm(const at::Tensor& states, const std::string& name) const;
   at::Tensor linear(const at::Tensor& states, const std::string& name) const;
   at::Tensor attend(const at::Tensor& states, const std::string& prefix) const;

@@ -84,6 +84,12 @@ std::uint64_t fingerprint(const fs::path& folder) {
   return hash.value();
 }
 
+std::uint64_t bytes_fingerprint(std::string_view bytes) {
+  Hash hash;
+  hash.add(bytes);
+  return hash.value();
+}
+
 std::uint64_t lora_fingerprint(const fs::path& file) {
   Hash hash;
   hash.add(file.native());

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 
 namespace troupe::spec {
 
@@ -11,6 +12,9 @@ namespace troupe::spec {
 /// the files in the component folders beside it, not into them. Never 0; 0 stands for "unknown"
 /// elsewhere. A folder that is not there has a number, too.
 std::uint64_t fingerprint(const std::filesystem::path& folder);
+
+/// The same of what a file holds, whatever it is called and wherever it lies.
+std::uint64_t bytes_fingerprint(std::string_view bytes);
 
 /// The same of a LoRA's file and of the adapter_config.json beside it.
 std::uint64_t lora_fingerprint(const std::filesystem::path& file);

@@ -4,10 +4,15 @@
 #include <stdexcept>
 
 #include "base/format.h"
+#include "models/spec/lora_refusal.h"
 #include "models/text/unicode.h"
 
 namespace troupe::models {
 namespace {
+
+/// Of a prompt: words that are parts of each other's multiply, and each is looked for at each
+/// place.
+constexpr std::size_t kMostWrittenOut = 64U << 10U;
 
 bool ends_in_word(std::string_view text) {
   std::size_t at = text.size();
@@ -133,9 +138,19 @@ std::string AddedVocabulary::with_all_vectors(std::string text) const {
     const auto more = vectors_.find(id);
     if (more == vectors_.end()) continue;
     const auto& [token, all] = more->second;
-    for (auto at = text.find(token); at != std::string::npos;
-         at = text.find(token, at + all.size()))
-      text.replace(at, token.size(), all);
+    std::string written;
+    std::size_t from = 0;
+    for (auto at = text.find(token); at != std::string::npos; at = text.find(token, from)) {
+      written.append(text, from, at - from).append(all);
+      from = at + token.size();
+      if (written.size() > kMostWrittenOut)
+        throw std::runtime_error(
+            fmt::format("[tokenizer] {}: with all vectors of its learned words a prompt has more "
+                        "than {} bytes: "
+                        "write {} less often",
+                        folder_.string(), kMostWrittenOut, spec::in_quotes(token)));
+    }
+    text = written.append(text, from);
   }
   return text;
 }

@@ -51,6 +51,7 @@ class AddedVocabulary {
 
   /// The text with each token T that it has followed by T_1, T_2 and so on, as far as there are
   /// such: the vectors of one learned word, as diffusers' `maybe_convert_prompt` writes them out.
+  /// Throws std::runtime_error where that makes more than 64 KiB.
   std::string with_all_vectors(std::string text) const;
 
  private:

@@ -59,32 +59,41 @@ std::string prepared(std::string_view text) {
 
 struct ClipTokenizer::Impl {
   explicit Impl(const ClipVocabulary& from)
-      : bpe(from.vocabulary, from.merges, from.vocabulary.at(from.tokens.named("unk_token"))),
-        added(from.tokens.in_order(),
-              {.size = static_cast<std::int64_t>(from.vocabulary.size()),
-               .id = [this](const std::string& token) { return bpe.id(token); },
-               .normalize = prepared},
-              from.source.parent_path()),
+      : bpe(std::make_shared<const ByteBpe>(from.vocabulary, from.merges,
+                                            from.vocabulary.at(from.tokens.named("unk_token")))),
+        size(std::ssize(from.vocabulary)),
+        tokens(from.tokens.in_order()),
         source(from.source),
         model_max_length(from.model_max_length),
+        added(added_of(tokens)),
         bos(added.need(from.tokens.named("bos_token"))),
         eos(added.need(from.tokens.named("eos_token"))),
         pad(added.need(from.tokens.named("pad_token"))) {}
+
+  AddedVocabulary added_of(const std::vector<AddedToken>& of) const {
+    return {of,
+            {.size = size,
+             .id = [bpe = bpe](const std::string& token) { return bpe->id(token); },
+             .normalize = prepared},
+            source.parent_path()};
+  }
 
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const {
     const auto words = [&](std::string_view some) {
       for (const std::string_view word : clip_words().find_all(some)) {
         for (const std::string_view part : byte_level_words().find_all(word))
-          bpe.encode(part, ids);
+          bpe->encode(part, ids);
       }
     };
     added.split(text, words, [&](std::int64_t id) { ids.push_back(id); });
   }
 
-  ByteBpe bpe;
-  AddedVocabulary added;
+  std::shared_ptr<const ByteBpe> bpe;
+  std::int64_t size;  // of the vocabulary
+  std::vector<AddedToken> tokens;
   std::filesystem::path source;
   std::int64_t model_max_length;
+  AddedVocabulary added;
   std::int64_t bos, eos, pad;
 };
 
@@ -98,6 +107,14 @@ ClipTokenizer ClipTokenizer::load(const std::filesystem::path& folder) {
     throw std::runtime_error("[load_tokenizer] " + vocabulary.source.string() + ": " +
                              error.what());
   }
+}
+
+ClipTokenizer ClipTokenizer::with_tokens(const std::vector<std::string>& words) const {
+  auto more = std::make_shared<Impl>(*impl_);
+  for (const auto& word : words)
+    more->tokens.push_back({.content = word, .normalized = true});
+  more->added = more->added_of(more->tokens);
+  return ClipTokenizer(std::move(more));
 }
 
 std::vector<std::int64_t> ClipTokenizer::encode(std::string_view text) const {
@@ -125,7 +142,7 @@ std::string ClipTokenizer::decode(const std::vector<std::int64_t>& ids) const {
                                   std::to_string(vocab_size()) + " tokens");
     }
     const std::string added = impl_->added.content(id);
-    bytes += added.empty() ? impl_->bpe.text(id) : added + " ";
+    bytes += added.empty() ? impl_->bpe->text(id) : added + " ";
   }
   const std::string text = valid_utf8(bytes);
   return std::string(strip(text));
@@ -136,7 +153,7 @@ std::int64_t ClipTokenizer::vocab_size() const {
 }
 
 std::int64_t ClipTokenizer::own_vocab_size() const {
-  return impl_->bpe.size();
+  return impl_->bpe->size();
 }
 
 const AddedVocabulary& ClipTokenizer::added() const {

@@ -21,6 +21,10 @@ class ClipTokenizer {
   /// naming file and cause.
   static ClipTokenizer load(const std::filesystem::path& folder);
 
+  /// The same tokenizer with words that are found as a whole, which get the ids from vocab_size()
+  /// on: `add_tokens` of transformers.
+  ClipTokenizer with_tokens(const std::vector<std::string>& words) const;
+
   /// Ids of `text`, begin and end token included. Bytes that are not UTF-8 read as U+FFFD.
   std::vector<std::int64_t> encode(std::string_view text) const;
 

@@ -129,7 +129,7 @@ def local(model: Path, actors: int = 1, device: str = "cpu", arguments: Optional
         with troupe.local(model="examples/demo/model", actors=2) as pipe:
             pipe("a blue star on a white background").images[0].save("star.png")
 
-    `device` is cpu or cuda; `allow_models` are folders that hold further models and LoRAs for its requests; `arguments` are
+    `device` is cpu or cuda; `allow_models` are folders that hold further models, LoRAs and embeddings for its requests; `arguments` are
     further ones of `troupe serve`; `executable` is the command's path, by default
     TROUPE or the `troupe` on the PATH; `defaults` are fields of every request. Raises TroupeError with what the
     command wrote where it does not start.

@@ -2,8 +2,12 @@
 by its name, with the way that is there."""
 from __future__ import annotations
 
+import os
+import re
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
+
+from .arguments import Path, path
 
 # Methods on which no picture depends: of the pipeline, and of its components.
 _HARMLESS = frozenset({
@@ -11,7 +15,7 @@ _HARMLESS = frozenset({
     "enable_attention_slicing", "enable_lora_hotswap", "enable_model_cpu_offload", "enable_vae_slicing",
     "enable_xformers_memory_efficient_attention", "fuse_qkv_projections", "maybe_free_model_hooks", "remove_all_hooks",
     "reset_device_map", "set_attention_slice", "set_lora_device", "set_use_memory_efficient_attention_xformers",
-    "unfuse_qkv_projections", "unload_ip_adapter", "unload_textual_inversion",
+    "unfuse_qkv_projections", "unload_ip_adapter",
 })
 _HARMLESS_OF_PARTS = frozenset({
     "compile", "compile_repeated_blocks", "disable_attention_slicing", "disable_gradient_checkpointing", "disable_slicing",
@@ -45,7 +49,6 @@ _REFUSED = {
     "encode_prompt": _TEXT,
     "image_processor": "image=… takes pictures of any kind, and output_type=… says what comes back",
     "load_ip_adapter": _ADAPTERS, "set_ip_adapter_scale": _ADAPTERS,
-    "load_textual_inversion": "embeddings of words are read from the model's folder; prompt_embeds=… takes what they make of a prompt",
     "progress_bar": "set_progress_bar_config() is there",
     "save_lora_weights": "a LoRA's file is on the cluster's hosts already",
     "save_pretrained": "the model's folder is on the cluster's hosts already",
@@ -70,6 +73,26 @@ def settings_for_requests(given: Dict[str, Any]) -> Dict[str, Any]:
             raise ValueError(f"{name}: {instead}")
         kept[name] = value
     return kept
+
+
+def embedding_files(paths: Any, weight_name: Optional[Path], subfolder: Optional[Path], settings: Dict[str, Any]) -> List[str]:
+    """The files that diffusers' load_textual_inversion would read of such arguments, on the cluster's hosts."""
+    if settings.get("use_safetensors") is False:
+        raise ValueError("use_safetensors: pickled files are not read")
+    for name, value in settings.items():
+        if value and name in _OF_FOLDERS:
+            raise ValueError(f"{name}: {_OF_FOLDERS[name]}")
+        if name not in _OF_FOLDERS and name not in _HOLDING and name not in ("hf_token", "mirror", "use_safetensors"):
+            raise TypeError(f"{name}: load_textual_inversion has no such argument")
+    files = []
+    for one in paths if isinstance(paths, list) else [paths]:
+        if not isinstance(one, (str, os.PathLike)):
+            raise TypeError("pretrained_model_name_or_path: tensors do not travel; save them as a safetensors file on the cluster's hosts")
+        file = path("pretrained_model_name_or_path", one).rstrip("/")
+        for part in (subfolder, weight_name):
+            file = file if part is None else f"{file}/{path('weight_name', part)}"
+        files.append(file if re.search(r"\.(safetensors|pt|bin)$", file) else f"{file}/learned_embeds.safetensors")
+    return files
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:

@@ -10,7 +10,7 @@ from . import images
 from .arguments import Path, Prompt, argument_of, dtype_name, make_request, number, path, plain, texts
 from .client import Client, Job, check_output_type
 from .errors import APIStatusError
-from .parts import Parts, dtype_in, settings_for_requests, torch_or_text
+from .parts import Part, Parts, dtype_in, embedding_files, settings_for_requests, torch_or_text
 from .progress import Bar
 
 Callback = Callable[["TroupePipeline", int, Optional[float], Dict[str, Any]], Optional[Dict[str, Any]]]
@@ -72,6 +72,7 @@ class TroupePipeline(Parts):
         self._active: List[str] = []
         self._fused: Dict[str, _Adapter] = {}
         self._lora_enabled = True
+        self._embeddings: List[Tuple[str, Optional[str]]] = []  # files with their words
         self._bar: Dict[str, Any] = {}
         self._jobs: Set[Job] = set()
         self._interrupted = False
@@ -197,6 +198,8 @@ class TroupePipeline(Parts):
             request.setdefault("model", self.model)
         if loras:
             request.setdefault("loras", [{"path": lora.path, "scale": lora.weight} for lora in loras.values()])
+        if self._embeddings:
+            request.setdefault("embeddings", [{"path": file, "token": token} for file, token in self._embeddings])
         try:
             return self.client.submit(request), request
         except APIStatusError as error:
@@ -218,6 +221,8 @@ class TroupePipeline(Parts):
         if self._adapters and about:
             error.message += "; unload_lora_weights() takes all LoRAs away, delete_adapters(NAME) one of " + \
                 ", ".join(self._adapters)
+        if self._embeddings and (field == "embeddings" or any(file in error.message for file, _ in self._embeddings)):
+            error.message += "; unload_textual_inversion() takes all textual inversions away"
         error.args = (error.message,)
 
     def _follow(self, job: Job, callback: Optional[Callback], wanted: Set[str], timeout: Optional[float]) -> None:
@@ -346,6 +351,38 @@ class TroupePipeline(Parts):
 
     def disable_lora(self) -> None:
         self._lora_enabled = False
+
+    def load_textual_inversion(self, pretrained_model_name_or_path: Union[Path, List[Path]],
+                               token: Union[None, str, List[Optional[str]]] = None, tokenizer: Any = None,
+                               text_encoder: Any = None, weight_name: Optional[Path] = None,
+                               subfolder: Optional[Path] = None, **kwargs: Any) -> None:
+        """Prompts of the jobs that follow may have the word of a textual inversion: `token`, or the one that the file names.
+        Paths are of safetensors files on the cluster's hosts, or of folders with `weight_name`, else learned_embeds.safetensors.
+        A file says itself which text encoders it is for. Whether it is there and fits shows at the next call, which raises
+        BadRequestError; `unload_textual_inversion()` takes it away again."""
+        for name, part in (("tokenizer", tokenizer), ("text_encoder", text_encoder)):
+            if part is not None and not (isinstance(part, Part) and part._name == name):
+                raise ValueError(f"{name}: a file says itself which text encoders it is for; of SDXL it has clip_l and clip_g")
+        files = embedding_files(pretrained_model_name_or_path, weight_name, subfolder, kwargs)
+        tokens = token if isinstance(token, list) else [token] * (len(files) if token is None else 1)
+        for one in tokens:
+            if not isinstance(one, (str, type(None))):
+                raise TypeError(f"token: {one!r} is no text")
+        if len(tokens) != len(files):
+            raise ValueError(f"token: {len(files)} files and {len(tokens)} tokens")
+        known = [one for one in (*tokens, *(word for _, word in self._embeddings)) if one is not None]
+        if len(set(known)) < len(known):
+            raise ValueError(f"token: {known} has one of them twice")
+        self._embeddings += zip(files, tokens)
+
+    def unload_textual_inversion(self, tokens: Union[None, str, Sequence[str]] = None, tokenizer: Any = None,
+                                 text_encoder: Any = None) -> None:
+        """Takes textual inversions away: those with these tokens, which `load_textual_inversion` was given, or all."""
+        wanted = None if tokens is None else set(texts("tokens", tokens))
+        kept = [] if wanted is None else [one for one in self._embeddings if one[1] not in wanted]
+        if wanted is not None and len(kept) == len(self._embeddings):
+            raise ValueError(f"tokens: none of {sorted(wanted)} was given to load_textual_inversion(…, token=…)")
+        self._embeddings = kept
 
     def enable_vae_tiling(self) -> None:
         """Decodes in overlapping tiles: less memory, a slightly different picture."""

@@ -71,6 +71,25 @@ TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
   CHECK(wire[1].scale == -0.5);
 }
 
+TEST_CASE("embeddings come with their words, by whole paths") {
+  const auto embeddings = parse_submission({"--embedding", "/a/b.safetensors", "--embedding",
+                                            "x.safetensors:<a:b>", "--embedding", "/a:b/c.pt:d"})
+                              .request.embeddings;
+  REQUIRE(embeddings.size() == 3);
+  CHECK(embeddings[0].path == "/a/b.safetensors");
+  CHECK(embeddings[0].token == "");
+  CHECK(std::filesystem::path(embeddings[1].path).is_absolute());
+  CHECK(embeddings[1].path.ends_with("/x.safetensors"));
+  CHECK(embeddings[1].token == "<a:b>");
+  CHECK(embeddings[2].path == "/a:b/c.pt:d");
+  Submission submission;
+  submission.request.embeddings = embeddings;
+  const auto wire = client::to_wire(submission).value().request.embeddings;
+  REQUIRE(wire.size() == 3);
+  CHECK(wire[1].path == embeddings[1].path);
+  CHECK(wire[1].token == "<a:b>");
+}
+
 TEST_CASE("a picture to begin with is read into the submission: PNG, JPEG or WebP") {
   const Scratch folder;
   const auto file = folder.file("a.png", kPng).string();

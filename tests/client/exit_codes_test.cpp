@@ -94,7 +94,9 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
        {"--lora F:2000", "the scale is not a number from -1000 to 1000"},
        {"--lora F:nan", "the scale is not a number from -1000 to 1000"},
        {"--lora /etc/passwd:abc", "the scale is no number after the colon, as in /etc/passwd:0.8"},
-       {"--lora /etc/passwd:", "there is no scale after the colon"}},
+       {"--lora /etc/passwd:", "there is no scale after the colon"},
+       {"--embedding ''", "--embedding: is empty"},
+       {"--embedding a.safetensors:", "there is no word after the colon"}},
       2);
   check(
       "run --model " + kTiny + " --prompt x",
@@ -266,6 +268,8 @@ TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster 
          {"--lora nothere", "troupe: --lora /"},
          {"--lora nothere", "nothere: no such file"},
          {"--lora nothere:abc", "nothere:abc"},
+         {"--embedding nothere.pt", "troupe: --embedding /"},
+         {"--embedding nothere.pt", "takes no textual inversions"},
          {"--init-image /dev/null", "troupe: --init-image /dev/null"},
          {"--init-image nothere.png", "troupe: --init-image nothere.png: "},
          {"--init-latents nothere.safetensors", "troupe: --init-latents nothere.safetensors: "},

@@ -28,12 +28,16 @@ wire::ImageRequest request_of(double strength, int steps) {
 }
 
 gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lora>& loras,
-                           AllowedFolders allowed) {
+                           AllowedFolders allowed,
+                           const std::vector<wire::Embedding>& embeddings = {}) {
   boost::asio::io_context io;
   gateway::ModelReader reader(io, {}, std::move(allowed));
   const auto work = boost::asio::make_work_guard(io);
   gateway::ModelReading found;
-  reader.read(folder, loras, std::chrono::seconds(60), [&](const gateway::ModelReading& reading) {
+  wire::ImageRequest request;
+  request.loras = loras;
+  request.embeddings = embeddings;
+  reader.read(folder, request, std::chrono::seconds(60), [&](const gateway::ModelReading& reading) {
     found = reading;
     io.stop();
   });
@@ -282,6 +286,32 @@ TEST_CASE("LoRAs are held against the model, in allowed folders alone, and have 
   CHECK(replaced != first);
   folder.file("adapter_config.json", "{}");
   CHECK(read(model, {{copy, 1}}, {}).lora_fingerprints != replaced);
+}
+
+TEST_CASE("embeddings are held against the model, in allowed folders alone, by what they hold") {
+  const std::string model = kFixtures + "tiny-sd15",
+                    file = kFixtures + "embeddings/shiny.safetensors";
+  const auto reading = read(model, {}, {}, {{file, ""}, {file, "<two>"}});
+  REQUIRE(reading.model);
+  REQUIRE(reading.embeddings.size() == 2);
+  CHECK(reading.embeddings[0].token == "shiny");
+  CHECK(reading.embeddings[1].token == "<two>");
+  CHECK(reading.embeddings[0].fingerprint != 0);
+  CHECK(reading.embeddings[0].fingerprint == reading.embeddings[1].fingerprint);
+  CHECK(has(read(model, {}, {}, {{file, ""}, {file, ""}}).error, "the word \"shiny\" is one of"));
+
+  const Scratch folder;
+  const auto copy = folder / "x.safetensors";
+  std::filesystem::copy_file(file, copy);
+  const AllowedFolders own({model});
+  for (const auto& path : {copy, folder / "none.safetensors", std::string("shiny.safetensors")})
+    CHECK(has(read(model, {}, own, {{path, ""}}).error, "may not be named here"));
+  const auto first = read(model, {}, {}, {{copy, ""}}).embeddings.at(0);
+  CHECK(first.path == copy);
+  CHECK(first.fingerprint == reading.embeddings[0].fingerprint);
+  std::filesystem::remove(copy);
+  std::filesystem::copy_file(kFixtures + "embeddings/cat.safetensors", copy);
+  CHECK(read(model, {}, {}, {{copy, "shiny"}}).embeddings.at(0).fingerprint != first.fingerprint);
 }
 
 TEST_CASE("a LoRA that is a link in an allowed folder keeps what lies beside it") {

@@ -148,6 +148,12 @@ BOUNDS = {
          ("512 bytes", "models/text/tokenizer_json.cpp", "kMaxPieceBytes = 512;"),
          ("10,000 added tokens", "models/text/special_tokens.h", "kMaxAddedTokens = 10'000;")],
         "damaged tokenizer files are refused without a crash"),
+    "embeddings": (
+        [("64 files", "models/text/textual_inversion.h", "kMaxTextualInversions = 64;"),
+         ("4 MiB", "models/text/textual_inversion.cpp", "kMostBytes = std::size_t{4} << 20;"),
+         ("header of 1 MiB", "models/text/textual_inversion.cpp", "kMostHeader = std::uint64_t{1} << 20;"),
+         ("256 bytes", "models/text/textual_inversion.cpp", "kMostTokenBytes = 256;")],
+        "textual inversions that cannot be one of the model are refused with file and cause"),
     "initial picture": (
         [("2^26 pixels", "models/image/limits.h", "kMaxPicturePixels = std::uint64_t{1} << 26;"),
          ("64 scans", "models/image/load_picture.cpp", "kMostScans = 64;")],

@@ -15,6 +15,7 @@
 #include "tests/process/support/processes.h"
 #include "tests/process/support/reference.h"
 #include "tests/process/support/shared_cluster.h"
+#include "tests/process/support/tensors.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -26,6 +27,8 @@ using namespace troupe::testing;
 using namespace std::chrono_literals;
 
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr double kLatentBound = 1e-5;
 constexpr double kDegreesBound = 1e-5;
@@ -117,6 +120,99 @@ nlohmann::json request_of(const JobResult& result) {
 
 TEST_CASE("LoRAs in both namings make diffusers' pictures, at any degrees") {
   equals_diffusers_at_any_degrees("lora");
+}
+
+TEST_CASE("textual inversions make diffusers' pictures, at any degrees") {
+  equals_diffusers_at_any_degrees("textual_inversion");
+}
+
+TEST_CASE("a folder that has learned words itself makes diffusers' pictures") {
+  Reference reference("textual_inversion");
+  const auto& of = reference.find("several");
+  auto submission = submission_of(reference, of);
+  submission.request.embeddings.clear();
+  const Scratch scratch;
+  const fs::path folder = scratch / "model";
+  fs::copy(submission.model, folder, fs::copy_options::recursive);
+  submission.model = folder;
+  const auto tokenizer = folder / "tokenizer/tokenizer.json";
+  auto tokens = nlohmann::json::parse(read_all(tokenizer));
+  tokens.update(of.at("files").at("tokenizer.json"));
+  std::ofstream(tokenizer) << tokens.dump();
+  const auto rows = reference.floats(of, "rows");
+  const auto weights = folder / "text_encoder/model.safetensors";
+  auto tensors = TensorFile(weights).behind("");
+  for (auto& [name, tensor] : tensors) {
+    if (!name.ends_with("token_embedding.weight")) continue;
+    tensor.data.insert(tensor.data.end(), rows.data.begin(), rows.data.end());
+    tensor.shape[0] += rows.shape[0];
+    auto config = nlohmann::json::parse(read_all(folder / "text_encoder/config.json"));
+    config["vocab_size"] = tensor.shape[0];
+    std::ofstream(folder / "text_encoder/config.json") << config.dump();
+  }
+  fs::remove(weights);
+  write_tensors(weights, tensors);
+  const auto found = shared_cluster().run(submission).latents.value();
+  CHECK(range_error(found, reference.floats(of, "latents")) <= kLatentBound);
+}
+
+TEST_CASE("the words of a job are its own, beside others and after them") {
+  Reference reference("textual_inversion");
+  const auto& of = reference.find("several");
+  const auto with = submission_of(reference, of);
+  auto plain = with;
+  plain.request.embeddings.clear();
+  auto other = with;
+  other.request.embeddings[0].token = "circle";
+  const auto other_alone = shared_cluster().run(other).latents.value();
+  CHECK(range_error(other_alone, reference.floats(of, "latents")) > 1e-3);
+  CHECK(range_error(other_alone, reference.floats(of, "plain")) > 1e-3);
+  std::vector<std::pair<std::uint64_t, Latents>> jobs;
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& [submission, expected] : {std::pair{with, reference.floats(of, "latents")},
+                                               {plain, reference.floats(of, "plain")},
+                                               {other, other_alone}}) {
+      auto one = submission;
+      one.may_batch = round == 1;
+      const auto job = shared_cluster().client().submit(one);
+      if (!job) FAIL(job.error().what);
+      jobs.emplace_back(job.value(), expected);
+    }
+  }
+  for (const auto& [job, expected] : jobs) {
+    const auto result = shared_cluster().client().wait(job, 600s);
+    if (!result) FAIL(result.error().what);
+    CHECK(range_error(result.value().latents.value(), expected) <= kLatentBound);
+  }
+}
+
+TEST_CASE(
+    "a report names a textual inversion, a picture its file's name, and a replaced one is read") {
+  Reference reference("textual_inversion");
+  auto submission = submission_of(reference, reference.find("single"));
+  const Scratch folder;
+  const auto file = folder / "own.safetensors";
+  fs::copy_file(kFixtures + "embeddings/shiny.safetensors", file);
+  submission.request.embeddings = {{file, ""}};
+  const auto result = shared_cluster().run(submission);
+  const auto first = result.latents.value();
+  const nlohmann::json said = {{"file", file}, {"token", "shiny"}};
+  CHECK(request_of(result)["embeddings"] == nlohmann::json::array({said}));
+  const auto text = png_text(result.pictures[0].png, "troupe");
+  CHECK(has(text, "\"own.safetensors\""));
+  CHECK(!has(text, folder.path.string()));
+  fs::remove(file);
+  fs::copy_file(kFixtures + "embeddings/webui.safetensors", file);
+  submission.request.embeddings[0].token = "shiny";
+  CHECK(range_error(shared_cluster().run(submission).latents.value(), first) > 1e-3);
+
+  submission.request.embeddings = {{folder / "none.safetensors", ""}};
+  const auto error = shared_cluster().refusal(submission);
+  CHECK(error.code == "bad_request");
+  CHECK(has(error.what, "none.safetensors"));
+  submission.request.embeddings = {{kFixtures + "embeddings/style.safetensors", ""}};
+  CHECK(has(shared_cluster().refusal(submission).what,
+            "style.safetensors: tensor \"clip_g\" is for a second text encoder"));
 }
 
 TEST_CASE("pictures that begin with one are diffusers', at any degrees") {

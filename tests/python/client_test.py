@@ -271,6 +271,32 @@ class Arguments(WithServer):
         self.pipe.submit("a")
         self.assertNotIn("loras", self.request())
 
+    def test_textual_inversions(self):
+        self.pipe.load_textual_inversion("/words/cat.safetensors")
+        self.pipe.load_textual_inversion(pathlib.Path("/words/dog"), token="<dog>", text_encoder=self.pipe.text_encoder, tokenizer=self.pipe.tokenizer)
+        self.pipe.load_textual_inversion(["/words", "/more"], token=["a1", "b1"], weight_name="w.pt", cache_dir="/tmp", local_files_only=True)
+        self.pipe.submit("a")
+        first = [{"path": "/words/cat.safetensors", "token": None}, {"path": "/words/dog/learned_embeds.safetensors", "token": "<dog>"}]
+        self.assertEqual(self.request()["embeddings"], [*first, {"path": "/words/w.pt", "token": "a1"}, {"path": "/more/w.pt", "token": "b1"}])
+        self.pipe.unload_textual_inversion(["a1", "b1"])
+        self.pipe.submit("a")
+        self.assertEqual(self.request()["embeddings"], first)
+        self.pipe.load_textual_inversion("/words/none.safetensors")
+        with self.assertRaisesRegex(troupe.BadRequestError, r"no such file; unload_textual_inversion\(\) takes"):
+            self.pipe.submit("a")
+        self.pipe.unload_textual_inversion()
+        self.pipe.submit("a")
+        self.assertNotIn("embeddings", self.request())
+        self.pipe.load_textual_inversion("/words/cat.safetensors", token="<cat>")
+        load = self.pipe.load_textual_inversion
+        for call, message in ((lambda: load({"<cat>": np.zeros(4)}), "pretrained_model_name_or_path: tensors do not travel"),
+                              (lambda: load("/a", token="<cat>"), "token: .* twice"), (lambda: load(["/a", "/b"], token="c"), "2 files and 1 tokens"),
+                              (lambda: load("/a", token=3), "token: 3 is no text"), (lambda: load("/a", text_encoder=self.pipe.text_encoder_2), "text_encoder: "),
+                              (lambda: load("/a", use_safetensors=False), "use_safetensors: pickled"), (lambda: load("/a", revision="x"), "revision: "),
+                              (lambda: load("/a", something=1), "something: "), (lambda: self.pipe.unload_textual_inversion("<dog>"), "tokens: none of")):
+            with self.assertRaisesRegex((TypeError, ValueError), message):
+                call()
+
     def test_fused_loras_stay(self):
         self.pipe.load_lora_weights("/a", adapter_name="a")
         self.pipe.set_adapters("a", np.float32(0.5))

@@ -166,7 +166,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.refuse(400, "invalid_request_error", "steps: is 77777; see --pp 2", "steps")
         if request.get("num_pipeline_patch") == 7:
             return self.refuse(400, "invalid_request_error", "patches is 7: at most 4, with --init-image and init_latents", "num_pipeline_patch")
-        missing = [lora["path"] for lora in request.get("loras", []) if "none" in lora["path"]]
+        missing = [file["path"] for file in [*request.get("loras", []), *request.get("embeddings", [])] if "none" in file["path"]]
         if missing:
             return self.refuse(400, "invalid_request_error", f"{missing[0]}: no such file")
         if request["prompts"][0] == "full":

@@ -6,7 +6,7 @@ import common
 
 # In the order of what needs what. `scripts/fixtures --help` shows this list.
 PARTS = ["checkpoints", "tokens", "clip", "families", "added_tokens", "text_encoder", "transformer", "samplers", "vae", "unet", "unet_pipeline", "unet_jobs",
-         "pipeline", "families_transformer", "wan", "wan_patches", "bert", "joint_patches", "lora", "init_image", "pictures", "inpaint", "guidance_rescale", "given", "pipelines", "pipefusion",
+         "pipeline", "families_transformer", "wan", "wan_patches", "bert", "joint_patches", "lora", "textual_inversion", "init_image", "pictures", "inpaint", "guidance_rescale", "given", "pipelines", "pipefusion",
          "distrifusion", "step_cache", "step_cache_patches", "step_cache_unet", "quantized", "quantized_unet", "captions", "binning", "demo"]
 
 if __name__ == "__main__":

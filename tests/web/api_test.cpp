@@ -7,6 +7,7 @@
 #include "tests/support/doctest.h"
 #include "tests/support/patience.h"
 #include "tests/support/scratch.h"
+#include "tests/support/text.h"
 #include "web/cluster_watchers.h"
 
 using namespace troupe;
@@ -103,7 +104,8 @@ TEST_CASE("however many watch the clusters, each change is written down once for
   CHECK(made == 10);
 }
 
-TEST_CASE("requests name models and LoRAs of allowed folders alone, and learn of no others") {
+TEST_CASE(
+    "requests name models, LoRAs and embeddings of allowed folders alone, and learn of no others") {
   const troupe::testing::Scratch scratch;
   std::filesystem::create_directories(scratch.path / "models/a");
   std::filesystem::create_directories(scratch.path / "secret");
@@ -135,6 +137,10 @@ TEST_CASE("requests name models and LoRAs of allowed folders alone, and learn of
        {"secret/there.safetensors", "secret/not-there.safetensors", "models/link/there.safetensors",
         "models/../secret/there.safetensors"})
     CHECK(refusal(model, scratch / name) == "loras: " + scratch / name + end);
+  Submission words;
+  words.request.embeddings = {{scratch / "secret/there.safetensors"}};
+  CHECK(troupe::testing::message_of([&] { keep_paths(words, "", folders); }) ==
+        "embeddings: " + scratch / "secret/there.safetensors" + end);
   CHECK(refusal(scratch / "secret", "") == "model: " + scratch / "secret" + end);
   CHECK(refusal("a/b", "") == "model: a/b" + end);
   CHECK(refusal("/etc/passwd", "") == "model: /etc/passwd" + end);

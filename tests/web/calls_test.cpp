@@ -44,6 +44,8 @@ TEST_CASE("every field of the table is taken under its own name") {
                        : json(1);
     } else if (name == "loras") {
       body[name] = {{{"path", "/l"}, {"scale", 0.5}}};
+    } else if (name == "embeddings") {
+      body[name] = {{{"path", "/e"}, {"token", "<cat>"}}, "/f"};
     } else if (field.at("type") == "list") {
       body[name] = field.at("items") == "string" ? json({"b", "c"}) : json({2, 3});
     } else {
@@ -61,6 +63,10 @@ TEST_CASE("every field of the table is taken under its own name") {
   CHECK(request.vae_tiling);
   CHECK(request.loras.size() == 1);
   CHECK(request.loras[0].scale == 0.5);
+  REQUIRE(request.embeddings.size() == 2);
+  CHECK(request.embeddings[0].path == "/e");
+  CHECK(request.embeddings[0].token == "<cat>");
+  CHECK(request.embeddings[1].path == "/f");
   CHECK(request.refill_steps == std::vector<int>{2, 3});
   CHECK(request.picture_seeds == std::vector<std::uint64_t>{2, 3});
   CHECK(request.sigmas == std::vector<double>{2, 3});
@@ -112,6 +118,9 @@ TEST_CASE("what is wrong with a job is said of its field") {
       {R"({"prompt": "a", "sampler": "x"})", "sampler"},
       {R"({"prompt": "a", "loras": [{"scale": 1}]})", "loras"},
       {R"({"prompt": "a", "loras": [{"path": "a", "weight": 1}]})", "loras"},
+      {R"({"prompt": "a", "embeddings": [{"token": "a"}]})", "embeddings"},
+      {R"({"prompt": "a", "embedding": {"path": "a", "scale": 1}})", "embedding"},
+      {R"({"prompt": "a", "embeddings": [{"path": "a", "token": 1}]})", "embeddings"},
       {R"({"prompt": "a", "refill_steps": [1, "2"]})", "refill_steps"},
       {R"({"prompt": "a", "cfg": 3})", "cfg"},
       {R"({"prompt": "a", "parallel": "all"})", "parallel"},

@@ -36,6 +36,9 @@ nlohmann::json recorded(const nlohmann::json& record, const std::set<std::string
   if (request.contains("loras") && request.at("loras").is_array())
     for (auto& lora : request["loras"])
       lora = {{"path", lora.value("file", "")}, {"scale", lora.value("scale", 1.0)}};
+  if (request.contains("embeddings") && request.at("embeddings").is_array())
+    for (auto& embedding : request["embeddings"])
+      embedding = {{"path", embedding.value("file", "")}, {"token", embedding.value("token", "")}};
   return request;
 }
 

@@ -53,12 +53,17 @@ void read_recorded_field(const nlohmann::json& request, const std::string& name,
   if constexpr (requires { member.emplace_back().path; }) {
     check(value.is_array());
     member.clear();
-    for (const auto& lora : value) {
-      check(lora.is_object() && is_recorded_as<std::string>(lora.at("path")) &&
-            lora.at("scale").is_number());
+    for (const auto& file : value) {
+      check(file.is_object() && is_recorded_as<std::string>(file.at("path")));
       auto& read = member.emplace_back();
-      lora.at("path").get_to(read.path);
-      lora.at("scale").get_to(read.scale);
+      file.at("path").get_to(read.path);
+      if constexpr (requires { read.scale; }) {
+        check(file.at("scale").is_number());
+        file.at("scale").get_to(read.scale);
+      } else {
+        check(file.at("token").is_string());
+        file.at("token").get_to(read.token);
+      }
     }
   } else if constexpr (requires { typename T::value_type; } && !std::is_same_v<T, std::string>) {
     check(value.is_array());

@@ -23,6 +23,13 @@ nlohmann::json json_value(const std::vector<Lora>& loras) {
   return list;
 }
 
+nlohmann::json json_value(const std::vector<Embedding>& embeddings) {
+  auto list = nlohmann::json::array();
+  for (const auto& embedding : embeddings)
+    list.push_back({{"file", embedding.path}, {"token", embedding.token}});
+  return list;
+}
+
 }  // namespace
 
 nlohmann::json request_json(const ImageRequest& request, int sampler_steps, int skipped_steps) {

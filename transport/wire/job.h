@@ -20,6 +20,20 @@ struct Lora {
   }
 };
 
+/// A textual inversion: a word that prompts use and what the text encoders have for it. The file
+/// lies where every actor's host sees it.
+struct Embedding {
+  std::string path;   // safetensors
+  std::string token;  // the word; "" = the one that the file names, which the controller fills in
+  std::uint64_t fingerprint = 0;  // of the file's bytes, filled in by the controller
+
+  bool operator==(const Embedding&) const = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(path, token, fingerprint);
+  }
+};
+
 /// A tensor that travels in a blob with others.
 struct NamedShape {
   std::string name;

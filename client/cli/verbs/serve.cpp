@@ -99,9 +99,10 @@ class ServeVerb : public Verb {
                      "proxy for example (repeatable)")
         ->check(not_empty())
         ->type_name("NAME");
-    app_->add_option("--allow-models", allow_models_,
-                     "A further folder whose models and LoRAs requests may name, besides the "
-                     "cluster's own model (repeatable)")
+    app_->add_option(
+            "--allow-models", allow_models_,
+            "A further folder whose models, LoRAs and embeddings requests may name, besides the "
+            "cluster's own model (repeatable)")
         ->check(not_empty())
         ->type_name("DIR");
     app_->add_flag("--end-with-stdin", end_with_stdin_,

@@ -38,6 +38,13 @@ struct Lora {
   double scale = 1;
 };
 
+/// A textual inversion (safetensors), which lies where the cluster sees it, and the word that
+/// prompts have for it; "" = the one that the file names.
+struct Embedding {
+  std::string path;
+  std::string token = {};
+};
+
 /// Which pictures. Field for field what decides them; the degrees below never do.
 struct ImageRequest {
   std::vector<std::string> prompts;
@@ -95,6 +102,7 @@ struct ImageRequest {
   std::string mask_image;        // with it: a file whose white is painted anew; "" = all is
   double guidance_rescale = 0;   // 0 to 1: guided predictions get the deviation of the text's own
   std::vector<Lora> loras = {};  // added up, in this order
+  std::vector<Embedding> embeddings = {};  // of Stable Diffusion, SDXL and FLUX
   int progress_interval = 0;     // every how many steps progress carries latents or a preview
   std::string progress_content;  // "" | latents | preview
 };

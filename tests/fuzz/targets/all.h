@@ -13,6 +13,8 @@ void run_shard_index(std::string_view bytes);
 std::vector<std::string> seeds_shard_index();
 void run_lora(std::string_view bytes);
 std::vector<std::string> seeds_lora();
+void run_embedding(std::string_view bytes);
+std::vector<std::string> seeds_embedding();
 void run_configs(std::string_view bytes);
 std::vector<std::string> seeds_configs();
 void run_tokenizer_json(std::string_view bytes);

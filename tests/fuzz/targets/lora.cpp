@@ -1,4 +1,8 @@
 #include "models/spec/lora_spec.h"
+
+#include <cmath>
+
+#include "models/text/textual_inversion.h"
 #include "tests/fuzz/targets/all.h"
 #include "tests/support/scratch.h"
 
@@ -49,6 +53,30 @@ std::vector<std::string> seeds_lora() {
           pair("transformer.transformer_blocks.0.attn.to_q", ".lora_A.weight", ".lora_B.weight",
                R"("__metadata__":{"lora_adapter_metadata":"{\"transformer.lora_alpha\":2,)"
                R"(\"transformer.alpha_pattern\":{\"to_q\":3}}"},)")};
+}
+
+void run_embedding(std::string_view bytes) {
+  static const auto sdxl = spec::read_model_spec(fixtures() / "tiny-sdxl");
+  static const testing::Scratch scratch;
+  const auto file = scratch.file("x.safetensors", bytes);
+  try {
+    const auto read = models::read_textual_inversion({file, ""}, sdxl);
+    require(!read.tokens(0).empty(), "there is a word for the first encoder");
+    for (const auto& rows : read.of_encoder)
+      for (const float value : rows.values)
+        require(std::isfinite(value), "values are finite");
+  } catch (const std::runtime_error& error) {
+    require(std::string_view(error.what()).find('\n') == std::string_view::npos,
+            "a refusal is one line");
+  }
+}
+
+std::vector<std::string> seeds_embedding() {
+  return {file_of(R"({"<cat>":{"dtype":"F32","shape":[2,24],"data_offsets":[0,192]}})", 192),
+          file_of(R"({"emb_params":{"dtype":"F16","shape":[24],"data_offsets":[0,48]}})", 48),
+          file_of(R"({"clip_l":{"dtype":"BF16","shape":[1,24],"data_offsets":[0,48]},)"
+                  R"("clip_g":{"dtype":"F32","shape":[1,40],"data_offsets":[48,208]}})",
+                  208)};
 }
 
 }  // namespace troupe::fuzz

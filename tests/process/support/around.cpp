@@ -10,6 +10,10 @@ Submission submission_of(Reference& reference, const nlohmann::json& of, Paralle
   for (const auto& lora : of.value("loras", nlohmann::json::array()))
     request.loras.push_back(
         {kFixtures + "lora/" + lora.at("file").get<std::string>(), lora.at("scale").get<double>()});
+  for (const auto& embedding : of.value("embeddings", nlohmann::json::array()))
+    request.embeddings.push_back(
+        {kFixtures + "embeddings/" + embedding.at("file").get<std::string>(),
+         embedding.at("token").get<std::string>()});
   if (of.contains("init_image")) {
     request.init_image = read_all(kFixtures + of.at("init_image").get<std::string>());
     request.strength = of.at("strength");

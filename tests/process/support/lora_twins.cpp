@@ -1,11 +1,8 @@
 #include "tests/process/support/lora_twins.h"
 
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
-#include <stdexcept>
 #include <vector>
 
 #include "tests/process/support/models.h"
@@ -48,26 +45,6 @@ void add(Latents& weight, const Latents& up, const Latents& down) {
       weight.data[row * columns + column] += kScale * sum;
     }
   }
-}
-
-void write_tensors(const fs::path& file, const Tensors& tensors) {
-  nlohmann::json header;
-  std::uint64_t end = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const auto begin = end;
-    end += tensor.data.size() * sizeof(float);
-    header[name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t size = text.size();
-  std::ofstream out(file, std::ios::binary);
-  out.write(reinterpret_cast<const char*>(&size), sizeof size);
-  out << text;
-  for (const auto& [name, tensor] : tensors)
-    out.write(reinterpret_cast<const char*>(tensor.data.data()),
-              static_cast<std::streamsize>(tensor.data.size() * sizeof(float)));
-  if (!out.flush()) throw std::runtime_error("[tests] " + file.string() + " cannot be written");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 namespace troupe::testing {
@@ -52,6 +53,27 @@ std::map<std::string, Tensor> TensorFile::behind(const std::string& prefix) cons
 Bytes TensorFile::bytes(const std::string& name) const {
   const auto& entry = index_.at(name);
   return {entry.shape, read_entry<std::uint8_t>(entry, spec::Dtype::uint8)};
+}
+
+void write_tensors(const std::filesystem::path& file,
+                   const std::map<std::string, Tensor>& tensors) {
+  nlohmann::json header;
+  std::uint64_t end = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const auto begin = end;
+    end += tensor.data.size() * sizeof(float);
+    header[name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t size = text.size();
+  std::ofstream out(file, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&size), sizeof size);
+  out << text;
+  for (const auto& [name, tensor] : tensors)
+    out.write(reinterpret_cast<const char*>(tensor.data.data()),
+              static_cast<std::streamsize>(tensor.data.size() * sizeof(float)));
+  if (!out.flush()) throw std::runtime_error("[tests] " + file.string() + " cannot be written");
 }
 
 }  // namespace troupe::testing

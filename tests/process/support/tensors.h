@@ -35,4 +35,7 @@ class TensorFile {
   spec::WeightIndex index_;
 };
 
+/// Writes a safetensors file of float32 tensors.
+void write_tensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors);
+
 }  // namespace troupe::testing

@@ -62,6 +62,7 @@ function settingsOf({request = {}, plan = {}}) {
     ['Type', request.dtype],
     ['Method', request.method && `${request.method}${patches || ''}`],
     ['LoRAs', list((request.loras ?? []).map(({file, path, scale}) => `${file ?? path} × ${scale ?? 1}`))],
+    ['Learned words', list((request.embeddings ?? []).map(({file, path, token}) => `${token ?? ''} (${file ?? path})`))],
     ['Actors', plan.mesh && (degreesOf(plan).join(', ') || '1')],
   ].map(([name, value]) => [name, value === 0 ? '0' : value && String(value)]);
 }

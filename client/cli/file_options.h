@@ -10,4 +10,8 @@ namespace troupe::cli {
 /// part before the colon is a file here: then what follows was meant to be a scale.
 Lora parse_lora(const std::string& text);
 
+/// `FILE.safetensors[:WORD]`: what follows the ending and a colon is the word. The file's name
+/// becomes absolute. Throws UsageError where nothing follows the colon.
+Embedding parse_embedding(const std::string& text);
+
 }  // namespace troupe::cli

@@ -1,4 +1,4 @@
-#include "client/cli/lora_option.h"
+#include "client/cli/file_options.h"
 
 #include <filesystem>
 
@@ -41,6 +41,17 @@ Lora parse_lora(const std::string& text) {
   if (!is_file(file)) return whole_path({text});
   throw UsageError(option + (after.empty() ? "there is no scale" : "the scale is no number") +
                    " after the colon, as in " + file + ":0.8");
+}
+
+Embedding parse_embedding(const std::string& text) {
+  static const std::string kEnd = ".safetensors:";
+  const auto found = text.find(kEnd);
+  if (found == std::string::npos || is_file(text)) return {absolute_path(text), ""};
+  const auto colon = found + kEnd.size() - 1;
+  if (colon + 1 == text.size())
+    throw UsageError("--embedding \"" + text + "\": there is no word after the colon, as in " +
+                     text + "my-cat");
+  return {absolute_path(text.substr(0, colon)), text.substr(colon + 1)};
 }
 
 }  // namespace troupe::cli
