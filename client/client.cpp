@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 365);
-/// How long a controller that is gone may take to come back, and how often one looks for it.
+/// Time that a controller that is gone has to come back, and how often the client looks for it.
 constexpr std::chrono::seconds kComeBack{60};
 constexpr milliseconds kOpenDeadline{2000};
 constexpr milliseconds kTryAgain{50};

@@ -15,13 +15,13 @@ namespace troupe::client {
 /// A link with the jobs that are followed over it, until the link is lost.
 class Conversation {
  public:
-  /// As Link::open.
+  /// Same as Link::open, but with a conversation over the link.
   static std::shared_ptr<Conversation> open(const std::string& endpoint,
                                             std::chrono::milliseconds timeout,
                                             const std::string& keys, Error& error);
 
   Link& link() { return *link_; }
-  /// Link's thread. What comes of that job is handed on from now on.
+  /// Link's thread. Messages of that job are handed on from now on.
   void accepted(const wire::JobAccepted& accepted, int steps, Client::OnProgress on_progress);
   /// Waits for a job's end, for `timeout` at most, which ends at `until`.
   Result<JobResult> wait(std::uint64_t job, std::chrono::milliseconds timeout,

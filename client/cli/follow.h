@@ -13,10 +13,10 @@ class App;
 
 namespace troupe::cli {
 
-/// What goes to standard output: the files' names, or the report, indented or on one line.
+/// Text on standard output: the files' names, or the report, indented or on one line.
 enum class Report { text, json, json_line };
 
-/// What becomes of a job's result: shared by run, submit and wait.
+/// Options for a job's result: shared by run, submit and wait.
 struct ResultOptions {
   std::string output = "out.png";        // "-" = standard output
   std::optional<int> frames_per_second;  // that videos are shown at
@@ -50,8 +50,8 @@ void check_names(const ResultOptions& options);
 /// folder. `wanted` has standard output for itself unless it is text.
 void check_outputs(const ResultOptions& options, int pictures, Report wanted);
 
-/// What is given and is for videos alone: `--fps`, or `--output` of a video file. "" where nothing
-/// is.
+/// Returns the given option that is for videos alone: `--fps`, or `--output` of a video file. "" if
+/// none is given.
 std::string video_option(const ResultOptions& options);
 
 /// Throws CommandError where there is such an option, and the folder `model` can be read here and

@@ -28,7 +28,7 @@ class ProgressView {
                Clock clock = nullptr);
 
   void show(const Progress& progress);
-  /// Draws the bar again where a second has passed, so that the time goes on.
+  /// Draws the bar again if a second has passed, so that the time goes on.
   void tick();
   /// Takes the bar away, so that what is printed next starts on a line of its own.
   void finish();
@@ -37,7 +37,7 @@ class ProgressView {
   void draw_bar();
   void print_line(const Progress& progress);
   std::string bar_text(std::size_t room) const;
-  /// To where the bar that stands there begins.
+  /// Moves the cursor to the beginning of the bar that stands there.
   void go_back();
 
   std::ostream& out_;

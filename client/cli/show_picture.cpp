@@ -86,8 +86,8 @@ std::string half_blocks(const RgbPicture& picture, std::size_t columns, std::siz
   return text;
 }
 
-/// Of the cube of 6 × 6 × 6 colours one, its red sixth varying slowest: by ordered dithering, so
-/// that neighbours differ where a colour lies between two of them.
+/// Returns a colour of the cube of 6 × 6 × 6 colours, its red sixth varying slowest: by ordered
+/// dithering, so that neighbours differ where a colour lies between two of the cube's.
 int dithered(const Rgb& colour, std::size_t x, std::size_t y) {
   constexpr int kThresholds[4][4] = {{0, 8, 2, 10}, {12, 4, 14, 6}, {3, 11, 1, 9}, {15, 7, 13, 5}};
   int index = 0;

@@ -9,7 +9,7 @@ namespace {
 
 using Words = std::map<std::string, std::string>;
 
-/// Of words that mean another thing to another command, by its name.
+/// Options of other tools that mean another thing to another command, by the command's name.
 const std::map<std::string, Words> kNamesOfVerb = {
     {"serve",
      {{"--port", "--http"},

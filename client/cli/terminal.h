@@ -4,16 +4,17 @@
 
 namespace troupe::cli {
 
-/// Columns of the terminal that a file descriptor is, such as STDOUT_FILENO; 0 where it is none or
-/// does not say.
+/// Returns the columns of the terminal that a file descriptor is, such as STDOUT_FILENO; 0 if it is
+/// no terminal or does not say.
 std::size_t terminal_columns(int descriptor);
 
-/// Its rows, likewise.
+/// Returns the rows of the terminal that a file descriptor is; 0 if it is no terminal or does not
+/// say.
 std::size_t terminal_rows(int descriptor);
 
-/// What the terminal of this process answers when it is asked for its attributes (DA1), such as 4:
-/// it shows sixels. Waits for half a second at most. Nothing where there is no terminal, the
-/// process is in its background, or keys were typed that the answer would stand behind.
+/// Asks the terminal of this process for its attributes (DA1) and returns them, such as 4: it shows
+/// sixels. Waits for half a second at most. Returns nothing where there is no terminal, where the
+/// process is in its background, or where keys were typed that the answer would stand behind.
 std::vector<int> terminal_attributes();
 
 }  // namespace troupe::cli
