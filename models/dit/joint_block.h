@@ -34,10 +34,10 @@ class JointBlock {
   /// text as it is. `turns`: of the picture's tokens, may be empty.
   void run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation, const Turns& turns,
            AttentionPort& attention, TensorParallelPort& sums) const;
-  /// What the attention is given of the picture: normed, scaled and shifted.
+  /// Returns the picture's input of the attention: `picture` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& picture, const Modulation& modulation) const;
   int64_t bytes() const;
-  /// As kernels::Linear does.
+  /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:

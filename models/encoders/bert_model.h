@@ -20,7 +20,7 @@ class BertModel {
   BertModel(const spec::BertSpec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
             at::Device device = at::kCPU);
 
-  /// As T5Encoder's.
+  /// Same as T5Encoder::let_stay.
   void let_stay() { weights_.stay(); }
   std::uint64_t bytes() const { return weights_.bytes(); }
 

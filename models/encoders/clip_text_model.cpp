@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kRoot = "text_model.";
 constexpr double kQuickGelu = 1.702;
-/// What configs said before transformers 4.32.
+/// End token that configs named before transformers 4.32.
 constexpr std::int64_t kLegacyEos = 2;
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace troupe::models {
 
-/// What CLIP makes of a prompt; D = hidden_size.
+/// CLIP's output for a prompt; D = hidden_size.
 struct ClipStates {
   /// [B, L, D] after the last block and the final norm.
   at::Tensor last;
@@ -30,7 +30,7 @@ class ClipTextModel {
   ClipTextModel(const spec::ClipSpec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
                 at::Device device = at::kCPU);
 
-  /// As T5Encoder's.
+  /// Same as T5Encoder::let_stay.
   void let_stay() { weights_.stay(); }
   std::uint64_t bytes() const { return weights_.bytes(); }
 

@@ -31,7 +31,8 @@ class T5Encoder {
   T5Encoder(const spec::T5Spec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
             at::Device device = at::kCPU);
 
-  /// As EncoderWeights has them: from now on what a call has read stays for the next one.
+  /// Makes the weights that a call has read stay in memory for the next call, as
+  /// EncoderWeights::stay.
   void let_stay() { weights_.stay(); }
   std::uint64_t bytes() const { return weights_.bytes(); }
 

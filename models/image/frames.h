@@ -7,7 +7,7 @@
 
 namespace troupe::models {
 
-/// How fast a video is shown where nobody says: what Wan 2.1 was trained at.
+/// Frames per second of a video if nobody names a number: the rate that Wan 2.1 was trained at.
 inline constexpr int kFramesPerSecond = 16;
 
 /// PNGs of one size, one frame each, as one animated PNG that repeats, with its text chunks as

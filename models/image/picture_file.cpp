@@ -72,7 +72,7 @@ std::optional<int> orientation_of_xmp(std::string_view xmp) {
   return {};
 }
 
-/// What says how a picture is turned, as far as it has been read.
+/// Metadata that says how a picture is turned, as far as it has been read.
 struct Turning {
   std::optional<std::string> exif;
   std::string xmp;

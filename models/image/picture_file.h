@@ -11,7 +11,7 @@ namespace troupe::models {
 /// The formats of pictures that come in.
 enum class PictureCodec { png, jpeg, webp };
 
-/// What the file of a picture says before its pixels are unpacked.
+/// Properties that a picture's file states before its pixels are unpacked.
 struct PictureHeader {
   PictureCodec codec = PictureCodec::png;
   std::uint32_t coded_width = 0;
@@ -37,7 +37,8 @@ using UnpackText = std::function<std::string(std::string_view packed, std::size_
 /// can need.
 PictureHeader read_picture_header(std::string_view file, const UnpackText& unpack = {});
 
-/// What the pixels alone do not keep, for a warning: "is animated: its first frame is taken".
+/// Returns what the file has and the pixels alone do not keep, for a warning: "is animated: its
+/// first frame is taken".
 std::vector<std::string> left_out(const PictureHeader& header);
 
 }  // namespace troupe::models

@@ -19,7 +19,7 @@ inline std::uint32_t png_number(std::string_view bytes, std::size_t at) {
   return value;
 }
 
-/// Whether it has a signature and, as long as it should be, a header chunk behind it.
+/// Returns whether `png` begins with a PNG's signature and a complete header chunk.
 inline bool begins_as_png(std::string_view png) {
   return png.size() >= kPngHeaderEnd && png.starts_with(kPngSignature) &&
          png.substr(kPngSignature.size(), 8) == std::string_view("\0\0\0\x0dIHDR", 8);
@@ -30,7 +30,7 @@ struct PngSize {
   std::uint32_t height = 0;
 };
 
-/// Of a file that begins as a PNG, by its header; of another one nothing.
+/// Returns the size that a PNG's header states; 0 × 0 for a file that does not begin as a PNG.
 inline PngSize png_size(std::string_view png) {
   if (!begins_as_png(png)) return {};
   return {png_number(png, 16), png_number(png, 20)};

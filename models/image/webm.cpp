@@ -62,7 +62,8 @@ class Vp9Encoder {
   Vp9Encoder(const Vp9Encoder&) = delete;
   Vp9Encoder& operator=(const Vp9Encoder&) = delete;
 
-  /// Of no image: the end, after which what is still inside comes out.
+  /// Encodes an image. A null image means the end: the frames that are still inside the encoder
+  /// come out.
   void take(const vpx_image_t* image, std::int64_t frame, std::vector<Coded>& out) {
     bool more = true;
     while (more) {

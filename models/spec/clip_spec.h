@@ -20,7 +20,8 @@ struct ClipSpec {
   double layer_norm_eps = 1e-5;
   /// x · sigmoid(1.702 x) where true, GELU by the error function where false.
   bool quick_gelu = true;
-  /// Its first place is pooled; 2, which older configs have, means the place of the largest id.
+  /// Id of the token at whose first place the states are pooled; 2, which older configs have, means
+  /// the place of the largest id.
   std::int64_t eos_token_id = 49407;
   /// 0 without a projection.
   std::int64_t projection_dim = 0;

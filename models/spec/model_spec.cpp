@@ -140,7 +140,7 @@ void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
   }
 }
 
-/// Whether a U-Net's config was written before diffusers 0.9, as far as its version can be read.
+/// Returns whether a U-Net's config was written before diffusers 0.9, if its version can be read.
 bool is_before_0_9(const ConfigReader& config) {
   const std::string version = config.text_or("_diffusers_version", "");
   int major = 0, minor = 0;

@@ -33,7 +33,7 @@ std::vector<std::int64_t> per_level(const ConfigReader& config, const char* key,
   return values;
 }
 
-/// Whether each block attends.
+/// Returns for each block whether it has attention.
 std::vector<bool> attending(const ConfigReader& config, const char* key, const std::string& way,
                             std::size_t levels) {
   const auto types = config.texts(key);

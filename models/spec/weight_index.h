@@ -12,7 +12,7 @@
 
 namespace troupe::spec {
 
-/// Where one tensor lies: bytes [begin, end) of `file`, counted from the start of the file.
+/// Place of one tensor: bytes [begin, end) of `file`, counted from the start of the file.
 struct TensorEntry {
   std::string name;
   Dtype dtype = Dtype::float32;

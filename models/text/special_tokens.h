@@ -33,14 +33,14 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
-/// How many tokens one file may add to a vocabulary: each is looked for at each place of a prompt.
+/// Most tokens that one file may add to a vocabulary: each is looked for at each place of a prompt.
 inline constexpr std::size_t kMaxAddedTokens = 10'000;
 
-/// How many values a vocabulary's JSON may have: of the largest, scores and merges included.
+/// Most values that a vocabulary's JSON may have, scores and merges of the largest included.
 inline constexpr std::size_t kMaxVocabularyValues = 4'000'000;
 
-/// What the files of a tokenizer's folder say of special and added tokens, gathered as transformers
-/// 5 does. All throw std::runtime_error naming file, key and value.
+/// Special and added tokens that the files of a tokenizer's folder name, gathered as transformers 5
+/// does. All methods throw std::runtime_error naming file, key and value.
 class FolderTokens {
  public:
   /// The keys under which a folder may name a token, in the order in which they are added.

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxTokenizerBytes = 256U << 20U;
-/// At each place of a text all lengths up to the longest piece's are tried.
+/// Most bytes of a piece: at each place of a text all lengths up to the longest piece's are tried.
 constexpr std::size_t kMaxPieceBytes = 512;
 
 /// Splits at white space, marks the beginning of every word, then runs the unigram model on each.

@@ -13,7 +13,7 @@
 
 namespace troupe::models::unet {
 
-/// What SDXL is told beside the text's states.
+/// SDXL's condition beside the text's states.
 struct AddedCondition {
   at::Tensor pooled;    ///< text_embeds [B, D]
   at::Tensor time_ids;  ///< [B, n]: original size, crop, target size
@@ -33,8 +33,8 @@ class UNet2DConditionModel {
   /// The text's keys and values in every cross attention, once a job; `states` [B, L, D].
   std::vector<TextKeys> keys_of(const at::Tensor& states) const;
 
-  /// What the residual blocks add, [B, time_embed_dim], once a step. Throws std::invalid_argument
-  /// if `added` is missing or of another shape where the model takes it.
+  /// Returns the condition that the residual blocks add, [B, time_embed_dim], once a step. Throws
+  /// std::invalid_argument if `added` is missing or of another shape and the model takes it.
   at::Tensor condition(double timestep, std::int64_t batch,
                        const std::optional<AddedCondition>& added = {}) const;
 
@@ -65,9 +65,9 @@ class UNet2DConditionModel {
 
   const spec::UNetSpec& spec() const { return spec_; }
   int levels() const { return static_cast<int>(spec_.levels.size()); }
-  /// How many layers of each kind look beyond their patch.
+  /// Number of layers of each kind that look beyond their patch.
   const SiteCounter& sites() const { return sites_; }
-  /// By which the weights are smaller in memory than in the compute dtype.
+  /// Number of bytes by which the weights are smaller in memory than in the compute dtype.
   std::int64_t saved_bytes() const { return saved_bytes_; }
 
  private:

@@ -18,7 +18,7 @@ using VaeProgress = std::function<void(int done, int total)>;
 /// A Gaussian for each value of the latents, both [B, latent_channels, h, w], not scaled.
 struct LatentDistribution {
   at::Tensor mean, logvar;
-  /// From an encoder's moments [B, 2 · latent_channels, h, w].
+  /// Makes the distribution of an encoder's moments [B, 2 · latent_channels, h, w].
   static LatentDistribution of(const at::Tensor& moments);
   const at::Tensor& mode() const { return mean; }
   /// mean + deviation · noise; `noise` has the mean's shape.
@@ -59,7 +59,7 @@ class AutoencoderKL {
   /// Every shard passes the whole pictures and gets its own rows, RowShards(H / f, shards).
   LatentDistribution encode_rows(const at::Tensor& pictures, HaloPort& port,
                                  const VaeProgress& progress = nullptr) const;
-  /// In tiles; H and W in multiples of f.
+  /// Encodes in tiles; H and W in multiples of f.
   LatentDistribution encode_tiled(const at::Tensor& pictures,
                                   const VaeProgress& progress = nullptr) const;
   /// The moments that tile `index` of encode_tiles(spec, H, W) adds, [B, 2 · latent_channels,
