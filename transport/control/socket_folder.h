@@ -23,7 +23,7 @@ class SocketFolder {
   /// there and who listens on it cannot be told now, nobody perhaps or one whose backlog is full:
   /// look again before you say a word.
   bool check_listener() const;
-  /// For ZeroMQ, as long as this lives.
+  /// Returns the socket's address for ZeroMQ, valid as long as the SocketFolder lives.
   const std::string& address() const { return address_; }
 
  private:

@@ -59,7 +59,7 @@ class Device {
 /// Throws std::runtime_error, saying why, where the backend is not available.
 std::unique_ptr<Device> make_device(Backend backend, const DeviceOptions& options);
 
-/// What `make_device` can make here.
+/// Returns the backends that `make_device` can make here.
 std::vector<Backend> available_backends();
 
 /// Empty where the backend is available, else the reason why it is not.

@@ -79,7 +79,7 @@ class Pair {
     void pop();
 
     Header header{};
-    std::size_t moved = 0;  ///< of header and payload of the head
+    std::size_t moved = 0;  ///< bytes of the head's header and payload
     std::uint32_t sequence = 0;
 
    private:

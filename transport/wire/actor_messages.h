@@ -72,7 +72,7 @@ struct RowRange {
   bool operator==(const RowRange&) const = default;
 };
 
-/// Where an actor stands on an axis.
+/// Place of an actor on an axis.
 struct AxisPlace {
   std::int32_t rank = 0;
   std::int32_t degree = 1;
@@ -109,8 +109,8 @@ struct BoundaryPiece {
   }
 };
 
-/// How a step is computed: patch by patch, or the whole picture at once; the latter also from an
-/// empty K,V store, where a stale method was resumed after a loss.
+/// Kind of a step: patch by patch, or the whole picture at once; the latter also from an empty K,V
+/// store, where a stale method was resumed after a loss.
 enum class StepKind : std::uint8_t { patches, whole, refill };
 constexpr bool is_valid(StepKind kind) {
   return kind <= StepKind::refill;
@@ -178,7 +178,7 @@ struct EndJob {
   }
 };
 
-/// What became of a job's calls where an actor was to record them (docs/gpu.md).
+/// Counts of a job's calls where an actor was to record them (docs/gpu.md).
 struct GraphStats {
   bool asked = false;
   std::uint64_t recorded = 0;
@@ -191,7 +191,7 @@ struct GraphStats {
   }
 };
 
-/// What a job cost at one actor. Seconds from the first command to the last one.
+/// Cost of a job at one actor. Seconds from the first command to the last one.
 struct ActorJobStats {
   static constexpr Kind kKind = Kind::actor_job_stats;
   double busy_seconds = 0;             // computing
@@ -204,8 +204,9 @@ struct ActorJobStats {
   std::uint64_t tensor_bytes_received = 0;
   std::map<std::uint32_t, std::uint64_t> sent_by_group;  // tensor bytes, by the group's id
   std::map<std::string, std::uint64_t> sent_by_layer;    // by kind of layer, of a U-Net's patches
-  /// Of one rank for all that decide together, so that ranks add up: what a step cache was asked
-  /// about, and left out, by step (actors/stage/network.h).
+  /// Calls that a step cache was asked about, and calls that it left out, by step
+  /// (actors/stage/network.h). Counted by one rank for all that decide together, so that ranks add
+  /// up.
   std::uint64_t cache_calls = 0;
   std::vector<std::uint32_t> cache_skips;
   /// Texts that its text encoders computed, and that they had computed before and kept.

@@ -11,7 +11,7 @@
 
 namespace troupe::wire {
 
-/// How a job stands. A job ends exactly once: succeeded, failed or cancelled.
+/// State of a job. A job ends exactly once: succeeded, failed or cancelled.
 enum class JobState : std::uint8_t { queued, loading, running, succeeded, failed, cancelled };
 
 constexpr bool is_terminal(JobState state) {

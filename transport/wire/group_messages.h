@@ -46,8 +46,8 @@ struct GroupsConnected {
   }
 };
 
-/// To or from a stage that is no neighbour: hidden states that blocks here leave and blocks there
-/// take up again go past the stages in between.
+/// Edge to or from a stage that is no neighbour: hidden states that blocks here leave and blocks
+/// there take up again go past the stages in between.
 struct SkipEdge {
   std::uint32_t group = 0;
   std::int32_t stage = 0;     // the other end
@@ -60,8 +60,8 @@ struct SkipEdge {
   bool operator==(const SkipEdge&) const = default;
 };
 
-/// What an actor's groups of one job are for. Ids of the deployment's groups; 0 = it is alone
-/// there.
+/// Groups of an actor for one job, by their use. Ids of the deployment's groups; 0 = the actor is
+/// alone there.
 struct JobGroups {
   std::uint32_t caption = 0;   // the whole replica: text states
   std::uint32_t previous = 0;  // edge from the previous stage; of stage 0: from the last stage

@@ -9,7 +9,7 @@
 
 namespace troupe::wire {
 
-/// Whose process it is: an actor's (role actor) or a user's actor's (role user_actor).
+/// Owner of a process: an actor (role actor) or a user's actor (role user_actor).
 struct ProcessOwner {
   PeerRole role = PeerRole::actor;
   std::uint64_t id = 0;
@@ -21,7 +21,7 @@ struct ProcessOwner {
   }
 };
 
-/// What the process of a user's actor is started with beside what every one is.
+/// Program of a user's actor: what its process is started with beside what every process is.
 struct UserProgram {
   std::string plugin;  // as on the controller's host
   bool torch = false;  // its class needs torch

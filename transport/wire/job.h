@@ -32,8 +32,8 @@ struct NamedShape {
   }
 };
 
-/// Of pictures that are computed as one batch, some that follow each other and share a seed: their
-/// noise is what a batch of them alone would have.
+/// Run of pictures that follow each other in a batch and share a seed: their noise is what a batch
+/// of them alone would have.
 struct SeedRun {
   std::int32_t pictures = 0;
   std::uint64_t seed = 0;
@@ -79,7 +79,7 @@ struct Parallelism {
   bool operator==(const Parallelism&) const = default;
 };
 
-/// What a client submits: a picture wanted, from which model, on how many actors.
+/// Job as a client submits it: the pictures wanted, from which model, on how many actors.
 struct JobSpec {
   std::string
       model;  // folder in diffusers layout; "" = the model that the cluster was started with
@@ -91,8 +91,8 @@ struct JobSpec {
   /// May compute as one batch with other jobs that differ in prompts and seed only: sums are then
   /// rounded otherwise than alone.
   bool may_batch = false;
-  /// The name of the one for whom the client hands the job in, as a gateway does for its keys; "" =
-  /// for itself. The controller keeps it with the job and tells it.
+  /// Name of the one for whom the client hands the job in, as a gateway does for its keys; "" = for
+  /// itself. The controller keeps the name with the job and reports it.
   std::string on_behalf_of = {};
 
   template <class Archive>

@@ -19,7 +19,7 @@ struct CheckPlugins {
   }
 };
 
-/// What a library is on one host.
+/// Report about a library on one host.
 struct PluginReport {
   std::string file;            // that was opened there
   std::uint64_t contents = 0;  // XXH64 of its bytes

@@ -9,20 +9,20 @@
 
 namespace troupe::wire {
 
-/// Where `--help` lists an option.
+/// Group of options in which `--help` lists an option.
 enum class Group { picture, parallelism };
 
-/// Whether jobs that differ in a field may compute as one batch.
+/// Rule for batches: whether jobs that differ in a field may compute as one batch.
 enum class Batched { alike, with_others };
 
-/// What a number must be.
+/// Bounds of a number.
 struct Bounds {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above = false;  // `least` itself is too little
 };
 
-/// What the rooms know of a request's field beside its type: a line of request_fields.def.
+/// Description of a request's field beside its type, for the rooms: a line of request_fields.def.
 struct RequestField {
   std::string_view name = {};    // of the member, here and in the C++ API
   std::string_view option = {};  // on the command line; "" = it has none
@@ -84,7 +84,7 @@ void for_each_degree(Visit&& visit) {
 #include "transport/wire/degree_fields.def"
 }
 
-/// What else of a job has an option: of the spec, and what a picture begins with.
+/// Options for the rest of a job: of the spec, and for what a picture begins with.
 struct JobOptions {
   std::string_view model = "--model";
   std::string_view init_latents = "--init-latents";

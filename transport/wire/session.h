@@ -8,8 +8,8 @@
 
 namespace troupe {
 
-/// Who says hello. caller: a process that calls users' actors; node: a host's agent; actor: of a
-/// model's stage.
+/// Role of the peer that says hello. caller: a process that calls users' actors; node: a host's
+/// agent; actor: of a model's stage.
 enum class PeerRole : std::uint8_t { none, client, caller, node, actor, user_actor };
 template <>
 inline constexpr auto kNamesOf<PeerRole> =
@@ -76,7 +76,7 @@ struct Heartbeat {
   }
 };
 
-/// Why a link is over.
+/// Reason for the end of a link.
 enum class LinkEnd : std::uint8_t {
   closed = 0,    // by who wanted that, or with its connection or the protocol broken
   silent = 1,    // no sign of life
@@ -112,7 +112,7 @@ struct Notice {
   }
 };
 
-/// Why something was not done.
+/// Reason why something was not done.
 enum class FailureCode : std::uint16_t {
   none = 0,
   timeout = 1,      // no answer before the deadline

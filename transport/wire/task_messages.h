@@ -46,7 +46,7 @@ struct RunTasks {
   }
 };
 
-/// From when to when, in nanoseconds of the actor's monotonic clock.
+/// Span of time, in nanoseconds of the actor's monotonic clock.
 struct ClockSpan {
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;

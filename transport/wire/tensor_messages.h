@@ -49,7 +49,8 @@ struct TensorReport {
   }
 };
 
-/// Of one dimension: [begin, end); negative numbers count from the end, end 0 with `whole` is all.
+/// Range of one dimension: [begin, end); negative numbers count from the end, end 0 with `whole` is
+/// all.
 struct SliceRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -77,7 +78,7 @@ struct GetSlice {
   }
 };
 
-/// At most kMaxSliceValues numbers; more is refused.
+/// Largest number of values in a slice; more is refused.
 inline constexpr std::int64_t kMaxSliceValues = 4096;
 struct TensorSlice {
   static constexpr Kind kKind = Kind::tensor_slice;

@@ -46,7 +46,7 @@ struct SpawnActor {
   }
 };
 
-/// Where an actor is called: controller → whoever asked.
+/// Address at which an actor is called: controller → whoever asked.
 struct ActorAddress {
   static constexpr Kind kKind = Kind::actor_address;
   std::uint64_t id = 0;
@@ -64,8 +64,9 @@ struct ActorAddress {
   }
 };
 
-/// By id, or by name where id is 0. Answered by ActorAddress once it runs; Failure when there is
-/// none or it has ended for good. Whoever asks is told of its deaths from then on.
+/// Asks for an actor by id, or by name where id is 0. Answered by ActorAddress once the actor runs;
+/// Failure when there is none or it has ended for good. Whoever asks is told of its deaths from
+/// then on.
 struct FindActor {
   static constexpr Kind kKind = Kind::find_actor;
   std::uint64_t id = 0;
@@ -167,7 +168,7 @@ struct ClassList {
   }
 };
 
-/// Tell me of its deaths. Answered by Done, or Failure not_found.
+/// Asks to be told of an actor's deaths. Answered by Done, or Failure not_found.
 struct WatchActor {
   static constexpr Kind kKind = Kind::watch_actor;
   std::uint64_t id = 0;

@@ -166,7 +166,8 @@ class PlanVerb : public Verb {
     }
   }
 
-  /// Throws CommandError where the plan does not fit into the memory that the user says there is.
+  /// Throws std::invalid_argument where the plan does not fit into the memory that the user says
+  /// there is.
   void check_limits(const plan::Plan& plan, const spec::ModelSpec& model,
                     const wire::JobSpec& job) const {
     if (gigabytes_ == 0) return;

@@ -11,7 +11,8 @@
 
 namespace troupe::tensor::nccl {
 
-/// What a communicator has queued on its stream: done once the event behind it has passed.
+/// Operation that a communicator has queued on its stream: done once the event behind it has
+/// passed.
 class Communicator::Operation : public WorkState {
  public:
   Operation(std::shared_ptr<Communicator> owner, std::string what, std::vector<at::Tensor> tensors,
