@@ -40,7 +40,7 @@ std::string short_name(const std::string& name) {
 
 namespace {
 
-/// How a refusal begins: with the words of a field.
+/// Beginning of a refusal: the words of a field.
 struct Beginning {
   std::string field;  // "" = with none
   std::size_t length = 0;

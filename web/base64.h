@@ -9,8 +9,8 @@ namespace troupe::web {
 std::string base64(std::string_view bytes);
 /// Two lower-case digits for each byte.
 std::string hex(std::string_view bytes);
-/// Also of a data: URL, whose beginning is left out; spaces and line ends are skipped. Nothing
-/// where it is no base64.
+/// Decodes base64, also of a data: URL, whose beginning is left out; spaces and line ends are
+/// skipped. Returns nothing if the text is not base64.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace troupe::web

@@ -17,7 +17,7 @@ enum Call : std::uint8_t {
   kImages = kGenerations | kEdits
 };
 
-/// What becomes of a field. taken: the call's parser reads it; harmless: no value changes anything
+/// Treatment of a field. taken: the call's parser reads it; harmless: no value changes anything
 /// here; refused: all but some values are.
 enum class Treatment : std::uint8_t { taken, harmless, refused };
 

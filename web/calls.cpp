@@ -52,8 +52,8 @@ void refuse_rest_or_no_prompt(const Fields& fields, const ImageRequest& request)
   if (request.prompts.empty()) throw bad_field("prompt", "is missing");
 }
 
-/// What every kind of request has: the prompts, the table's fields, degrees, and how the job stands
-/// among others.
+/// Reads what every kind of request has: the prompts, the table's fields, degrees, and how the job
+/// stands among others.
 void read_common(Fields& fields, Submission& submission) {
   ImageRequest& request = submission.request;
   read_prompts(fields, request);

@@ -52,10 +52,10 @@ class ClipFiles {
   /// "overloaded". Answers with a number for `leave`.
   std::uint64_t make(const Key& key, const std::string& owner,
                      std::shared_ptr<const JobResult> result, Then then);
-  /// Who has asked is gone, and `then` is not called. What nobody waits for any more is not
-  /// encoded, or no further than to the next frame.
+  /// Tells that the one who asked is gone; `then` is not called. A file that nobody waits for any
+  /// more is not encoded, or no further than to the next frame.
   void leave(std::uint64_t asked);
-  /// The job's files go.
+  /// Drops the job's files.
   void drop(const std::string& job);
 
  private:

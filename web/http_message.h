@@ -58,16 +58,16 @@ bool parse_target(std::string_view target, RequestHead& head);
 /// "a%20b+c" decoded; `plus`: + is a space, as in queries. False for an escape that is none.
 bool percent_decode(std::string_view text, bool plus, std::string& out);
 
-/// How one request is answered: by one whole answer, or by a stream of pieces. All calls come on
-/// the server's thread; what comes after the end, or after the client has gone, is dropped.
+/// Reply to one request: one whole answer, or a stream of pieces. All calls come on the server's
+/// thread; what comes after the end, or after the client has gone, is dropped.
 class Reply {
  public:
   virtual ~Reply() = default;
   virtual void send(Response response) = 0;
-  /// A stream begins, with this header; `heartbeat` is sent whenever nothing else was for a while.
+  /// Begins a stream with this header; `heartbeat` is sent whenever nothing else was for a while.
   virtual void begin(Response header, std::string heartbeat) = 0;
-  /// A further piece. One that `may_drop` is left out while the client reads too slowly; where it
-  /// falls behind with the others, it is cut off.
+  /// Writes a further piece. One that `may_drop` is left out while the client reads too slowly; if
+  /// the client falls behind with the others, it is cut off.
   virtual void write(std::string piece, bool may_drop) = 0;
   virtual void end() = 0;
   /// Called once if the client goes away before the end.

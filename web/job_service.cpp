@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kStartedAnew = "its cluster was started anew, without a journal of its jobs";
 
-/// How much a cluster that is there has to do, by actor.
+/// Returns how much a cluster that is there has to do, per actor.
 double load_of(const JobService::Cluster& cluster) {
   const ClusterInfo& info = *cluster.info;
   double able = 0;
@@ -30,7 +30,7 @@ std::uint64_t random_key() {
   return std::uint64_t{random()} << 32 | random() | 1;
 }
 
-/// To check and copy what it brings along takes long.
+/// Returns whether it takes long to check and copy what the request brings along.
 bool is_heavy(const ImageRequest& request) {
   return !request.init_image.empty() || request.init_latents || !request.prompt_embeds.empty();
 }

@@ -60,8 +60,8 @@ class JobService {
   /// Called whenever a cluster's status has come.
   void on_status(std::function<void()> action) { on_status_.push_back(std::move(action)); }
   void want_jobs();
-  /// A job by its id, or by its number alone where there is one cluster. Throws ApiError: 404, 410
-  /// for a job of a series that has ended, 503 while nobody knows.
+  /// Returns a job by its id, or by its number alone where there is one cluster. Throws ApiError:
+  /// 404, 410 for a job of a series that has ended, 503 while nobody knows.
   JobPtr job(const std::string& id) const;
 
   std::vector<ModelName> models() const;
@@ -69,18 +69,19 @@ class JobService {
   /// what the client named: an id of `models`, a folder, or "".
   void submit(Submission submission, std::shared_ptr<const Caller> caller, const PictureKind& kind,
               OnSubmitted then);
-  /// Without `then` a cluster that cannot be told now is told when it can.
+  /// Cancels a job. Without `then`, a cluster that cannot be told now is told when it can.
   void cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then = {});
-  /// Progress and end of a job that others submitted come here, too.
+  /// Follows a job that others submitted: its progress and its end come here, too.
   void follow(const JobPtr& job);
-  /// The pictures of a job that has succeeded, from the cluster where they are not kept here.
+  /// Gets the pictures of a job that has succeeded, from the cluster where they are not kept here.
   void with_result(const JobPtr& job, OnResult then);
 
   /// Asks a cluster on a worker; `then` gets the answer on the loop.
   template <class T>
   void ask(std::size_t cluster, std::function<Result<T>(Inspector&)> question,
            std::function<void(Result<T>)> then);
-  /// Likewise of a job of its; not where the cluster has begun with other jobs.
+  /// Same as `ask`, about one of the cluster's jobs; not where the cluster has begun with other
+  /// jobs.
   template <class T>
   void ask_of(const Job& job, std::function<Result<T>(Inspector&)> question,
               std::function<void(Result<T>)> then);
@@ -94,7 +95,7 @@ class JobService {
 
  private:
   using Connection = std::shared_ptr<ClusterLink::Connection>;
-  /// The connection to the controller that knows the job.
+  /// Returns the connection to the controller that knows the job.
   Result<Connection> connection_of(const JobKey& job) const;
   template <class T>
   void ask(const Connection& connection, std::function<Result<T>(Inspector&)> question,
@@ -111,7 +112,8 @@ class JobService {
     OnSubmitted then;
   };
   using HandedPtr = std::shared_ptr<const Handed>;
-  /// On a worker, after `work` (null: nothing), which throws what the job is refused for.
+  /// Hands the job in on a worker, after `work` (null: nothing), which throws what the job is
+  /// refused for.
   void hand_in_after(std::function<void()> work, const Connection& connection,
                      const HandedPtr& handed);
   void hand_in(const Connection& connection, const HandedPtr& handed);

@@ -76,7 +76,7 @@ class SessionBase {
   std::uint64_t turn_began = 0;  // its place in the order of all requests
 };
 
-/// What all sessions of a server have in common.
+/// State that all sessions of a server have in common.
 struct Shared {
   ServerOptions options;
   Server::Handler handler;
@@ -102,7 +102,7 @@ struct Shared {
     if (owner->second.connections == 0 && owner->second.body_bytes == 0) owners.erase(owner->first);
   }
 
-  /// Whether a body of that owner may take so many bytes more.
+  /// Returns whether a body of that owner may take so many bytes more.
   bool has_body_room(const Owner& owner, std::size_t more) const {
     return owner.body_bytes + more <= options.most_body_bytes_of_one;
   }
@@ -197,8 +197,8 @@ class CountedMemory final : public RequestMemory {
   std::size_t bytes_;
 };
 
-/// What is wrong with the fields that say where a request ends and whom it is for, which a proxy in
-/// front may have read otherwise. Sources: RFC 9112, 3.2, 6.1 and 6.3; RFC 9110, 10.1.1.
+/// Returns what is wrong with the fields that say where a request ends and whom it is for, which a
+/// proxy in front may have read otherwise. Sources: RFC 9112, 3.2, 6.1 and 6.3; RFC 9110, 10.1.1.
 std::optional<ApiError> wrong_frame(const http::request_header<>& head) {
   const auto wrong = [](int status, const std::string& why) {
     return ApiError(status, "bad_request", why);

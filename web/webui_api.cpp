@@ -10,7 +10,7 @@
 namespace troupe::web {
 namespace {
 
-/// What its answers repeat of a request.
+/// Returns the fields of a request that the web UI's answers repeat.
 nlohmann::json parameters_json(const ImageRequest& request) {
   return {{"prompt", request.prompts[0]},
           {"negative_prompt", request.negative_prompt},
@@ -21,7 +21,7 @@ nlohmann::json parameters_json(const ImageRequest& request) {
           {"height", request.height}};
 }
 
-/// What an answer needs beside the pictures.
+/// Content of an answer beside the pictures.
 struct Asked {
   nlohmann::json parameters;
   std::vector<std::uint64_t> seeds;
