@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kShownMessages = 100;
-/// How long a question waits for the work loop; well within what a client waits.
+/// Time that a question waits for the work loop; well within what a client waits.
 constexpr std::chrono::seconds kPatience{5};
 
 wire::MailboxRow row_of(const Message& message) {

@@ -68,31 +68,35 @@ class WorkerJobs {
   TaskResult call(Job& job, const wire::Command& command);
   static TaskResult run(Job& job, const wire::Command& command);
   void note_progress(RunningJob& running, const wire::Command& command);
-  /// The task was issued; on a CPU it has been done.
+  /// Notes that a task was issued; on a CPU the task is also done.
   void note_end(RunningJob& running, const TaskEntry& entry, TaskResult result,
                 wire::ClockSpan called, double waited, std::unique_ptr<DeviceMark> began);
   void post_receive(const TaskEntry& entry);
-  /// Those that lie ahead of a task and may go before it.
+  /// Posts the receives that lie ahead of a task and may go before it.
   void post_receives_ahead(const TaskEntry& task);
-  /// Null where the job began in that epoch and has ended. Throws where it never began.
+  /// Returns the task's job; null if the job began in that epoch and has ended. Throws if the job
+  /// never began.
   RunningJob* job_of(const TaskEntry& entry, const char* what);
 
   JobInputs fetch_inputs(const wire::BeginJob& begin);
-  /// For what waits in an epoch: shows progress, and leaves when the epoch has ended.
+  /// Returns the function that is called while something waits in an epoch: it shows progress, and
+  /// throws when the epoch has ended.
   std::function<void()> tick_in(std::uint64_t epoch) const;
   control::BlobBytes fetch_input(std::uint64_t epoch, const std::string& what, control::BlobId id,
                                  std::uint64_t bytes);
   at::Tensor fetch_init_latents(const wire::BeginJob& begin, const spec::ModelSpec& spec);
   at::Tensor fetch_boundary(const wire::BeginJob& begin, const spec::ModelSpec& spec);
   void rehearse_once(const wire::BeginJob& begin, const JobTools& tools);
-  /// Whether the allocator's cache was handed back since the last time; then nothing is rehearsed.
+  /// Forgets all rehearsals if the allocator's cache was handed back since the last call; returns
+  /// whether it was.
   bool forget_after_flush();
-  /// Why a job's calls are not recorded, once for each reason, on standard error.
+  /// Prints on standard error the reason why a job's calls are not recorded, once for each reason.
   void tell_why_plain(const GraphUse& use);
-  /// Of a task, or of the job's beginning.
+  /// Reports that a task, or the job's beginning, has failed.
   void report_failure(std::uint64_t epoch, std::uint64_t job, std::optional<std::uint32_t> task,
                       const std::exception& error);
-  /// In the task at hand. Throws it, but of a job that is watched.
+  /// Handles a value of the current task that is not finite: throws `sentence`, or only reports it
+  /// if the job is watched.
   void meet_not_finite(std::uint64_t epoch, std::uint64_t job, const std::string& sentence);
   void note_event(WorkEvent event, std::uint64_t job) const {
     if (tools_.on_event) tools_.on_event(event, job);

@@ -37,12 +37,12 @@ class PatchGroup final : public models::unet::PatchExchange {
   std::vector<at::Tensor> stale(const models::unet::Site& site, const std::vector<at::Tensor>& own,
                                 bool keep) override;
 
-  /// Sent by this rank so far, by kind of layer.
+  /// Bytes that this rank has sent so far, by kind of layer.
   const std::map<models::unet::Site::Kind, std::uint64_t>& bytes_sent() const { return sent_; }
   int batches() const { return static_cast<int>(batches_.size()); }
 
  private:
-  /// Where a site's values lie in a batch's buffer.
+  /// Place of a site's values in a batch's buffer.
   struct Slot {
     models::unet::Site site;
     std::vector<std::vector<std::int64_t>> shapes;  // of each patch

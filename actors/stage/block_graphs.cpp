@@ -9,7 +9,7 @@
 namespace troupe::actors {
 namespace {
 
-/// What a call leaves at the host.
+/// Results of a call that stay at the host.
 struct Left {
   std::vector<std::string> layers;
   std::string history;

@@ -10,7 +10,7 @@
 
 namespace troupe::actors {
 
-/// What names of groups end with on the tensor plane, so that a name is used once.
+/// Suffix of groups' names on the tensor plane, so that a name is used once.
 inline std::string epoch_suffix(std::uint64_t epoch) {
   return " epoch " + std::to_string(epoch);
 }

@@ -16,14 +16,14 @@
 
 namespace troupe::actors {
 
-/// A job's latents, and what moves them from step to step: noise, the sampler and its history. At
-/// first and last stage own rows count, at decoders all; other actors have none.
+/// A job's latents, and what moves them from step to step: noise, the sampler and its history. The
+/// first and the last stage hold their own rows, decoders all rows; other actors hold no latents.
 class JobLatents {
  public:
-  /// Where the latents do not begin with noise: `init_latents` float32 [n, C, h, w] of the whole
-  /// batch, or `boundary` as assemble_boundary gives it, of this replica's pictures; else
-  /// undefined. Throws std::invalid_argument when the sampler's options make another number of
-  /// steps than was planned.
+  /// Makes the first latents. If these are not noise, `init_latents` is float32 [n, C, h, w] of the
+  /// whole batch, or `boundary` is as assemble_boundary gives it, of this replica's pictures; else
+  /// both are undefined. Throws std::invalid_argument if the sampler's options make another number
+  /// of steps than was planned.
   JobLatents(JobContext& job, const at::Tensor& init_latents, const at::Tensor& boundary);
 
   /// [n, C, h, w] float32; undefined where the actor has none.
@@ -57,7 +57,7 @@ class JobLatents {
   std::pair<at::Tensor, std::vector<wire::LatentRun>> host_rows() const;
 
  private:
-  /// What stays of the picture to begin with.
+  /// Latents for the part of the picture to begin with that stays as it is.
   struct Kept {
     at::Tensor clean, noise, mask;
   };

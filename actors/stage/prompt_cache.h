@@ -9,7 +9,7 @@
 
 namespace troupe::actors {
 
-/// What a text encoder made of one text.
+/// Output of a text encoder for one text.
 struct EncodedPrompt {
   at::Tensor states;        // [tokens, d]; without padding that nobody sees; or undefined
   at::Tensor pooled;        // [p], or undefined
@@ -19,9 +19,9 @@ struct EncodedPrompt {
   std::uint64_t bytes() const;
 };
 
-/// What text encoders have made of texts, in host memory, the least recently used of which goes
-/// first. It belongs to one deployment, whose weights, LoRAs and type are the same as long as it
-/// lives, so that a text and the number of its tokens tell what an encoder makes of it.
+/// Outputs of text encoders for texts, in host memory; the least recently used goes first. The
+/// cache belongs to one deployment, whose weights, LoRAs and type are the same as long as it lives,
+/// so that an encoder, a text and the number of its tokens determine the output.
 class PromptCache {
  public:
   struct Key {

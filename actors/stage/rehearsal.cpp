@@ -17,7 +17,7 @@
 namespace troupe::actors {
 namespace {
 
-/// So that it starts from noise, at step 0.
+/// Returns the job's BeginJob changed so that the job starts from noise, at step 0.
 wire::BeginJob from_the_start(wire::BeginJob begin) {
   begin.first_step = 0;
   begin.boundary.clear();
@@ -102,7 +102,7 @@ class Rehearsal {
     return all;
   }
 
-  /// What the stages before would send for this step.
+  /// Posts the receives of what the stages before would send for this step.
   void post_receives(int step) {
     if (begin_.stage.degree == 1) return;
     const int before = job_.context().previous_stage();

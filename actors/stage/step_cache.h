@@ -34,23 +34,23 @@ class StepCache {
     std::vector<std::int64_t> tokens;     // own tokens of the picture, by micro-step
     std::vector<std::vector<bool>> busy;  // by micro-step and column: there are rows to compute
   };
-  /// Which columns compute.
+  /// Flags of the columns that compute.
   using Columns = std::vector<bool>;
-  /// What the cache asks of the network.
+  /// Calls of the network that the cache makes.
   struct Calls {
-    /// Some blocks for some batch items; hidden is unused where the own column does not compute,
-    /// and then nothing comes back.
+    /// Runs some blocks for some batch items; hidden is unused if the own column does not compute,
+    /// and then nothing is returned.
     std::function<at::Tensor(const NetworkStep&, at::Tensor hidden, wire::RowRange items,
                              models::BlockRange blocks, const Columns&)>
         run;
     std::function<at::Tensor(const NetworkStep&, const at::Tensor& hidden)> signal;
-    /// float64, summed over all ranks of the stage; the host reads them next.
+    /// Sums the values, float64, over all ranks of the stage; the host reads the sums next.
     std::function<void(at::Tensor&)> sum;
   };
 
   StepCache(Shape shape, SkipRule rule, Calls calls);
 
-  /// hidden [items, text + tokens, edge] through the stage. The text's tokens come first.
+  /// Runs hidden [items, text + tokens, edge] through the stage. The text's tokens come first.
   at::Tensor run(const NetworkStep& step, at::Tensor hidden, std::int64_t text);
 
   std::int64_t note_size(const NetworkStep& step) const;

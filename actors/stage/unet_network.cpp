@@ -42,12 +42,12 @@ Features of_items(const Features& x, wire::RowRange items) {
   return own;
 }
 
-/// Of all patches, [B, positions, C].
+/// Returns the tokens of all patches, [B, positions, C].
 at::Tensor joined_tokens(const Features& x) {
   return models::unet::tokens_of(at::cat(x.patches, 2));
 }
 
-/// Another port with a sign of life before every layer that asks it, which tells of every norm.
+/// Wraps another port: shows progress before every layer that asks it, and tells of every norm.
 class LivePort final : public models::unet::UNetPort {
  public:
   LivePort(models::unet::UNetPort& inner, const NetworkJob& job)

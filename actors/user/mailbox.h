@@ -31,8 +31,8 @@ class Mailbox {
     }
     filled_.notify_one();
   }
-  /// To be taken before every other message: it takes no part in what is done in order. False when
-  /// `most` of such wait already.
+  /// Puts a message that is to be taken before every other one, because it takes no part in what is
+  /// done in order. Returns false if `most` such messages wait already.
   bool put_between(Message message, std::size_t most) {
     {
       std::lock_guard lock(mutex_);

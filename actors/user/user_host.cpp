@@ -29,7 +29,7 @@ std::string thrown() {
 
 }  // namespace
 
-/// While a method runs, for all who look from outside.
+/// Marks, for all who look from outside, that a method runs, as long as this object lives.
 class UserHost::Running {
  public:
   Running(UserHost& host, const std::string& method) : host_(host) {

@@ -121,8 +121,8 @@ std::vector<LoraAlias> names_of(const Sd3Spec& spec) {
   return aliases.take();
 }
 
-/// Beginnings of names in this project and in the files of Stable Diffusion's authors, for each
-/// part of the U-Net.
+/// Beginnings of names in diffusers and in the files of Stable Diffusion's authors, for each part
+/// of the U-Net.
 using Prefixes = std::vector<std::pair<std::string, std::string>>;
 
 Prefixes prefixes_of(const UNetSpec& spec) {

@@ -19,7 +19,8 @@ struct PromptTensor {
   std::int64_t width = 0;
   /// Number of tokens that the tensor must have; 0: any.
   std::int64_t tokens = 0;
-  /// Index of the tensor's text encoder among the outputs that the transformer projects together.
+  /// Index of the text encoder's output that the tensor belongs to, among those that the
+  /// transformer projects together.
   std::size_t output = 0;
 };
 

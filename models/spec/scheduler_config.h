@@ -138,7 +138,7 @@ int model_calls(const SchedulerConfig& config, int steps);
 /// Settings of a sampler that a request may have beside its name and a number of steps.
 struct SamplerSettings {
   double eta = 0;                      ///< noise that DDIM's steps add
-  std::vector<double> timesteps = {};  ///< replace the sampler's own timesteps
+  std::vector<double> timesteps = {};  ///< timesteps in place of the sampler's own
   std::vector<double> sigmas =
       {};  ///< noise levels likewise; of Euler with the last that is reached
 };

@@ -22,7 +22,7 @@ struct SequencePlace {
 
 /// Share of the text's tokens of a joint model. They are computed once a step: in a step of the
 /// whole picture (micro_step -1) with the picture, else with patch 0, which under distrifusion is
-/// ring rank 0's alone. They are split over the ranks that compute patch 0, remainders first.
+/// ring rank 0's alone. They are split over the ranks that compute them, remainders first.
 TextShare text_share(std::int64_t tokens, int micro_step, SequencePlace place, bool distrifusion);
 
 }  // namespace troupe::spec

@@ -36,7 +36,8 @@ struct AddedToken {
 /// Most tokens that one file may add to a vocabulary: each is looked for at each place of a prompt.
 inline constexpr std::size_t kMaxAddedTokens = 10'000;
 
-/// Most values that a vocabulary's JSON may have, scores and merges of the largest included.
+/// Most values that a vocabulary's JSON may have: enough for the largest, scores and merges
+/// included.
 inline constexpr std::size_t kMaxVocabularyValues = 4'000'000;
 
 /// Special and added tokens that the files of a tokenizer's folder name, gathered as transformers 5
