@@ -6,8 +6,8 @@
 
 namespace troupe {
 
-/// Which folders of this machine clients may name for models and LoRAs: any, or those given and
-/// what lies below them.
+/// Folders of this machine that clients may name for models and LoRAs: any, or those given and what
+/// lies below them.
 class AllowedFolders {
  public:
   /// Any folder.

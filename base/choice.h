@@ -9,9 +9,8 @@
 
 namespace troupe {
 
-/// What the values of an enumeration are called on the command line, in JSON and in the C++ API:
-/// one name per value, from the value 0 on. "" is the name of the value that holds where nothing
-/// was chosen.
+/// Names of an enumeration's values on the command line, in JSON and in the C++ API: one name per
+/// value, from the value 0 on. "" is the name of the value that holds where nothing was chosen.
 template <class E>
 inline constexpr auto kNamesOf = nullptr;
 

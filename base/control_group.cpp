@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the files of a version are called.
+/// Names of the files of a version of control groups.
 struct Version {
   const char* limit;
   const char* used;
@@ -23,7 +23,8 @@ constexpr Version kFirst{
     "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_active_file", "total_inactive_file"}};
 constexpr Version kSecond{"memory.max", "memory.current", {"active_file", "inactive_file"}};
 
-/// Where a hierarchy that counts memory can be seen, and from which of its groups on.
+/// Place at which a hierarchy that counts memory can be seen, and the first of its groups that is
+/// seen.
 struct Mount {
   const Version* version = nullptr;
   std::string from;

@@ -13,8 +13,8 @@
 
 namespace troupe {
 
-/// Why a folder is not this user's alone: "belongs to another user", "is open to other users; give
-/// it mode 0700", …; nothing where it is.
+/// Returns why a folder is not this user's alone: "belongs to another user", "is open to other
+/// users; give it mode 0700", …; nothing where it is.
 inline std::optional<std::string> why_not_private(const std::filesystem::path& folder) {
   struct stat info {};
   if (::stat(folder.c_str(), &info) != 0) return std::generic_category().message(errno);

@@ -12,7 +12,7 @@ std::string bytes_text(std::uint64_t bytes);
 std::string seconds_text(double seconds);
 /// A span that goes on, for tables: "4.2 s", "35 s", "3 min 20 s", "2 h 5 min".
 std::string duration_text(double seconds);
-/// What there is to choose from: "exact, pipefusion or distrifusion".
+/// Returns the words to choose from as text: "exact, pipefusion or distrifusion".
 std::string choices_text(const std::vector<std::string>& words);
 
 }  // namespace troupe

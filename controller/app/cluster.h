@@ -14,7 +14,7 @@ struct ClusterOptions : HostOptions {
   std::string listen;     // "" = ipc in a private folder
   std::string model;      // default model folder; may be empty
   bool insecure = false;  // tcp: ask nobody for keys, also beyond loopback
-  /// Where the actors' tensor plane listens for other hosts, a numeric address; "" = that of
+  /// Numeric address at which the actors' tensor plane listens for other hosts; "" = that of
   /// `listen` where it is numeric, else 127.0.0.1.
   std::string tensor_host;
   /// tcp: folder of keys (`troupe keys`); "" = on loopback this user's own (own_keys.h), unless
@@ -50,7 +50,7 @@ class Cluster {
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
-  /// What clients connect to, with the real port.
+  /// Endpoint that clients connect to, with the real port.
   const std::string& endpoint() const;
   /// The real port of the metrics; 0 without them.
   std::uint16_t metrics_port() const;

@@ -14,7 +14,7 @@
 
 namespace troupe::cluster {
 
-/// Where a cluster listens: the control link, the blob channel beside it, and the keys that are
+/// Endpoints of a cluster: the control link, the blob channel beside it, and the keys that are
 /// asked for there.
 class Endpoints {
  public:
@@ -30,7 +30,7 @@ class Endpoints {
   bool is_keyed() const { return guard_ != nullptr; }
   /// New keys for processes of the cluster, as text; "" where none are asked for.
   std::string issue_keys(const std::string& name, control::ClientRole role);
-  /// Where actors' tensor planes listen for other hosts; "" = on loopback.
+  /// Address at which actors' tensor planes listen for other hosts; "" = on loopback.
   std::string tensor_host() const;
 
  private:

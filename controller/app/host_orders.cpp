@@ -12,7 +12,7 @@
 namespace troupe::cluster {
 namespace {
 
-/// Of an actor, in one message, which holds so many of the longest.
+/// Most lines of an actor in one message, which holds so many even of the longest lines.
 constexpr std::size_t kMostLines = 400;
 constexpr std::size_t kMostPlugins = 256;
 

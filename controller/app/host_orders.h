@@ -14,9 +14,9 @@
 
 namespace troupe::cluster {
 
-/// What the controller orders of a host that has joined: processes that begin and end, plugins that
-/// are looked at. For one link to the controller: when that is lost this goes, and its processes
-/// with it. Lives on the node agent's loop.
+/// Orders of the controller to a host that has joined: processes that begin and end, plugins that
+/// are looked at. Serves one link to the controller: when the link is lost the orders go, and their
+/// processes with them. Lives on the node agent's loop.
 class HostOrders {
  public:
   struct Options {

@@ -72,7 +72,7 @@ class JoinedHost::Impl {
     return "the cluster at " + options_.endpoint + " was stopped: this host has left it";
   }
 
-  /// Those before end with all their processes.
+  /// Makes the relay and the orders of a new link. The orders before end with all their processes.
   void make_orders();
   std::string gpus_for_users() const;
 
@@ -110,7 +110,8 @@ constexpr std::chrono::milliseconds kMoment{300};
 constexpr std::chrono::milliseconds kShortestLook{1000};
 constexpr std::chrono::milliseconds kLongestLook{5000};
 constexpr control::Milliseconds kAnswerDeadline{10'000};
-/// For actors that were told to leave as well.
+/// Deadline for all processes to end when the cluster stops, also for actors that were told to
+/// leave.
 constexpr std::chrono::milliseconds kShutdownDeadline{2000};
 
 /// The numeric address from which this host reaches the endpoint; "" where that cannot be told.

@@ -24,8 +24,9 @@ struct JoinOptions : HostOptions {
   std::function<void()> on_drained;
 };
 
-/// This host's node agent in a process of its own: joins a controller, starts and reaps actors when
-/// it says so, and goes when it is lost or stopped. `stop` is for any thread.
+/// Node agent of this host in a process of its own: joins a controller, starts and reaps actors
+/// when the controller says so, and goes when the controller is lost or the agent is stopped.
+/// `stop` is for any thread.
 class JoinedHost {
  public:
   /// Throws std::runtime_error: options that make no sense, no troupe-actor, keys not to be used.
@@ -39,8 +40,9 @@ class JoinedHost {
   /// started again, the actors go, and it is joined anew once it is back. Throws std::runtime_error
   /// when it is refused or finds no controller within `wait`.
   std::string run(const std::function<void()>& on_joined);
-  /// The first time: the controller drains this host, jobs that can go on elsewhere do so at once,
-  /// and `run` returns when its actors have left or the deadline has passed. Again: at once.
+  /// Leaves the cluster. The first call: the controller drains this host, jobs that can go on
+  /// elsewhere do so at once, and `run` returns when its actors have left or the deadline has
+  /// passed. A second call waits for none of this.
   void stop();
   const std::string& name() const;
 

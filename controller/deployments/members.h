@@ -52,18 +52,19 @@ struct Actor {
     return parse_choice<DeviceKind>(device.substr(0, device.find(':'))).value_or(DeviceKind::cpu);
   }
   std::uint64_t may_hold() const { return memory_limit.value_or(kNoLimit); }
-  /// It, or the next process in its place, goes on serving those whose jobs it has.
+  /// True while the actor, or the next process in its place, goes on serving those whose jobs it
+  /// has.
   bool lasting() const { return !closed && !evicted; }
-  /// It takes new jobs, or will once it has started.
+  /// True when the actor takes new jobs, or will once it has started.
   bool usable() const {
     return (state == ActorState::starting || state == ActorState::ready) && accepts_jobs();
   }
-  /// The place takes new jobs, whoever fills it.
+  /// True when the place takes new jobs, whichever process fills it.
   bool accepts_jobs() const { return lasting() && !draining; }
 };
 
-/// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed
-/// here. It alone changes an actor.
+/// Table of all actors of the cluster. It is pure: what happens comes in as calls, and nothing is
+/// sent or timed here. It alone changes an actor.
 class Members {
  public:
   /// `token` is what a process of this cluster shows in its hello.
@@ -77,7 +78,7 @@ class Members {
   /// for ever.
   std::vector<ActorId> forgettable(const std::function<bool(const std::string& host)>& is_here,
                                    std::size_t kept) const;
-  /// Such a place becomes one of this host's, as one that is added.
+  /// Makes such a place one of this host's, the same as one that is added.
   void move(ActorId id, const std::string& host, const std::string& device);
   /// "actor 3", with more than one host "actor 3 on NAME".
   std::string name_of(ActorId id) const;
@@ -97,13 +98,15 @@ class Members {
   /// A hello of an actor: nothing when it is the process that fills the place, else why it is
   /// refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
-  /// Why this is none of the processes that fill the places now; nothing when it is one.
+  /// Returns why the peer is none of the processes that fill the places now; nothing when it is
+  /// one.
   std::optional<std::string> stranger(const control::PeerInfo& peer) const;
-  /// Whether some actor's newest process has this incarnation.
+  /// Returns whether some actor's newest process has this incarnation.
   bool has_process(std::uint64_t incarnation) const;
-  /// Its link is gone: it gets nothing more to do. Null when the peer is no actor.
+  /// Records that the peer's link is gone: its actor gets nothing more to do. Null when the peer is
+  /// no actor.
   const Actor* lost(control::PeerId peer);
-  /// That process fills the place, and its end was not told yet.
+  /// True when that process fills the place and its end was not told yet.
   bool fills(ActorId id, std::uint64_t incarnation) const;
   /// The process is gone. False when it does not fill the place, or that was told before.
   bool exited(ActorId id, std::uint64_t incarnation, const std::string& cause);
@@ -129,7 +132,7 @@ class Members {
   void keep_part(ActorId id, std::uint64_t deployment, std::int32_t rank) {
     actors_.at(id).parts[deployment] = rank;
   }
-  /// False when it did not keep one.
+  /// Drops the actor's part of the deployment. False when the actor did not keep one.
   bool drop_part(ActorId id, std::uint64_t deployment) {
     return actors_.at(id).parts.erase(deployment) > 0;
   }
@@ -153,18 +156,20 @@ class Members {
   std::size_t ready_count() const;
   /// Actors that are ready or may become so.
   std::size_t living_count() const;
-  /// Bytes that those that take jobs may hold, least first, and how many of them at least so much.
-  /// One of 0 bytes where that is not known of any; those that may hold nothing count as of 1.
+  /// Memory limits, in bytes, of the actors that take jobs, least first, each with the number of
+  /// actors that may hold at least so much. One of 0 bytes where no actor's limit is known; actors
+  /// that may hold nothing count as 1 byte.
   std::vector<std::pair<std::uint64_t, int>> memory_steps() const;
 
  private:
-  /// Nine tenths of what its process found free, divided over the host's places, or over those on
-  /// its GPU, and no less than these have: perhaps 0. Nothing where it does not say.
+  /// Nine tenths of what the actor's process found free, divided over the host's places, or over
+  /// those on its GPU, and no less than these have: perhaps 0. Nothing where the hello does not
+  /// say.
   std::optional<std::uint64_t> share_of_memory(const Actor& actor, const wire::Hello& hello) const;
 
   Actor empty_place(ActorId id, const std::string& host, const std::string& device,
                     bool remote) const;
-  /// 0 = it has none any more.
+  /// Sets the actor's peer; 0 = it has none any more.
   void set_peer(Actor& actor, control::PeerId peer);
 
   std::string token_;

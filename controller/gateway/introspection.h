@@ -22,8 +22,8 @@
 
 namespace troupe::gateway {
 
-/// For those who look inside, and for those who pause and break things. Answers from what
-/// the recorder remembers, or asks the actors.
+/// Serves those who look inside, and those who pause and break things. Answers from what the
+/// recorder remembers, or asks the actors.
 class Introspection {
  public:
   struct Tools {
@@ -35,7 +35,8 @@ class Introspection {
     recorder::Recorder& recorder;
     /// Sends a signal to an actor's process; false when there is none.
     std::function<bool(cluster::ActorId, int signal)> signal;
-    /// What an actor's processes have written: lines after a number, the last so many of them.
+    /// Returns what an actor's processes have written: lines after a number, the last so many of
+    /// them.
     std::function<wire::LogLines(cluster::ActorId, std::uint64_t after, std::size_t lines)> lines;
     std::string host;
     std::uint32_t pid = 0;
@@ -57,17 +58,18 @@ class Introspection {
   /// True when the message is for this class. Every request is answered, sooner or later.
   bool on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
-  /// An actor's process is here: its clock is read, now and every few seconds.
+  /// Reads the clock of an actor whose process is here, now and every few seconds.
   void actor_ready(cluster::ActorId actor);
-  /// A job is about to end failed, or a batch to let its jobs begin anew: what had happened is
-  /// written down. Answers the file's path, empty where there will be none. The disk has a tenth of
-  /// a second for it; where it takes longer, the file comes later, or a note why it does not.
+  /// Writes down what had happened before a job ends failed, or before a batch lets its jobs begin
+  /// anew. Returns the file's path, empty where there will be no file. The disk has a tenth of a
+  /// second for it; where it takes longer, the file comes later, or a note why it does not.
   std::string record_failure(jobs::JobId job, const std::string& failure);
-  /// The same of an actor that hangs and is about to be killed for it. Its job may outlive that.
+  /// Same as record_failure, but for an actor that hangs and is about to be killed for it. Its job
+  /// may outlive that.
   std::string record_hang(cluster::ActorId actor, const std::string& why);
 
  private:
-  /// Longer than an actor makes its asker wait.
+  /// Deadline for an actor's answer; longer than an actor makes its asker wait.
   static constexpr control::Milliseconds kActorDeadline{10'000};
   struct Asker {
     control::PeerId peer = 0;
@@ -107,19 +109,19 @@ class Introspection {
   void fail(Collection& collection, const wire::Failure& failure);
 
   void control_job(const Asker& asker, const wire::ControlJob& order);
-  /// It is let go, and paused where it has computed `step`.
+  /// Lets the job go on, and pauses it where it has computed `step`.
   void run_until(const Asker& asker, const jobs::JobEntry& job, int step);
   void inject(const Asker& asker, const wire::InjectFault& fault);
   void get_document(const Asker& asker, const wire::GetDocument& question);
-  /// JSON of the slices after that number.
+  /// Returns the slices after that number as JSON.
   std::string slices(std::uint64_t after) const;
   void get_logs(const Asker& asker, const wire::GetLogs& question);
-  /// On the side: a long one takes a while to write.
+  /// Sends a job's time line. It is written on a thread of its own: a long one takes a while.
   void send_timeline(const Asker& asker, jobs::JobId job);
   /// `own_only`: without what happened to other jobs meanwhile.
   std::string failures(jobs::JobId job, bool own_only) const;
   void read_clock(cluster::ActorId actor, std::uint64_t incarnation, int readings);
-  /// Held for the asker to fetch; only the newest few are.
+  /// Holds a blob for the asker to fetch; only the newest few are held.
   wire::BlobRef keep(const std::string& name, std::string bytes,
                      std::vector<std::int64_t> shape = {});
   recorder::Nanoseconds now() const;

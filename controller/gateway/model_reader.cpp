@@ -24,13 +24,13 @@ constexpr std::size_t kMaxError = 4096;
 
 }  // namespace
 
-/// Of the reading threads alone, but for `give_up`.
+/// Memory of what was read. Belongs to the reading threads alone, but for `give_up`.
 class ModelReader::Memory {
  public:
   Memory(Read read, AllowedFolders allowed)
       : read_(std::move(read)), allowed_(std::move(allowed)) {}
 
-  /// Nobody waits for a reading any more.
+  /// Gives up all readings: nobody waits for them any more.
   void give_up() { given_up_ = true; }
   bool given_up() const { return given_up_; }
 

@@ -18,8 +18,8 @@
 
 namespace troupe::gateway {
 
-/// What a folder holds, and its fingerprint (models/spec/fingerprint.h) at that time; or why it
-/// cannot be read.
+/// Model of a folder, and the folder's fingerprint (models/spec/fingerprint.h) at that time; or why
+/// the folder cannot be read.
 struct ModelReading {
   std::shared_ptr<const spec::ModelSpec> model;  // null on failure
   std::uint64_t fingerprint = 0;
@@ -46,7 +46,7 @@ class ModelReader {
   ModelReader(const ModelReader&) = delete;
   ModelReader& operator=(const ModelReader&) = delete;
 
-  /// The handler is called once, on the loop, never inside this call: with what was read, or after
+  /// Calls the handler once, on the loop, never inside this call: with what was read, or after
   /// `within` with a reading that is late (where it was begun it goes on, and keeps its thread). In
   /// the order of these calls for the same folder and LoRAs, which are read one at a time. LoRAs
   /// are read after the folder and held against its layers; they, too, must lie in allowed folders.

@@ -19,7 +19,7 @@ struct PinOptions {
   std::string root = {};  // where sys and proc are looked for; "" = /
 };
 
-/// Which CPUs the actors of this host get, by what the host looked like at first.
+/// Pins of this host's actors to CPUs, by what the host looked like at first.
 class ActorPins {
  public:
   /// Nobody is pinned.
@@ -28,10 +28,10 @@ class ActorPins {
   /// costs the pins alone.
   explicit ActorPins(const PinOptions& options);
 
-  /// Of an actor, on "cpu" or "cuda:N"; null where it has none. Actors on the CPU are ranked in the
-  /// order in which they are asked for, and keep their pin.
+  /// Returns the pin of an actor on "cpu" or "cuda:N"; null where it has none. Actors on the CPU
+  /// are ranked in the order in which they are asked for, and keep their pin.
   const Pin* of(std::uint32_t id, const std::string& device);
-  /// Why an actor without a pin has none; "" where there is nothing to choose.
+  /// Returns why an actor without a pin has none; "" where there is nothing to choose.
   const std::string& why_not() const { return pins_.why_not; }
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 /// Threads a core that are many.
 constexpr int kManyThreads = 8;
-/// What an actor without a model has for itself, measured: its libraries' pages are shared.
+/// Bytes that an actor without a model has for itself, measured: its libraries' pages are shared.
 constexpr std::uint64_t kEmptyActor = 60'000'000;
 
 }  // namespace

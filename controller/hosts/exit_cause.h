@@ -4,7 +4,7 @@
 
 namespace troupe::cluster {
 
-/// How a child process ended.
+/// End of a child process.
 struct ExitCause {
   bool by_signal = false;
   int number = 0;  // signal or exit code
@@ -18,7 +18,7 @@ struct ExitCause {
   std::string text() const;
 };
 
-/// From a wait status, as waitpid gives it.
+/// Makes the cause from a wait status, as waitpid gives it.
 ExitCause exit_cause(int wait_status, std::vector<std::string> log);
 
 }  // namespace troupe::cluster

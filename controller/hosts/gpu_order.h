@@ -15,7 +15,7 @@ struct LocalGpu {
   bool operator==(const LocalGpu&) const = default;
 };
 
-/// What a process's environment says of the GPUs that CUDA shows it.
+/// Settings of a process's environment for the GPUs that CUDA shows it.
 struct CudaView {
   std::optional<std::string> visible = {};  // CUDA_VISIBLE_DEVICES
   std::string order = {};                   // CUDA_DEVICE_ORDER

@@ -12,7 +12,7 @@ inline std::string device_of(const std::string& kind, int rank, int actors_per_g
   return kind == "cuda" ? fmt::format("cuda:{}", rank / actors_per_gpu) : kind;
 }
 
-/// What a host is told of its own actors, whether its controller runs on it or it joins one.
+/// Options of a host for its own actors, whether its controller runs on it or it joins one.
 struct HostOptions {
   int actors = 1;
   std::string device = "cpu";  // cpu | cuda
@@ -27,7 +27,7 @@ struct HostOptions {
   std::string log_folder;          // where actors' output goes; "" = only its last lines are kept,
                                    // for causes of failure
 
-  /// That its actors are on.
+  /// Returns the number of GPUs that the host's actors are on.
   int gpus() const { return device == "cuda" ? (actors + actors_per_gpu - 1) / actors_per_gpu : 0; }
 };
 

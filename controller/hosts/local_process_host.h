@@ -59,7 +59,7 @@ class LocalProcessHost final : public ProcessHost {
     std::unique_ptr<Process> process;
     FileHandle doing;  // of a user's actor: memory in which it says which method it is in
     std::vector<std::filesystem::path> sockets;
-    /// What the process wrote last into the memory it was given.
+    /// Returns the method that the process wrote last into the memory it was given.
     std::string method() const;
   };
   void prepare_actor(const wire::StartProcess& launch, ProcessOptions& options);
@@ -67,10 +67,10 @@ class LocalProcessHost final : public ProcessHost {
                           Running& running) const;
   void exited(std::uint64_t incarnation, const ExitCause& cause);
   std::string user_endpoint(const wire::StartProcess& launch, const char* suffix) const;
-  /// Which CPUs a process was given, as the end of a line.
+  /// Returns the CPUs that a process was given, as the end of a line.
   std::string place(const Pin* pin) const;
   void note(std::uint32_t actor, const std::string& line);
-  /// Of users' actors that have ended the newest logs stay.
+  /// Removes old logs of users' actors that have ended; the newest stay.
   void forget_old_logs(std::uint64_t ended);
   std::filesystem::path user_log(std::uint64_t user_actor) const;
 
@@ -79,7 +79,7 @@ class LocalProcessHost final : public ProcessHost {
   OnExit on_exit_;
   OnLine on_line_;
   ActorPins pins_;
-  /// Which process was told to say how fast its device is, and when.
+  /// Process that was told to say how fast its device is, and when.
   struct Measuring {
     std::uint64_t incarnation = 0;
     std::chrono::steady_clock::time_point since;
@@ -93,9 +93,10 @@ class LocalProcessHost final : public ProcessHost {
 
 /// troupe-actor beside the running executable. Throws std::runtime_error when there is none.
 std::string find_actor_program();
-/// Where troupe-host lies beside `actor_program`, whether it is there or not.
+/// Returns the path of troupe-host beside `actor_program`, whether there is one or not.
 std::string host_program_beside(const std::string& actor_program);
-/// The same. Throws std::runtime_error when there is none.
+/// Returns the path of troupe-host beside `actor_program`. Throws std::runtime_error when there is
+/// none.
 std::string find_host_program(const std::string& actor_program);
 
 }  // namespace troupe::cluster

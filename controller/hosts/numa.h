@@ -14,16 +14,16 @@ struct NumaNode {
   bool operator==(const NumaNode&) const = default;
 };
 
-/// What matters of a host's actor, in order of local rank.
+/// Facts of a host's actor that decide its pin; actors come in order of local rank.
 struct PinnedActor {
   bool on_gpu = false;
   int gpu_node = -1;  // of its GPU; -1 = not known
   int threads = 1;
 };
 
-/// Where an actor may run: all CPUs of a node that this process may use. What it allocates is of
-/// that node too, for the kernel takes a page from where it is touched first; pages of mapped files
-/// lie where somebody first read them.
+/// CPUs that an actor may run on: all CPUs of a node that this process may use. Memory that the
+/// actor allocates is of that node too, for the kernel takes a page from where it is touched first;
+/// pages of mapped files lie where somebody first read them.
 struct Pin {
   int node = 0;
   std::vector<int> cpus;
@@ -46,7 +46,7 @@ Pins pins_of(const std::vector<NumaNode>& nodes, const std::vector<int>& allowed
 /// "0-3,8" as Linux writes CPUs down, in ascending order; "" is none. Throws std::invalid_argument
 /// naming what is wrong: not a list, out of order, a number above 65535.
 std::vector<int> parse_cpu_list(std::string_view text);
-/// The same backwards.
+/// Returns the CPUs as parse_cpu_list reads them.
 std::string cpu_list_text(const std::vector<int>& cpus);
 
 }  // namespace troupe::cluster

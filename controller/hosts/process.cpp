@@ -261,7 +261,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
                [self = shared_from_this(), status] { self->read_the_rest(status); });
   }
 
-  /// What it wrote last is still in the pipe.
+  /// Reads what the process wrote last, which is still in the pipe, and tells of its end.
   void read_the_rest(int status) {
     boost::system::error_code error;
     output_.non_blocking(true, error);

@@ -42,12 +42,14 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const;
-  /// It runs on the CPUs that the options name; false where there are none or the kernel refused.
+  /// True when the process runs on the CPUs that the options name; false where there are none or
+  /// the kernel refused.
   bool pinned() const;
   void kill(int signal);
-  /// Kills it for sure. The first reason that is given is said in its log.
+  /// Kills the process for sure. The first reason that is given is said in its log.
   void end(const std::string& why);
-  /// A line of its log that is not its own: told to `on_line`, and never a cause of its end.
+  /// Adds a line to the process's log that the process did not write: told to `on_line`, and never
+  /// a cause of its end.
   void say(const std::string& line);
 
  private:
