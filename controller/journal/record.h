@@ -14,11 +14,11 @@
 
 namespace troupe::journal {
 
-/// Of everything that is stored: of the structs here, and of the wire's that are in them. A journal
-/// of another format is refused.
+/// Format of everything that is stored: of the structs here, and of the wire's that are in them. A
+/// journal of another format is refused.
 inline constexpr int kFormat = 100 * 5 + wire::kProtocolVersion;
 
-/// What blobs a job has.
+/// Roles of a job's blobs.
 enum class Role : int { input = 0, boundary = 1, result = 2 };
 
 /// A blob with what says how it is used, encoded.
@@ -26,7 +26,7 @@ struct Part {
   std::string head;
   control::BlobBytes bytes;  // null: it was damaged
 };
-/// None of them was damaged.
+/// True when none of the parts was damaged.
 bool all_here(const std::vector<Part>& parts);
 
 /// A job as it is stored.
@@ -79,7 +79,7 @@ struct PieceHead {
   }
 };
 
-/// What changes of a job while it goes its way.
+/// Facts of a job that change while it goes its way.
 struct Facts {
   wire::JobState state = wire::JobState::queued;
   std::string phase;
@@ -111,7 +111,7 @@ struct Facts {
   }
 };
 
-/// Between the controller's clock, which starts anew, and the calendar's.
+/// Conversion between the controller's clock, which starts anew, and the calendar's.
 struct Calendar {
   double offset = 0;  // Unix seconds at 0 of the controller's clock
   /// The controller's clock now: nothing of the past is later, whatever became of the calendar's.
@@ -130,12 +130,13 @@ std::vector<Part> inputs_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
 std::vector<Part> boundary_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
 std::vector<Part> results_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
 
-/// The newest time in it, Unix seconds; 0 where there is none.
+/// Returns the newest time in the record, Unix seconds; 0 where there is none.
 double newest_time(const Record& record);
 
-/// The job of a record, its blobs held by `keep`. An ended one has no plan but what lists show. One
-/// that has not ended has none at all yet: see revive.h. What cannot be read is not passed over: a
-/// damaged boundary is left out, which `phase` says; a job with other damage has failed with it.
+/// Makes the job of a record, its blobs held by `keep`. A job that has ended has no plan but what
+/// lists show. One that has not ended has no plan at all yet: see revive.h. What cannot be read is
+/// not passed over: a damaged boundary is left out, which `phase` says; a job with other damage has
+/// failed with it.
 jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const KeepBytes& keep);
 
 }  // namespace troupe::journal

@@ -7,7 +7,7 @@
 
 namespace troupe::journal {
 
-/// What is to be done with a journal's jobs that have not ended.
+/// Jobs of a journal that have not ended, by what is to be done with them.
 struct Revival {
   std::vector<jobs::JobId> to_plan;    // held until they have a plan: see take_up
   std::vector<jobs::JobId> cancelled;  // somebody had asked for that
@@ -22,8 +22,8 @@ std::string cause_of(const Past& past);
 Revival revive(const std::vector<Record>& records, const Past& past, const Calendar& calendar,
                const KeepBytes& keep, jobs::JobTable& table);
 
-/// A held job gets its plan and goes on from its boundary, as after any loss. Why it cannot, where
-/// it has been begun more than `max_restarts` times without getting a step further.
+/// Gives a held job its plan; it goes on from its boundary, as after any loss. Returns why it
+/// cannot, where it has been begun more than `max_restarts` times without getting a step further.
 std::optional<wire::Failure> take_up(jobs::JobEntry& job, plan::Plan plan, const std::string& cause,
                                      double now, int max_restarts);
 

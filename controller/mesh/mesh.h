@@ -4,7 +4,7 @@
 
 namespace troupe::mesh {
 
-/// How many ways each axis is split. World = dp × cfg × pp × sp × tp, sp = ring × ulysses.
+/// Number of ways that each axis is split. World = dp × cfg × pp × sp × tp, sp = ring × ulysses.
 struct Degrees {
   int dp = 1;
   int cfg = 1;
@@ -18,7 +18,7 @@ struct Degrees {
   bool operator==(const Degrees&) const = default;
 };
 
-/// Where a rank stands on each axis.
+/// Place of a rank on each axis.
 struct Coordinates {
   int dp = 0;
   int cfg = 0;
@@ -29,7 +29,7 @@ struct Coordinates {
   bool operator==(const Coordinates&) const = default;
 };
 
-/// Its place in the group of the axis sp.
+/// Returns the rank's place in the group of the axis sp.
 inline int sequence_rank(const Degrees& degrees, const Coordinates& at) {
   return at.ring * degrees.ulysses + at.ulysses;
 }
