@@ -44,13 +44,13 @@ class BlockCost {
   double computed(double flops, double elements, double bytes, double speed) const;
   double block_products(double tokens) const;
   double attention(double batch, double queries, double keys, double width) const;
-  /// Over the picture, of a block.
+  /// Seconds of a block's attentions over the picture.
   double attentions(double batch, double queries, double keys) const;
   double text_attentions(double tokens) const;
-  /// What a GPU reads and writes between the products.
+  /// Seconds in which a GPU reads and writes between the products.
   double elementwise(double tokens) const;
   double exposed_transfers(double tokens) const;
-  /// Of collectives in a block.
+  /// Number of collectives in a block.
   double calls(bool patched) const;
   double ring_transfer(double batch, double block_tokens) const;
 

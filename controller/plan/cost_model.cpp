@@ -16,10 +16,11 @@ namespace {
 /// Convolutions reach this share of the speed of matrix products.
 constexpr double kConvolutionShare = 0.6;
 
-/// With offload a stage keeps that many of its blocks: those are all that it has, or they change.
+/// Number of blocks that a stage with offload keeps: with no more it keeps all of them, with more
+/// the kept blocks change.
 constexpr double kKeptBlocks = 2;
 
-/// What one kind of micro-step costs, and how much of it is work and waiting.
+/// Costs of one kind of micro-step, and how much of it is work and waiting.
 struct Micro {
   MicroTimes times;
   double computing = 0;  // at the busiest stage
@@ -151,14 +152,15 @@ class Estimate {
   }
 
  private:
-  /// In mean blocks.
+  /// Returns the sizes of the stages in mean blocks.
   std::vector<int> sizes_of_stages(const std::vector<int>& listed) const {
     if (!listed.empty()) return listed;
     return stage_sizes(model_, job_, degrees_.pp, engine_, rates_of(machine_, job_.dtype));
   }
 
-  /// With the hidden states go those that the next stage takes up of this one's blocks. What later
-  /// stages take up goes by edges of its own, and is there in time.
+  /// Returns the hidden states that the widest edge between stages carries: the stage's own, and
+  /// those of its blocks that the next stage takes up. Those that later stages take up go by edges
+  /// of their own, and are there in time.
   double states_of_widest_edge() const {
     std::int64_t most = 0;
     int first = 0;
@@ -245,7 +247,7 @@ class Estimate {
   JobCost cost_;
 };
 
-/// Of one picture through one half of the autoencoder.
+/// Returns the seconds of one picture through one half of the autoencoder.
 double vae_seconds(const ModelShape& model, const JobShape& job, int actors, const Machine& machine,
                    double flops_per_pixel, int convolutions) {
   const double pixels = job.tokens() * job.patch_size * job.patch_size;

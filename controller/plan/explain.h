@@ -9,7 +9,7 @@
 
 namespace troupe::plan {
 
-/// Why degrees are what they are: what `troupe plan --explain` prints before the plan.
+/// Reasons for a plan's degrees, which `troupe plan --explain` prints before the plan.
 struct Explanation {
   Machine machine;
   int actors = 1;                     // how many there are
@@ -17,7 +17,8 @@ struct Explanation {
   std::size_t mixes = 1;              // that these were chosen from
   Plan plan;                          // of the mix that was picked
   std::vector<RankTraffic> traffic;   // its bytes, by world rank
-  /// With offload: the same mix with all blocks in memory, and the plan's own by the same measure.
+  /// Cost with offload: the same mix with all blocks in memory, and the plan's own by the same
+  /// measure.
   struct Offloaded {
     Candidate own, kept;
     double slower() const { return own.cost.total() / kept.cost.total(); }

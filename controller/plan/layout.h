@@ -7,9 +7,9 @@
 
 namespace troupe::plan {
 
-/// Which token rows each sequence rank computes in each micro-step of a step; sequence rank =
-/// ring rank × ulysses + ulysses rank. It follows from the request's patches and the degrees alone,
-/// so costs can be worked out for meshes that nobody has planned yet.
+/// Token rows that each sequence rank computes in each micro-step of a step; sequence rank = ring
+/// rank × ulysses + ulysses rank. The layout follows from the request's patches and the degrees
+/// alone, so costs can be worked out for meshes that nobody has planned yet.
 struct Layout {
   /// [micro-step][sequence rank]: rows of one run, possibly none. A micro-step is a patch, of
   /// distrifusion a wave of `ring` patches.
@@ -37,7 +37,7 @@ struct LeadRows {
   int all = 0;
 };
 
-/// By micro-step, as layout_of has them, without the table of all ranks.
+/// Returns the rows by micro-step, as layout_of has them, without the table of all ranks.
 std::vector<LeadRows> lead_rows(Method method, const std::vector<wire::RowRange>& patches, int ring,
                                 int ulysses);
 

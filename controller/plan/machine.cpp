@@ -27,12 +27,12 @@ constexpr double kLaunch = 5 * kMicro;
 constexpr double kSlowHost = 1.5;
 /// A share of its data sheet's bandwidth that a GPU's memory reaches.
 constexpr double kMemoryReached = 0.8;
-/// Of a link's raw rate, what NCCL's collectives reach: over PCIe between GPUs that write to each
-/// other, through the host's memory where they cannot, over NVLink.
+/// Share of a link's raw rate that NCCL's collectives reach: over PCIe between GPUs that write to
+/// each other, through the host's memory where they cannot, over NVLink.
 constexpr double kPcieReached = 0.75, kStagedReached = 0.375, kNvlinkReached = 0.33;
-/// Of the lanes to its host, what one GPU's copies from pinned memory reach.
+/// Share of the lanes to its host that one GPU's copies from pinned memory reach.
 constexpr double kCopiesReached = 0.8;
-/// Where all GPUs of two sockets send to all others, each is left with this share.
+/// Share that is left to each GPU where all GPUs of two sockets send to all others.
 constexpr double kAcrossSockets = 0.04;
 /// Channels by which attention kernels pad heads.
 constexpr int kHeadStep = 32;
@@ -46,7 +46,8 @@ double half_speed(int processors) {
   return processors * 128.0 * 128.0 / 4;
 }
 
-/// What one collective waits for beside its bytes: the kernel's start, and its peers.
+/// Link over PCIe. Its latency is what one collective waits for beside its bytes: the kernel's
+/// start, and its peers.
 Link pcie(double gigabytes_a_second, double reached = kPcieReached) {
   return {120 * kMicro, gigabytes_a_second * kGiga * reached};
 }
@@ -60,10 +61,9 @@ Link ethernet() {
   return {150 * kMicro, 12.5 * kGiga * 0.8};
 }
 
-/// What is known of a kind of GPU: its data sheet (tensor-core peak of float16 without sparsity,
-/// float32, memory) and the shares of the tensor-core peak that matrix products and attention
-/// reach, by the published runs on one of them. L20s and L40s hold their clocks; a T4 does not with
-/// 70 W.
+/// Facts of a kind of GPU: its data sheet (tensor-core peak of float16 without sparsity, float32,
+/// memory) and the shares of the tensor-core peak that matrix products and attention reach, by the
+/// published runs on one of them. L20s and L40s hold their clocks; a T4 does not with 70 W.
 struct Gpu {
   double tensor_peak, float_peak;  // TFLOP/s
   double bandwidth;                // GB/s

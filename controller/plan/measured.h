@@ -8,7 +8,7 @@
 
 namespace troupe::plan {
 
-/// What an actor's probe found of its device (actors/probe.h). 0 = not measured.
+/// Speeds that an actor's probe found of its device (actors/probe.h). 0 = not measured.
 struct Measured {
   double half_flops = 0;
   double float_flops = 0;
@@ -17,8 +17,8 @@ struct Measured {
   double launch = 0;
   Link inside;  // to another actor of its host
 
-  /// From a hello's attributes ("measured.float_flops" and so on). Nothing where there are none, or
-  /// where one is no number of its kind: above 0 and finite.
+  /// Reads the speeds from a hello's attributes ("measured.float_flops" and so on). Nothing where
+  /// there are none, or where one is no number of its kind: above 0 and finite.
   static std::optional<Measured> from(const std::map<std::string, std::string>& attributes);
 };
 

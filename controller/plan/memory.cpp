@@ -26,11 +26,12 @@ std::uint64_t kept_versions(const Plan& plan) {
 struct CodedShare {
   CodedShare(const Plan& plan, std::int64_t height)
       : rows((height + plan.vae_degree - 1) / plan.vae_degree), columns(plan.latent_width) {}
-  /// Of a feature map in float32, `scale` times as large along a side.
+  /// Bytes of a feature map in float32, `scale` times as large along a side.
   std::uint64_t map(std::int64_t channels, std::int64_t scale) const {
     return static_cast<std::uint64_t>(rows * columns * scale * scale * channels * 4);
   }
-  /// Of the larger of the maps that a layer reads and writes. What is doubled is read doubled.
+  /// Bytes of the larger of the maps that a layer reads and writes. A map that is doubled is read
+  /// doubled.
   std::uint64_t map(const spec::VaeLayer& layer) const {
     const bool doubled = layer.kind == spec::VaeLayer::Kind::upsample;
     return std::max(map(layer.in, doubled ? layer.scale_out : layer.scale_in),

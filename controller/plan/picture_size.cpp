@@ -8,7 +8,8 @@
 namespace troupe::plan {
 namespace {
 
-/// So many times the area of the native size is far beyond it, less than such a part far below.
+/// Ratio of areas: so many times the area of the native size is far beyond it, less than 1 ÷ so
+/// many far below.
 constexpr std::int64_t kFarFromNative = 4;
 
 std::string size_text(std::int64_t width, std::int64_t height) {

@@ -32,7 +32,7 @@ namespace {
 
 using wire::kMaxActors;
 
-/// What says nothing is painted, too.
+/// Warns of a prompt that is empty: it is painted, too.
 void warn_of_blank(Plan& plan) {
   const auto& prompts = plan.request.prompts;
   const auto is_blank = [](const std::string& text) {
@@ -81,7 +81,7 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
   warn_of_blank(plan);
 }
 
-/// Before anything is made of that size.
+/// Refuses degrees of more actors than kMaxActors, before anything is made of that size.
 void check_world(const mesh::Degrees& degrees) {
   std::int64_t world = 1;
   for (const auto& [name, degree] :

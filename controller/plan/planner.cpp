@@ -15,7 +15,7 @@
 namespace troupe::plan {
 namespace {
 
-/// How much slower a mix may be that spares an actor.
+/// Ratio by which a mix may be slower that spares an actor.
 constexpr double kWorthAnActor = 1.03;
 
 /// More actors than this are not tried.

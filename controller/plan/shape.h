@@ -20,8 +20,8 @@ struct ShapeLevel {
   double attentions = 0;  // each over all of its positions, and one over the text's
 };
 
-/// What costs depend on in a diffusion transformer and what stands around it. Models that cannot be
-/// loaded here have shapes, too.
+/// Sizes that costs depend on in a diffusion transformer and the parts around it. Models that
+/// cannot be loaded here have shapes, too.
 struct ModelShape {
   int layers = 0;
   double width = 0;
@@ -31,21 +31,22 @@ struct ModelShape {
   double weights_per_block = 0;
   /// All that one block keeps, in elements; the mean. 0 = not known.
   double stored_per_block = 0;
-  /// Of each block, where they differ; may be empty.
+  /// Weights of each block that every token meets, where blocks differ; may be empty.
   std::vector<double> weights_of_blocks = {};
   /// Blocks that attend to the picture's tokens alone as well (SD3.5 medium); may be empty.
   std::vector<bool> picture_attentions = {};
-  /// Of each block, the earlier one whose hidden states it takes up again; -1: none. May be empty.
+  /// Earlier block of each block whose hidden states it takes up again; -1: none. May be empty.
   std::vector<int> takes_up = {};
   /// Sums over shards of the weights that a block waits for.
   double sums_per_block = 3;
-  /// Of these the ones that a caption's tokens meet once a job (K,V of cross-attention).
+  /// Weights of one block, among weights_per_block, that a caption's tokens meet once a job (K,V of
+  /// cross-attention).
   double caption_weights_per_block = 0;
   /// FLOPs of a token at the two ends: of its embedding before the first block, and of projection
   /// and sampler after the last.
   double embedding_flops = 0;
   double projection_flops = 0;
-  /// Of a U-Net, which is one block; empty: a transformer, whose tokens all meet the same.
+  /// Levels of a U-Net, which is one block; empty: a transformer, whose tokens all meet the same.
   std::vector<ShapeLevel> levels = {};
   /// U-Nets: values that a patch tells the others, of each of its positions and of each column of
   /// the picture, and the layers that do so.
@@ -71,20 +72,20 @@ struct ModelShape {
   std::vector<double> text_encoder_flops = {};
 };
 
-/// Of the model folder; `text_tokens` from the request.
+/// Returns the shape of the model; `text_tokens` comes from the request.
 ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& request);
 
-/// Of each block for one picture of so many tokens, with what stands before the first block and
-/// after the last: what stages are split by. In FLOPs; where rates are known, in seconds of all
-/// kinds of work.
+/// Returns the cost of each block for one picture of so many tokens, with what stands before the
+/// first block and after the last: stages are split by these. In FLOPs; where rates are known, in
+/// seconds of all kinds of work.
 std::vector<double> block_costs(const ModelShape& model, double tokens,
                                 const WorkRates& rates = {});
 
-/// What the blocks of each stage cost, as multiples of a mean block; without the two ends.
+/// Returns what the blocks of each stage cost, as multiples of a mean block; without the two ends.
 std::vector<double> stage_weights(const ModelShape& model, double tokens,
                                   const std::vector<int>& stages, const WorkRates& rates = {});
 
-/// What costs depend on in a request. Degrees are not in here.
+/// Sizes and choices that costs depend on in a request. Degrees are not in here.
 struct JobShape {
   Method method = Method::exact;
   bool predict = false;
@@ -121,7 +122,7 @@ struct Macs {
 };
 Macs macs_of(const ModelShape& model, const JobShape& job);
 
-/// How an engine computes, where engines differ. The default is Troupe.
+/// Traits of an engine where engines differ in how they compute. The default is Troupe.
 struct Engine {
   /// Copies of all K,V that a block makes in a patch's micro-step.
   double kv_copies = 0;

@@ -20,7 +20,7 @@ struct Place {
   Bytes pictures = 0;  // of the replica
 };
 
-/// Who codes the pictures of a replica together.
+/// Ranks that code the pictures of a replica together.
 class Together {
  public:
   Together(const Plan& plan, const spec::ModelSpec& model, int dp)
@@ -48,8 +48,8 @@ Bytes frames_read(Bytes frames) {
   return frames + (frames > 0 ? frames - 1 : 0) + (frames > 1 ? frames - 2 : 0);
 }
 
-/// What layers tell the other shards, as models/vae calls its HaloPort: of a picture, or of a video
-/// of `frames` latent frames.
+/// Bytes that layers tell the other shards, as models/vae calls its HaloPort: of a picture, or of a
+/// video of `frames` latent frames.
 class Rows {
  public:
   Rows(const Place& place, Bytes element, Bytes groups, Bytes latent_width, Bytes frames)
