@@ -7,7 +7,7 @@
 
 namespace troupe::recorder {
 
-/// Where an actor's row stands, and what it is called.
+/// Host and device of an actor, which place and name its row.
 struct ActorFacts {
   std::string host;
   std::string device;

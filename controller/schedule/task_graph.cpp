@@ -67,7 +67,7 @@ class ReplicaBuilder {
     return add(std::move(task));
   }
 
-  /// What the first stage's round of a step waits for.
+  /// Returns the tasks that the first stage's round of a step waits for.
   std::vector<std::uint32_t> entry(const std::vector<std::uint32_t>& leaving, bool whole,
                                    int round) const {
     if (leaving.empty()) return {text_};
@@ -165,7 +165,7 @@ class ReplicaBuilder {
   mesh::Mesh mesh_;
   int dp_;
   std::vector<Task>& tasks_;
-  /// By stage, those behind the next one that take up what its blocks leave.
+  /// Stages behind the next one, by stage, that take up what its blocks leave.
   std::vector<std::set<int>> skips_to_;
   std::uint32_t text_ = 0;
   std::map<int, std::uint32_t> last_of_stage_;  // a stage runs its micro-steps in one order

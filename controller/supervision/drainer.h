@@ -24,10 +24,11 @@ class Drainer {
 
   explicit Drainer(Tools tools) : tools_(tools) {}
 
-  /// With `now`, jobs leave at once where there are idle actors for all that their deployment
-  /// loses, or where they are elastic. Answers what becomes of the places, for people.
+  /// Drains the places. With `now`, jobs leave at once where there are idle actors for all that
+  /// their deployment loses, or where they are elastic. Answers what becomes of the places, for
+  /// people.
   std::string drain(const std::vector<ActorId>& places, bool now);
-  /// From now on nobody is sent away any more.
+  /// Sends nobody away from now on.
   void stop() { stopped_ = true; }
 
  private:

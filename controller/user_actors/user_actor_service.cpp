@@ -7,7 +7,7 @@
 namespace troupe::user {
 namespace {
 
-/// For the way of the order and of its answer.
+/// Milliseconds for the way of the order and of its answer.
 constexpr control::Milliseconds kCheckWay{10'000};
 
 std::string attribute(const wire::Hello& hello, const std::string& name) {
