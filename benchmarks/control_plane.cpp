@@ -29,7 +29,7 @@ struct Settings {
   std::size_t calls = 20'000;
   std::size_t window = 256;  // requests under way in the pipeline
   std::size_t bytes = 64;    // of payload
-  /// Of SocketOptions; none = theirs.
+  /// Value for SocketOptions::patience; none: its default.
   std::optional<std::chrono::microseconds> patience;
 };
 

@@ -10,7 +10,7 @@
 namespace troupe::published {
 namespace {
 
-/// Whether it would fit is another table.
+/// Memory of an actor that fits any plan: whether a row would fit is another table.
 constexpr std::uint64_t kAnyMemory = std::uint64_t{1} << 50;
 constexpr int kPatches[] = {2, 4, 8, 16, 32};
 

@@ -64,7 +64,7 @@ wire::Hello hello_of(const PlayedActorOptions& options) {
   return hello;
 }
 
-/// What an actor has of its link to the controller.
+/// Link of a played actor to the controller.
 class PlayedLink {
  public:
   virtual ~PlayedLink() = default;

@@ -73,7 +73,7 @@ class Watchers {
         [this](const wire::Failure& failure) { fail(failure.what); });
   }
 
-  /// Until the job has been handed in.
+  /// Waits for the job, and asks again until the job has been submitted.
   void follow(std::size_t number) {
     auto& watcher = watchers_[number];
     watcher.link->request(wire::WaitJob{watcher.job}, kDeadline,

@@ -18,7 +18,7 @@ using bench::take;
 
 constexpr int kLong = 900;  // steps
 
-/// Without recoveries a job ends by its first loss; its client is told the cause.
+/// Times a job that may not recover, and so ends by its first loss: its client is told the cause.
 Row failed_job(const std::string& name, const Options& options) {
   auto wanted = cluster_options(options, 4);
   wanted.max_recoveries = 0;

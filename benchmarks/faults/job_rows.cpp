@@ -26,14 +26,14 @@ const Parallelism kPipeline{.dp = 1, .cfg = 2, .pp = 2};
 const Parallelism kWhole{.dp = 1, .cfg = 2, .pp = 1, .ulysses = 2};  // all blocks at every actor
 const Parallelism kShards{.dp = 1, .cfg = 1, .pp = 1, .ulysses = 2, .tp = 2};
 
-/// A cluster, the blow, and what makes it whole again.
+/// A cluster, the blow that strikes it, and the action that makes the cluster whole again.
 struct Scene {
   cluster::Cluster& cluster;
   Client& client;
   std::size_t actors = 4;
   Parallelism degrees = kPipeline;
   bool while_loading = false;
-  /// Who is to be struck, of the actors as they are while the job runs.
+  /// Chooses the actor that is struck, among the actors as they are while the job runs.
   std::function<ActorInfo(const std::vector<ActorInfo>&, std::mt19937&)> choose =
       [](const auto& actors, auto& random) { return actors.at(random() % actors.size()); };
   std::function<void(const ActorInfo&)> strike;

@@ -48,7 +48,7 @@ class Striker {
     return {};
   }
 
-  /// Who is there and was not frozen before.
+  /// Picks a random actor that is there, may be struck, and was not frozen before.
   std::optional<ActorInfo> victim() {
     auto there = actors();
     std::erase_if(there, [&](const ActorInfo& actor) {

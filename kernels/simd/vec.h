@@ -61,7 +61,8 @@ inline void store_part(float* p, Vec v, int count) {
     p[i] = v[i];
 }
 
-/// As load_part, where the floats in front of p can be read, too: kLanes that end at p + count.
+/// Same as load_part, but for when the floats in front of p can be read, too: loads the kLanes
+/// floats that end at p + count.
 inline Vec load_last(const float* p, int count) {
   const IntVec lanes = Lanes::numbers();
   const Vec moved = __builtin_shuffle(load(p + count - kLanes), lanes + (kLanes - count));
