@@ -13,7 +13,7 @@ namespace troupe::web {
 /// The one who asks, as far as the gateway cares: a key's name, and what it may do.
 struct Caller {
   std::string name;           // "" where no keys are asked for
-  std::string share;          // to whom its jobs count; "" = as the request says
+  std::string share;          // the share that its jobs count for; "" = as the request says
   bool operate = true;        // sees everybody's jobs, logs, and may kill actors
   std::size_t most_jobs = 0;  // jobs that have not ended; 0 = no limit
   double per_minute = 0;      // jobs handed in; 0 = no limit

@@ -36,8 +36,8 @@ inline CommandResult troupe(const std::string& arguments, const std::string& bef
   return run_command(TROUPE_BINARY_DIR "/bin/troupe " + arguments, before);
 }
 
-/// What the built `troupe` writes to a terminal of so many columns, which answers so when it is
-/// asked for its attributes.
+/// Returns what the built `troupe` writes to a terminal of so many columns. `attributes` is the
+/// terminal's answer when it is asked for its attributes.
 inline std::string troupe_on_terminal(const std::string& arguments, unsigned short columns,
                                       const std::string& before = "",
                                       const std::string& attributes = "\x1b[?6c") {

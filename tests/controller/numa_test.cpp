@@ -22,7 +22,7 @@ std::vector<int> run(int first, int count) {
   return cpus;
 }
 
-/// So many nodes of so many CPUs each, numbered through.
+/// Returns `count` nodes of `cpus` CPUs each, numbered through.
 std::vector<NumaNode> nodes_of(int count, int cpus) {
   std::vector<NumaNode> nodes;
   for (int id = 0; id < count; ++id)

@@ -24,8 +24,9 @@ struct Target {
 /// All of them, by name.
 const std::vector<Target>& targets();
 
-/// What may be thrown at whoever brought the bytes. Running out of memory, a length that nobody
-/// checked (length_error, out_of_range) and a JSON library's own exceptions are finds.
+/// Runs `action`, and allows what may be thrown at whoever brought the bytes. Running out of
+/// memory, a length that nobody checked (length_error, out_of_range) and a JSON library's own
+/// exceptions are finds.
 template <class F>
 void refusable(F&& action) {
   try {

@@ -72,7 +72,7 @@ class Bench {
     return at::randn(shape, at::TensorOptions().device(device_)).to(type);
   }
   at::Device device() const { return device_; }
-  /// How many sets of operands of so many bytes calls go through in turns.
+  /// Returns through how many sets of operands, of `bytes` each, calls go in turns.
   int sets(double bytes) const {
     return device_.is_cpu() ? 1 : std::clamp(static_cast<int>(kRotatedBytes / bytes) + 1, 2, 64);
   }

@@ -72,7 +72,7 @@ void no_host_wait(Rank& me) {
                                      std::to_string(computed / 1us) + " us");
 }
 
-/// What ring attention does: every rank sends its block to each other, one cyclic shift a
+/// Transfers as ring attention does: every rank sends its block to each other, one cyclic shift per
 /// distance, while blocks of later rounds are already under way. Rank 0 has nothing to send.
 void shifts(Rank& me) {
   constexpr int kRounds = 12;

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What clients were told.
+/// State that clients were told.
 struct Told {
   std::map<jobs::JobId, JobState> jobs;  // of those that are not forgotten
   std::map<jobs::JobId, std::string> bytes;
@@ -206,7 +206,7 @@ Told make_damaged(const std::string& folder) {
   return told;
 }
 
-/// How large files may become, as on a full disk; as before at its end.
+/// Limit on the size of files, as on a full disk, while it lives.
 class Room {
  public:
   explicit Room(rlim_t bytes) {

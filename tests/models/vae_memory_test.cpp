@@ -37,7 +37,7 @@ Ledger& ledger() {
   return one;
 }
 
-/// What the CPU's tensors and convolutions take, by the thread that asked for it.
+/// Counts the memory of the CPU's tensors and convolutions, by the thread that asked for it.
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* below) : below_(below) {

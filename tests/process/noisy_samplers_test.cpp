@@ -39,7 +39,8 @@ Submission three_pictures(const std::string& model, const std::string& sampler) 
   return submission;
 }
 
-/// From the same latents, another seed makes another picture: the seed is used in the steps.
+/// Checks that from the same latents another seed makes another picture: the seed is used in the
+/// steps.
 void check_that_noise_is_added(Submission submission, const Latents& start) {
   submission.request.init_latents = start;
   const auto one = shared_cluster().run(submission).latents.value();

@@ -16,7 +16,7 @@ Faults killing(bool elastic) {
   return {.kills_per_job = 0.9, .late_exits = 0.3, .empty_places = true, .elastic = elastic};
 }
 
-/// Of four and two places at most three are lost.
+/// Returns faults that kill: of four and two places at most three are lost.
 Faults killing_kinds(bool elastic) {
   return {.kills_per_job = 0.9,
           .late_exits = 0.3,

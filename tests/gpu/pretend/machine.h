@@ -32,9 +32,10 @@ struct Command {
   /// Called by the device's thread until it returns true; until then it occupies its stream.
   std::function<bool()> run;
   std::vector<Range> ranges;
-  /// Of the device's, for as long as it runs; 0: none, a copy.
+  /// Thread blocks of the device that the command takes for as long as it runs; 0: none, a copy.
   int thread_blocks = 1;
-  /// Where it may have to wait for other processes: for which, now.
+  /// Returns the processes that the command waits for now; set where it may have to wait for
+  /// others.
   std::function<std::vector<PeerWait>()> waits_for;
 };
 
@@ -55,21 +56,21 @@ cudaError_t poison(cudaStream_t stream, void* data, std::size_t bytes);
 using KernelBody = std::function<Command(const std::string& name, void** arguments)>;
 void give_body(std::string part, KernelBody body);
 
-/// Whether something has made a context on that device.
+/// Returns whether something has made a context on that device.
 bool has_context(int device);
 
-/// The descriptor of this process's board.
+/// Returns the descriptor of this process's board.
 int board_descriptor();
-/// Something moved on a device that only its command knows of.
+/// Tells that something moved on a device that only its command knows of.
 void progress();
 
-/// What no program may do: one line to standard error and to TROUPE_PRETEND_REPORT. Ends the
-/// process unless TROUPE_PRETEND_FAULTS is "report".
+/// Reports what no program may do: one line to standard error and to TROUPE_PRETEND_REPORT. Ends
+/// the process unless TROUPE_PRETEND_FAULTS is "report".
 void fault(const std::string& text);
 
-/// A number of the environment, or `otherwise`.
+/// Returns a number of the environment, or `otherwise`.
 std::int64_t setting(const char* name, std::int64_t otherwise);
-/// The same for the same seed (TROUPE_PRETEND_SEED) and arguments.
+/// Returns a random number that is the same for the same seed (TROUPE_PRETEND_SEED) and arguments.
 std::uint64_t drawn(std::uint64_t a, std::uint64_t b, std::uint64_t c);
 
 }  // namespace pretend

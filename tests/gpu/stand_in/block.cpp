@@ -33,7 +33,7 @@ class Block {
  public:
   void run(const Index& size, const std::function<void()>& thread, Order& order);
 
-  /// Of the thread that runs.
+  /// Returns the thread that runs.
   Thread& running() { return *running_; }
   unsigned lane() const { return number_ % kWarp; }
   [[noreturn]] void fail(std::string why);

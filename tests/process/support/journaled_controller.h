@@ -45,7 +45,7 @@ class JournaledController {
     controller_->wait(kPatience);
   }
   void signal(int number) { controller_->signal(number); }
-  /// Kills and starts again.
+  /// Kills the controller and starts it again.
   void blow() {
     kill();
     CHECK(gone(actors_));
@@ -65,7 +65,7 @@ class JournaledController {
     REQUIRE(next);
     CHECK(client.cancel(next.value()));
   }
-  /// For holds; once all actors are there.
+  /// Returns an inspector for holds, once all actors are there.
   Inspector inspector() {
     REQUIRE(ready());
     return take(Inspector::connect(endpoint(), kPatience), "inspect");
@@ -93,7 +93,7 @@ class JournaledController {
   std::optional<Command> controller_;
 };
 
-/// Whether a client was told that its job is in `phase`, at step `least` or later.
+/// Notes whether a client was told that its job is in `phase`, at step `least` or later.
 struct Watch {
   std::string phase;
   int least;

@@ -5,7 +5,7 @@
 
 namespace troupe::testing {
 
-/// How large a random PixArt transformer is; its width is heads × head_dim.
+/// Size of a random PixArt transformer; its width is heads × head_dim.
 struct TransformerSize {
   int blocks = 8;
   int heads = 5;

@@ -22,7 +22,7 @@ class Terminal {
   bool shows(const std::string& text);
   /// All that was written so far.
   const std::string& screen() const { return screen_; }
-  /// Its exit code; -1 at the deadline, or when a signal ended it.
+  /// Waits for the exit code; -1 at the deadline, or when a signal ended the process.
   int wait();
 
  private:
