@@ -132,7 +132,7 @@ void WorkView::inject(const wire::InjectFault& fault) {
     delay_ = std::chrono::duration<double>(std::clamp(fault.seconds, 0.0, 3600.0));
   if (fault.fault == wire::FaultKind::hold) hold_ = fault;
   if (fault.fault != wire::FaultKind::release) return;
-  // Who is held may have got the next hold meanwhile.
+  // A held work loop may have been given its next hold meanwhile.
   if (!std::exchange(held_, false)) hold_.reset();
   released_.notify_all();
 }

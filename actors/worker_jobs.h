@@ -54,13 +54,13 @@ class WorkerJobs {
   void end(const wire::Header& header, const wire::EndJob& end);
   void end_epoch(std::uint64_t epoch);
 
-  /// The work loop had nothing to do for so long.
+  /// Notes that the work loop had nothing to do for `seconds`.
   void note_idle(double seconds);
   /// "job 3", or "batch 9 (jobs 3, 5)".
   std::string name_of(std::uint64_t job) const;
-  /// Nothing where it is not here.
+  /// Returns the job's epoch; nothing if the job is not here.
   std::optional<std::uint64_t> epoch_of(std::uint64_t job) const;
-  /// Throws std::out_of_range where it is not here.
+  /// Throws std::out_of_range if the job is not here.
   const RunningJob& find(std::uint64_t job) const;
 
  private:
@@ -105,8 +105,8 @@ class WorkerJobs {
   const WorkerTools& tools_;
   Stages& stages_;
   std::map<std::uint64_t, RunningJob> jobs_;
-  std::uint32_t task_ = 0;  // the one at hand, of its job
-  /// Jobs that began, by epoch: each does so once.
+  std::uint32_t task_ = 0;  // number of the task at hand within its job
+  /// Jobs that began, by epoch: each job begins only once.
   std::map<std::uint64_t, std::set<std::uint64_t>> begun_;
   std::set<std::string> told_why_plain_;
   /// Epochs in which something failed here. Nothing more of them is done: a receive left out would

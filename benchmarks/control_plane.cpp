@@ -40,7 +40,7 @@ struct Figures {
   double calls_per_second = 0;
 };
 
-/// Answers pings until its server goes.
+/// Answers pings until the server of the benchmark is gone.
 [[noreturn]] void run_peer(int endpoint_pipe, const Settings& settings) {
   try {
     std::string endpoint(4096, '\0');

@@ -30,7 +30,7 @@ wire::ImageRequest request_of(const Table& table, int pixels, Method method, int
   return request;
 }
 
-/// Each read once.
+/// Returns the model's spec; each spec is read once.
 const spec::ModelSpec& spec_of(const std::string& name) {
   static std::map<std::string, spec::ModelSpec> known;
   const auto found = known.find(name);

@@ -19,16 +19,16 @@ namespace troupe::actors {
 /// live as long as this. Nothing is negotiated: every size follows from cuts and width.
 class PatchGroup final : public models::unet::PatchExchange {
  public:
-  /// `group` outlives this. `width` is that of the latents. A batch goes off when all ranks'
-  /// values in it reach `batch_bytes`. Throws std::invalid_argument where a rank would have no
-  /// patch.
+  /// `group` outlives this object. `width` is that of the latents. A batch is sent when all ranks'
+  /// values in it reach `batch_bytes`. Throws std::invalid_argument if a rank would have no patch.
   PatchGroup(tensor::Group& group, models::unet::PatchCuts cuts, std::int64_t width,
              WaitForWork wait, std::int64_t batch_bytes = std::int64_t{4} << 20);
 
   int begin() const override { return first_patch(group_.rank()); }
   int end() const override { return first_patch(group_.rank() + 1); }
   void begin_step() override;
-  /// A batch goes off when all of it is there, so none may lie in two parts.
+  /// Makes the sites before and after this point lie in different batches, because a batch is sent
+  /// only when all its values are there.
   void part() override;
   void finish() override;
   std::int64_t bytes() const override;

@@ -55,7 +55,7 @@ std::vector<models::EncoderOutput> given_text(const spec::ModelSpec& model,
     auto rows = tensors.at(part.name).index_select(0, prompts);
     if (guided) {
       const auto negative = tensors.find(std::string(spec::kNegativeTensor) + part.name);
-      // Where a model's negative text may be missing it is zeros.
+      // If a model's negative text may be missing, it is zeros.
       rows = at::cat({negative == tensors.end() ? at::zeros_like(rows)
                                                 : negative->second.index_select(0, prompts),
                       rows});

@@ -115,7 +115,7 @@ std::vector<models::EncoderOutput> JobText::encode_prompts(TaskResult& result) {
     std::vector<std::string> own_cut;
     outputs[i] = stage.encode_text(i, rows_.unique, length, request.clean_caption, own_cut,
                                    [this] { job_.tick(); });
-    // What the longest encoder could not take is what was cut.
+    // Text that the longest encoder could not take is reported as cut.
     const bool last = std::all_of(encoders.begin() + static_cast<std::ptrdiff_t>(i) + 1,
                                   encoders.end(), [](const auto& one) { return one.absent; });
     if (last && !encoders[i].absent) cut = std::move(own_cut);
@@ -176,7 +176,7 @@ EncodedText JobText::project(std::vector<models::EncoderOutput> outputs) const {
     *states = states->index_select(0, rows.to(states->device())).contiguous();
   }
   text.lengths = text.lengths.index_select(0, rows);
-  // Where negative prompts are given one by one, an empty one is encoded as such, as in diffusers.
+  // If negative prompts are given one by one, an empty one is encoded as such, as in diffusers.
   if (request.prompt_embeds.empty() && job_.guided() && stage.spec().zero_negative &&
       request.negative_prompt.empty() && request.negative_prompts.empty()) {
     for (auto* states : {&text.caption.states, &text.caption.pooled})

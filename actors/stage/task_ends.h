@@ -64,7 +64,7 @@ class TaskEnds {
     std::uint64_t epoch = 0;
     DeviceSpan ran;
     std::vector<DeviceSpan> waits;
-    // On this object's thread, one of them.
+    // One of these is called, on this object's thread.
     std::function<void(const RanAt&)> tell;
     std::function<void(const std::exception&)> fail;  ///< called with the device's error
   };

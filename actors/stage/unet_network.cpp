@@ -234,7 +234,7 @@ at::Tensor UNetJob::run_cached(const NetworkStep& step, const at::Tensor& hidden
                                   of_items(condition_, lane.items), text_of(lane.items), port));
     lane.exchange->part();
   }
-  // What the inner layers add to nothing is what they put out.
+  // Inner layers are given zeros, so that their change is their output.
   const auto& like = outer_.front().first.patches.front();
   const auto inner = cache_->run(
       step,

@@ -70,7 +70,7 @@ class UNetJob final : public JobNetwork {
   std::vector<models::unet::TextKeys> text_;
   std::optional<models::unet::AddedCondition> added_;
   std::unique_ptr<StepCache> cache_;  // null without one
-  // Of the step that is running.
+  // State of the step that is running.
   at::Tensor condition_;
   std::vector<models::unet::UNet2DConditionModel::Outer> outer_;  // by lane, with a cache
 };

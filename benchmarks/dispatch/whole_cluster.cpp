@@ -104,7 +104,7 @@ class Hosts {
       pids_.push_back(pid);
     }
   }
-  /// The first of them vanish, without a word.
+  /// Kills the first `count` hosts, without a goodbye.
   void lose(int count) {
     for (int i = 0; i < count; ++i)
       kill(pids_.at(static_cast<std::size_t>(i)), SIGKILL);

@@ -59,7 +59,7 @@ struct Outcome {
   bool same = false;
 };
 
-/// Nothing where the job had ended before the blow.
+/// Strikes the scene's job; returns nothing if the job had ended before the blow.
 std::optional<Outcome> blow(const Scene& scene, const Options& options,
                             const std::vector<float>& undisturbed, std::mt19937& random) {
   Client& client = scene.client;
@@ -127,7 +127,7 @@ Row measure(const std::string& name, const Scene& scene, const Options& options)
   return {name, {{"noticed", noticed}, {"told_to_go_on", told}, {"a_step_further", further}}, same};
 }
 
-/// One of four actors is struck by a signal.
+/// Strikes one of four actors by a signal.
 NamedRow signalled(const std::string& name, int number, const Parallelism& degrees, bool loading) {
   return {name, [=](const Options& options) {
             auto wanted = cluster_options(options, 4);
@@ -147,7 +147,7 @@ NamedRow signalled(const std::string& name, int number, const Parallelism& degre
           }};
 }
 
-/// One of four work loops stands still while its process tells that it lives.
+/// Stops one of four work loops, while its process reports that it lives.
 Row hung_loop(const std::string& name, const Options& options) {
   auto wanted = cluster_options(options, 4);
   wanted.task_deadline = std::chrono::seconds(kTaskDeadline);

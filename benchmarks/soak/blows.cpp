@@ -111,7 +111,7 @@ class Striker {
     ++(orderly ? counts_.guests_left : counts_.guests_killed);
   }
 
-  /// A client that ends without a word in the midst of its job.
+  /// Ends a client in the midst of its job, without a goodbye.
   void vanish() {
     Child client(
         {cluster_.program(), "submit", "--connect", cluster_.endpoint(), "--prompt", "a cat",

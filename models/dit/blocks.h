@@ -70,7 +70,7 @@ class Blocks {
   void add_from_files(const WeightLoader& weights, Make make) {
     const auto read = [weights, make = std::move(make)] {
       auto noted = std::make_shared<WeightLoader::Noted>(weights);
-      // Of a block that is gone no page of the file stays either.
+      // When a block is gone, no page of the file stays either.
       return std::shared_ptr<const Block>(new Block(make(noted->loader)),
                                           [noted](const Block* block) {
                                             delete block;

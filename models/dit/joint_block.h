@@ -24,7 +24,8 @@ class JointBlock {
 
   static std::vector<at::Tensor> tensors_of(const std::vector<Modulation>& all);
 
-  /// `slot`: of its attention over everything; of the one over the picture alone, the next one.
+  /// `slot`: slot of the attention over everything; that of the attention over the picture alone is
+  /// the next one.
   JointBlock(const spec::JointBlockShape& shape, const std::string& prefix, int slot,
              WeightShard shard, const WeightLoader& weights);
 

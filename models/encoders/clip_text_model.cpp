@@ -68,7 +68,7 @@ at::Tensor ClipTextModel::feed_forward(const at::Tensor& states, const std::stri
 
 at::Tensor ClipTextModel::pooled(const at::Tensor& last, const at::Tensor& ids) const {
   const bool legacy = spec_.eos_token_id == kLegacyEos;
-  // Of equal values, the first; without any end token, place 0.
+  // argmax returns the first of equal values; place 0 without any end token.
   const at::Tensor places =
       legacy ? ids.argmax(-1) : ids.eq(spec_.eos_token_id).to(at::kInt).argmax(-1);
   std::vector<at::Tensor> rows;

@@ -104,7 +104,7 @@ class PngTexts {
  public:
   explicit PngTexts(const UnpackText& unpack) : unpack_(unpack) {}
 
-  /// Nothing where it has another keyword, or is not to be read.
+  /// Returns the chunk's text; nothing if the chunk has another keyword, or is not to be read.
   std::optional<std::string> text_of(const PngChunk& chunk, std::string_view keyword) {
     if (chunk.data.size() <= keyword.size() || !chunk.data.starts_with(keyword) ||
         chunk.data[keyword.size()] != '\0')

@@ -132,7 +132,7 @@ class WebmFile {
     cues_.SetGlobalTimecodeScale(kMillisecond);
   }
 
-  /// One cluster: a key frame, and what follows up to the next one.
+  /// Writes one cluster: a key frame, and the frames up to the next one.
   void write(std::vector<Coded>::iterator begin, std::vector<Coded>::iterator end) {
     using namespace libmatroska;
     KaxCluster cluster;

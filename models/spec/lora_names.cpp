@@ -22,7 +22,7 @@ class Aliases {
     }
     aliases_.push_back(std::move(alias));
   }
-  /// One product whose halves have changed places.
+  /// Adds a product whose halves have changed places.
   void add_swapped(std::string name, const std::string& product, std::int64_t half) {
     const std::string tensor = product + ".weight";
     aliases_.push_back({std::move(name), {{tensor, half, 0, half}, {tensor, 0, half, half}}});

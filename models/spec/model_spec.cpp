@@ -52,13 +52,13 @@ std::string class_of(const ConfigReader& index, const std::string& key) {
 void accept_absent_components(const ConfigReader& index, bool with_checker, ModelSpec& spec) {
   const auto absent = nlohmann::json::array({nullptr, nullptr});
   index.only("image_encoder", absent);
-  // It blackens pictures, and changes none.
+  // The safety checker blackens pictures, and changes none.
   if (with_checker && index.has_value("safety_checker") && index.raw("safety_checker") != absent) {
     spec.notes.push_back("the folder's safety checker is not run");
   } else {
     index.only("safety_checker", absent);
   }
-  // Both say something of a safety checker only.
+  // Both keys concern a safety checker only.
   index.harmless({"feature_extractor", "requires_safety_checker"});
 }
 
@@ -209,7 +209,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
     index.only("boundary_ratio", nullptr);
     index.only("expand_timesteps", false);
   }
-  // Its default in the pipeline, where a folder does not say. Nothing is drawn into pictures.
+  // The pipeline's default is true. No watermark is drawn into pictures.
   if (spec.pipeline_class == "StableDiffusionXLPipeline") {
     index.harmless({"add_watermarker"});
     spec.zero_negative = index.boolean_or("force_zeros_for_empty_prompt", true);

@@ -57,7 +57,7 @@ inline const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5Tokeniz
 /// are supported.
 const Pipeline& pipeline_of(const std::string& name, const std::filesystem::path& index_file);
 
-/// No plugin's.
+/// Returns whether the pipeline is one of this project's, not a plugin's.
 bool is_own_pipeline(const std::string& name);
 
 /// "a, b".

@@ -159,8 +159,8 @@ std::string mended_settings(const SchedulerSpec& spec, bool own, PipelineTask ta
   return settings.dump();
 }
 
-/// The checkpoint's keys for a sampler that is not its own: what that one refuses is the choice's
-/// fault, not the file's.
+/// Takes over the checkpoint's keys for a sampler that is not its own. A key that this sampler
+/// refuses is the choice's fault, not the file's.
 SchedulerConfig taken_over(const SchedulerSpec& spec, const KnownSampler& chosen,
                            const std::string& name, PipelineTask task) {
   try {

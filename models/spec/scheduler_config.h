@@ -97,7 +97,7 @@ struct SchedulerConfig {
   // PNDM
   bool skip_prk_steps = false;
 
-  // Of a plugin's sampler: its name, and the file's text
+  // A plugin's sampler: its name, and the file's text
   std::string user_name;
   std::string user_config;
   bool user_flow = false;

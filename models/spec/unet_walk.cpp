@@ -5,7 +5,7 @@
 #include "models/spec/sd3_spec.h"
 #include "models/spec/unet_spec.h"
 
-// What a U-Net of a spec consists of, layer by layer.
+// Layers of a U-Net of a spec, in order.
 namespace troupe::spec {
 namespace {
 

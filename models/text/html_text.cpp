@@ -35,7 +35,7 @@ bool is_quiet_element(std::string_view name) {
   return name == "rt" || name == "rp" || name == "style" || name == "script" || name == "template";
 }
 
-/// Reads one text from front to back. Where nothing more can be made out, reading goes on once with
+/// Reads one text from front to back. When nothing more can be made out, reading goes on once with
 /// unclosed markup taken for text; the second time the rest is text.
 class HtmlReader {
  public:

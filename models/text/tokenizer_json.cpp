@@ -106,7 +106,7 @@ class TokenizerJsonReader {
     if (!value.is_boolean()) damaged(std::string("key \"") + key + "\" must be true or false");
     return value.get<bool>();
   }
-  /// The members of a Sequence, or the one thing itself; empty for null.
+  /// Returns the members of a Sequence, or the one element itself; empty for null.
   std::vector<Json> flat(const Json& value, const char* list_key) const {
     if (value.is_null()) return {};
     if (text(value, "type") != "Sequence") return {value};
