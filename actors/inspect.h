@@ -70,15 +70,15 @@ class WorkView {
   std::condition_variable released_;
 };
 
-/// The second lane, for inspection: on the control thread. Answers from the mailbox and the view
-/// of the work loop at once, and hands on to the work loop what touches tensors.
+/// Inspection's part of the second lane, on the control thread. Answers from the mailbox and the
+/// view of the work loop at once, and hands questions about tensors to the work loop.
 class InspectLane {
  public:
   InspectLane(boost::asio::io_context& io, control::Connection& connection, Mailbox& mailbox,
               WorkView& view, bool rehearses)
       : io_(io), connection_(connection), mailbox_(mailbox), view_(view), rehearses_(rehearses) {}
 
-  /// True when the message was for it.
+  /// Takes a message about inspection; returns false for any other message.
   bool on_message(const wire::Header& header, std::span<const std::byte> payload);
 
  private:

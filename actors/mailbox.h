@@ -19,7 +19,7 @@ struct TaskEntry {
 
 struct Inspection;  // inspect.h
 
-/// One entry of the mailbox. `header` is that of the request to answer, where it is one.
+/// One entry of the mailbox. `header` is that of the request to answer, if the entry is a request.
 struct Message {
   wire::Header header;
   std::variant<wire::LoadStage, wire::ConnectGroups, wire::BeginJob, wire::EndJob, wire::Unload,
@@ -49,7 +49,7 @@ class Mailbox : public runtime::Mailbox<Message> {
   /// the tasks before them are computed. The receives of all jobs of the epoch are taken, since the
   /// jobs share the epoch's edges and the order on an edge is one over all jobs. Never waits.
   std::vector<TaskEntry> take_receives(std::uint64_t epoch, Past past = Past::tasks);
-  /// Shows the first `most` messages in order; answers how many there are in all.
+  /// Shows the first `most` messages in order; returns how many there are in all.
   std::size_t look(std::size_t most, const std::function<void(const Message&)>& show) const;
 };
 

@@ -41,8 +41,8 @@ struct RunningJob {
   std::shared_ptr<control::Counters> control_before = std::make_shared<control::Counters>();
 };
 
-/// The jobs at this actor: how they begin, run their tasks in order, and end. Used by the work loop
-/// only.
+/// The jobs at this actor: begins them, runs their tasks in order, and ends them. Used by the work
+/// loop only.
 class WorkerJobs {
  public:
   WorkerJobs(const WorkerTools& tools, Stages& stages);
@@ -50,7 +50,7 @@ class WorkerJobs {
   void begin(const wire::BeginJob& begin);
   /// Runs a task or posts a receive.
   void run(const TaskEntry& entry);
-  /// Answers with what the job cost.
+  /// Ends a job; answers the request with what the job cost.
   void end(const wire::Header& header, const wire::EndJob& end);
   void end_epoch(std::uint64_t epoch);
 

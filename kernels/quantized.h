@@ -30,9 +30,10 @@ bool has_byte_products();
 /// Largest magnitude in each row of x [..., in]: [rows] float32, NaN for a row that is not finite.
 at::Tensor largest_of_rows(const at::Tensor& x);
 
-/// x · 127 / largest[row] [rows, in] as int8, to nearest; zeros where largest is 0 or not finite.
+/// Returns x · 127 / largest[row] [rows, in] as int8, to nearest; zeros where largest is 0 or not
+/// finite.
 at::Tensor bytes_of_rows(const at::Tensor& x, const at::Tensor& largest);
-/// The same by the largest magnitudes of x's own rows, which go to `largest`.
+/// Returns the same by the largest magnitudes of x's own rows, which are stored in `largest`.
 at::Tensor bytes_of_rows(const at::Tensor& x, at::Tensor* largest);
 
 /// Σ q(x)·values over the inputs, for rows that are quantized by `largest` [rows]: int8 gives

@@ -31,7 +31,7 @@ class DitNetwork final : public Network {
   std::unique_ptr<models::DiffusionTransformer> transformer_;
 };
 
-/// A transformer's stage at work: its stale K,V and its caption's.
+/// A transformer's stage at work for one job, with stale K,V and the caption's values.
 class DitJob final : public JobNetwork {
  public:
   DitJob(const models::DiffusionTransformer& transformer, const spec::TransformerSpec& facts,

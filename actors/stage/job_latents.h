@@ -45,15 +45,15 @@ class JobLatents {
   /// Takes own rows of a patch, or with -1 of the whole picture, one step further.
   void sample(int step, int patch, const at::Tensor& prediction);
 
-  /// Own rows' latents and sampler history, so that the job can be resumed; nothing where another
-  /// actor has the same.
+  /// Publishes the own rows' latents and sampler history, so that the job can be resumed; returns
+  /// nothing if another actor has the same rows.
   std::optional<wire::BlobRef> publish_boundary();
-  /// All latents, float32.
+  /// Publishes all latents, float32.
   wire::BlobRef publish() const;
 
   /// Latents and histories by name, for inspection.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
-  /// Own rows, float32 on the CPU, and which rows they are.
+  /// Returns the own rows, float32 on the CPU, and which rows they are.
   std::pair<at::Tensor, std::vector<wire::LatentRun>> host_rows() const;
 
  private:

@@ -32,12 +32,12 @@ class PromptCache {
     auto operator<=>(const Key&) const = default;
   };
 
-  /// Holds at most so many bytes.
+  /// Makes a cache of at most `most_bytes` bytes.
   explicit PromptCache(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  /// Null where it is not here; good until the next `keep`.
+  /// Returns the output, valid until the next `keep`; null if it is not in the cache.
   const EncodedPrompt* find(const Key& key);
-  /// Copies it, unless it is larger than the whole cache.
+  /// Copies the output into the cache, unless it is larger than the whole cache.
   void keep(const Key& key, const EncodedPrompt& prompt);
 
   std::uint64_t bytes() const { return bytes_; }

@@ -42,7 +42,7 @@ class Mailbox {
     filled_.notify_one();
     return true;
   }
-  /// The next message; waits until there is one. Nothing once the mailbox is closed.
+  /// Takes the next message; waits until there is one. Returns nothing once the mailbox is closed.
   std::optional<Message> take() {
     std::unique_lock lock(mutex_);
     // The control thread closes the mailbox when the controller is lost, so this wait ends within
@@ -54,7 +54,7 @@ class Mailbox {
     lane.pop_front();
     return message;
   }
-  /// False where `take` would wait.
+  /// Returns false if `take` would wait.
   bool ready() const {
     std::lock_guard lock(mutex_);
     return closed_ || !messages_.empty() || !between_.empty();

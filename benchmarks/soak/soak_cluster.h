@@ -22,7 +22,7 @@ class Child {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  /// False at the deadline.
+  /// Returns false at the deadline.
   bool ended(std::chrono::milliseconds deadline);
 
  private:

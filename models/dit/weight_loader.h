@@ -26,7 +26,7 @@ struct WeightLoader {
 
   /// Throws for a name that is missing or a shape that differs.
   std::function<at::Tensor(const std::string& name, at::IntArrayRef shape)> get;
-  /// Told when the values have been copied elsewhere.
+  /// Called when the values have been copied elsewhere.
   std::function<void(const std::string& name)> release = [](const std::string&) {};
   /// Returns the values that a part of a matrix, rows [row, …) and columns [column, …), has when it
   /// is used; `part` comes from `get`. Empty: parts stay as they are.
@@ -71,7 +71,7 @@ struct WeightLoader {
 /// A loader that notes which tensors it was asked for.
 struct WeightLoader::Noted {
   explicit Noted(const WeightLoader& of);
-  /// All of them.
+  /// Releases all tensors that were asked for.
   void release() const;
 
   WeightLoader loader;

@@ -43,7 +43,7 @@ class ClipTextModel {
   /// off. Throws std::invalid_argument for an id that the vocabulary lacks or another shape,
   /// std::runtime_error for a weight that is not finite.
   ClipStates encode(const at::Tensor& ids, int before_end = 1, const Progress& progress = {}) const;
-  /// The same of each batch by itself; every block is read once for all of them.
+  /// Returns the states of each batch by itself; every block is read once for all batches.
   std::vector<ClipStates> encode_each(const std::vector<at::Tensor>& texts, int before_end = 1,
                                       const Progress& progress = {}) const;
 

@@ -45,8 +45,8 @@ class T5Encoder {
   /// std::runtime_error for a weight that is not finite.
   at::Tensor encode(const at::Tensor& ids, const at::Tensor& mask,
                     const Progress& progress = {}) const;
-  /// The same of each batch by itself, so that none depends on the others; every block is read once
-  /// for all of them.
+  /// Returns the states of each batch by itself, so that none depends on the others; every block is
+  /// read once for all batches.
   std::vector<at::Tensor> encode_each(const std::vector<TextBatch>& texts,
                                       const Progress& progress = {}) const;
 

@@ -22,7 +22,7 @@ std::string join_frames(const std::vector<std::string>& pngs, const PngText& tex
 /// that are not whole pictures.
 std::vector<std::string> split_frames(std::string_view png);
 
-/// The same animation shown at another speed, 1 to 1000. A plain PNG stays as it is.
+/// Returns the same animation shown at another speed, 1 to 1000. A plain PNG stays as it is.
 std::string at_speed(std::string_view png, int frames_per_second);
 
 }  // namespace troupe::models

@@ -26,7 +26,8 @@ struct PictureHeader {
   bool is_on_its_side() const { return orientation >= 5; }
 };
 
-/// The text of a PNG's compressed one, of at most `most` bytes; "" where it is longer or damaged.
+/// Returns the text of a compressed text in a PNG, of at most `most` bytes; "" if the text is
+/// longer or damaged.
 using UnpackText = std::function<std::string(std::string_view packed, std::size_t most)>;
 
 /// Reads the header, and the parts beside the pixels that say how the picture is turned: EXIF, else

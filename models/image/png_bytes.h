@@ -43,8 +43,8 @@ struct PngChunk {
   std::uint32_t checksum = 0;
 };
 
-/// Calls with each chunk of a file that begins with the signature, the end chunk not among them;
-/// false where it is cut off before that.
+/// Calls `visit` with each chunk of a file that begins with the signature, except the end chunk;
+/// returns false if the file is cut off before that.
 template <class Visit>
 bool each_png_chunk(std::string_view png, Visit&& visit) {
   for (std::size_t at = kPngSignature.size(); true;) {

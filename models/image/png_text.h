@@ -21,7 +21,7 @@ inline constexpr std::size_t kMostTextBytes = std::size_t{16} << 20;
 /// fails its checksum.
 PngText read_png_text(std::string_view png);
 
-/// A compressed text of a PNG; "" where it is damaged or longer than `most` bytes.
+/// Returns a compressed text of a PNG; "" if the text is damaged or longer than `most` bytes.
 std::string unpack_png_text(std::string_view packed, std::size_t most);
 
 /// Returns the size from the header chunk. Throws std::runtime_error if `png` does not begin as a

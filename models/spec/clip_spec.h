@@ -40,8 +40,8 @@ ClipSpec read_clip_spec(const ConfigReader& config, bool with_projection);
 /// transformers 5 saves of a CLIPTextModel.
 std::vector<ExpectedTensor> expected_tensors(const ClipSpec& spec);
 
-/// Counted positions of old checkpoints, the image half of a whole CLIP, and the projection where
-/// it is not asked for.
+/// Returns whether a tensor is ignored: counted positions of old checkpoints, the image half of a
+/// whole CLIP, and the projection if it is not asked for.
 bool is_ignorable_clip_tensor(std::string_view name);
 
 /// "text_model.encoder.layers.7."

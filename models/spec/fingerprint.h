@@ -12,7 +12,7 @@ namespace troupe::spec {
 /// elsewhere. A folder that is not there has a number, too.
 std::uint64_t fingerprint(const std::filesystem::path& folder);
 
-/// The same of a LoRA's file and of the adapter_config.json beside it.
+/// Returns the fingerprint of a LoRA's file and of the adapter_config.json beside it.
 std::uint64_t lora_fingerprint(const std::filesystem::path& file);
 
 }  // namespace troupe::spec

@@ -7,7 +7,7 @@
 
 namespace troupe::spec {
 
-/// A product's two halves and its alpha in a LoRA's file; null where it has none.
+/// A product's two halves and its alpha in a LoRA's file; null for those that the file lacks.
 struct LoraPair {
   const TensorEntry* down = nullptr;
   const TensorEntry* up = nullptr;

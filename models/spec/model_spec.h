@@ -133,7 +133,7 @@ struct ModelSpec {
                                         : default_size();
   }
   bool makes_videos() const { return video_vae.has_value(); }
-  /// Latent frames of so many frames; 1 of a picture.
+  /// Returns the latent frames of `frames` frames; 1 for a picture.
   std::int64_t latent_frames(std::int64_t frames) const {
     return video_vae ? video_vae->latent_frames(frames) : 1;
   }

@@ -44,22 +44,23 @@ class UNet2DConditionModel {
                                      const at::Tensor& condition, const std::vector<TextKeys>& text,
                                      UNetPort& port) const;
 
-  /// The same in three parts, so that a step may leave the second out and give the third what an
-  /// earlier step had of it (DeepCache). What a call has computed before its second part:
+  /// Values that a call of the model in three parts has computed before its second part. A step may
+  /// leave the second part out, and give the third part the result that an earlier step had of it
+  /// (DeepCache).
   struct Outer {
     Features entered;  ///< conv_in's
     Features first;    ///< the first layer's
   };
   Outer enter(const std::vector<at::Tensor>& latents, const at::Tensor& condition,
               const std::vector<TextKeys>& text, UNetPort& port) const;
-  /// All between the first layer and the last two, which also look at what `enter` computed:
-  /// [B, spec().inner_channels(), rows, w] of each patch.
+  /// Computes all layers between the first and the last two, which also use the values that `enter`
+  /// computed: [B, spec().inner_channels(), rows, w] of each patch.
   Features inner(const Outer& outer, const at::Tensor& condition, const std::vector<TextKeys>& text,
                  UNetPort& port) const;
   std::vector<at::Tensor> leave(const Outer& outer, Features inner, const at::Tensor& condition,
                                 const std::vector<TextKeys>& text, UNetPort& port) const;
 
-  /// The same of a whole picture.
+  /// Computes the prediction of a whole picture.
   at::Tensor whole(const at::Tensor& latents, const at::Tensor& condition,
                    const std::vector<TextKeys>& text) const;
 
