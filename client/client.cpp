@@ -123,8 +123,8 @@ void Client::Impl::say_lost(std::uint64_t job, const Talk& talk, const Error& er
   on_progress(progress);
 }
 
-/// Nothing when there is a controller again that knows the jobs of the lost one; else code timeout
-/// (not until then), or why there will be none.
+/// Waits for a controller. Nothing when there is a controller again that knows the jobs of the lost
+/// one; else code timeout (not until then), or why there will be none.
 std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
                                           std::chrono::steady_clock::time_point until) {
   const Error later{"timeout", error.what};

@@ -29,7 +29,7 @@ struct Input {
 };
 std::vector<Input> inputs_of(const ImageRequest& request);
 
-/// Null when bytes and shape do not go together.
+/// Returns latents; nothing when bytes and shape do not go together.
 std::optional<Latents> latents_from(const std::string& bytes,
                                     const std::vector<std::int64_t>& shape);
 /// Appends a replica's pictures to those that are there. False when their sizes differ.

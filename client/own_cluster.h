@@ -10,8 +10,8 @@ namespace troupe::client {
 /// ipc in the runtime folder.
 std::string default_endpoint();
 
-/// `host:port` becomes `tcp://host:port`, "" the default; the rest stays. Throws
-/// std::runtime_error, one line naming it, for what is no endpoint.
+/// Returns the whole endpoint: `host:port` becomes `tcp://host:port`, "" the default; the rest
+/// stays. Throws std::runtime_error, one line naming the text, if it is no endpoint.
 std::string full_endpoint(const std::string& text);
 
 /// The file of defaults: TROUPE_CONFIG, else `troupe/config.toml` in XDG_CONFIG_HOME or ~/.config;

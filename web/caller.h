@@ -47,9 +47,9 @@ struct NewKey {
   std::string line;
 };
 NewKey make_key(const std::string& name);
-/// Makes a key and adds its line to the file, which is there with all its keys whatever happens
-/// meanwhile: others that add theirs wait for each other. Throws std::runtime_error, also where the
-/// file has a key of that name.
+/// Makes a key and adds its line to the file, which keeps all its keys: processes that add keys at
+/// the same time wait for each other. Throws std::runtime_error, also if the file has a key of that
+/// name.
 NewKey add_key(const std::filesystem::path& file, const std::string& name);
 
 /// Lets so many through within a minute, a few of them at once. Pure: `now` in seconds.

@@ -42,10 +42,10 @@ class ClipFiles {
   using Then = std::function<void(Result<File>)>;
 
   ClipFiles(boost::asio::io_context& io, Limits limits, Encode encode);
-  /// Ends what is being encoded.
+  /// Ends the encoding that is under way.
   ~ClipFiles();
 
-  /// Null where it is not kept.
+  /// Returns a file; null if it is not kept.
   File find(const Key& key);
   /// Encodes the picture of that number, unless the file is being made already. `owner`: the key's
   /// name that the job came with. `then` is called later, or at once where too many wait:

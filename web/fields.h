@@ -14,8 +14,8 @@
 
 namespace troupe::web {
 
-/// A request's body as JSON. Throws ApiError for what is none, is nested deeper than 64 levels or
-/// has more than 100,000 values.
+/// Parses a request's body. Throws ApiError for a body that is not JSON, is nested deeper than 64
+/// levels or has more than 100,000 values.
 nlohmann::json parse_body(const std::string& body);
 
 /// The fields of a request's JSON body, taken one by one. A field that is null counts as left out.
@@ -27,7 +27,7 @@ class Fields {
   /// `form` the values came as a form's texts, and numbers are read from text.
   explicit Fields(nlohmann::json body, std::map<std::string, std::string> aliases = {},
                   bool form = false);
-  /// Parses first. Throws ApiError for what is no JSON.
+  /// Parses the body, then makes its fields. Throws ApiError if the body is not JSON.
   static Fields parse(const std::string& body, std::map<std::string, std::string> aliases = {});
 
   std::optional<std::string> text(const std::string& name);
@@ -57,7 +57,7 @@ class Fields {
   /// Reads the degrees, by degree_fields.def; `stages`, and "parallel": "auto".
   void read_degrees(Parallelism& degrees);
 
-  /// Throws for the first field that nobody has taken, with the known one that was meant.
+  /// Throws for the first field that was not taken, with the known field that was meant.
   void refuse_rest() const;
 
  private:

@@ -151,7 +151,7 @@ struct Painting : std::enable_shared_from_this<Painting> {
     reply->end();
   }
 
-  /// Nothing is to be encoded but base64, and that of little.
+  /// True if only base64 is to be encoded, and little of it.
   bool is_small(const JobResult& result) const {
     constexpr std::size_t kSmall = 256 << 10;
     std::size_t bytes = 0;

@@ -175,8 +175,8 @@ void JobService::status_of_new(std::size_t cluster) {
       watch(job, connection);
 }
 
-/// Nobody waits for what a lost connection was asked for; jobs go on for as long as the cluster may
-/// come back.
+/// Fails requests for results over a lost connection; jobs go on for as long as the cluster may come
+/// back.
 void JobService::status_of_gone(std::size_t index) {
   constexpr std::chrono::minutes kComesBack{10};
   Cluster& cluster = clusters_[index];
@@ -314,7 +314,8 @@ void JobService::hand_in(const Connection& connection, const HandedPtr& handed) 
       });
 }
 
-/// Nobody knows whether it was accepted; under the same key it is not accepted twice.
+/// Hands a job in again when nobody knows whether it was accepted; under the same key it is not
+/// accepted twice.
 void JobService::hand_in_again(const Connection& connection, const HandedPtr& handed) {
   work<std::uint64_t>(
       [this, connection, handed] {

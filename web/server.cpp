@@ -285,7 +285,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
    public:
     Turn(std::shared_ptr<Session> session, std::uint64_t number)
         : session_(std::move(session)), number_(number) {}
-    /// May be the last that holds the session, on whatever thread.
+    /// Ends the turn. The object may be the last that holds the session, on whatever thread.
     ~Turn() override {
       const auto executor = session_->timer_.get_executor();
       asio::post(executor, [session = std::move(session_), number = number_] {

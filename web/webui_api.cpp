@@ -50,7 +50,8 @@ std::string answer_text(const Results& results, const Asked& asked) {
       {{"images", std::move(images)}, {"parameters", asked.parameters}, {"info", json_text(info)}});
 }
 
-/// The newest job of theirs that runs: what `progress` and `interrupt` are about.
+/// Returns the caller's newest job that has not ended: `progress` and `interrupt` are about this
+/// job.
 JobPtr running_job(const Api& api, const Caller& caller) {
   const auto jobs = api.service.board().list(
       "", 1, [&](const Job& job) { return may_see(caller, job) && !job.ended(); });

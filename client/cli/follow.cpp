@@ -125,9 +125,9 @@ bool has_frames(const JobResult& result) {
   });
 }
 
-/// Nothing where a signal comes before the file is made. An encoder cannot be stopped within a
-/// frame, and at the end of a WebM within many: it is left alone then, and ends by itself or with
-/// the process.
+/// Encodes a clip; nothing if a signal comes before the file is made. An encoder cannot be stopped
+/// within a frame, and at the end of a WebM within many: it is left alone then, and ends by itself
+/// or with the process.
 std::optional<std::string> encoded_clip(std::string png, models::ClipFormat format,
                                         const std::stop_token& stop) {
   constexpr milliseconds kLook{50};

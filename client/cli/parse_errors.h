@@ -19,7 +19,7 @@ using RoomOptions = std::vector<std::pair<std::string, std::string>>;
 /// no folder". The words of other rooms stay as they are.
 std::string by_option(const std::string& what, const RoomOptions& options);
 
-/// The option parser's complaint in words that say what is wrong with the command line.
+/// Returns the option parser's complaint in words that say what is wrong with the command line.
 std::string parse_error_text(const std::string& what);
 /// Returns the complaint about words that `app` does not know.
 std::string unexpected_text(const CLI::App& app, const std::vector<std::string>& extras);

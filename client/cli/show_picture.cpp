@@ -66,7 +66,8 @@ Rgb mean_colour(const RgbPicture& picture, std::size_t x, std::size_t y, std::si
           static_cast<int>(sums[2] / count)};
 }
 
-/// Each letter has an upper pixel in its own colour and a lower one in its background's.
+/// Returns the picture as letters: each has an upper pixel in its own colour and a lower one in its
+/// background's.
 std::string half_blocks(const RgbPicture& picture, std::size_t columns, std::size_t rows) {
   const double scale = std::min({1.0, static_cast<double>(columns) / picture.width,
                                  2.0 * static_cast<double>(rows) / picture.height});

@@ -21,7 +21,7 @@ struct Target {
   std::size_t max_bytes;
 };
 
-/// All of them, by name.
+/// Returns all targets, by name.
 const std::vector<Target>& targets();
 
 /// Runs `action`, and allows what may be thrown at whoever brought the bytes. Running out of

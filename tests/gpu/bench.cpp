@@ -308,7 +308,7 @@ int measure(at::Device device, const Options& options) {
   return 0;
 }
 
-/// False where the command line makes no sense.
+/// Reads the command line. False if it makes no sense.
 bool read(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];

@@ -37,8 +37,8 @@ void receives_ahead(Rank& me) {
   }
 }
 
-/// The transfer takes what the stream computes before it, and memory that is let go of at once is
-/// not given to somebody else while it travels.
+/// Checks that the transfer takes what the stream computes before it, and that memory which is let
+/// go of at once is not given to somebody else while it travels.
 void stream_order(Rank& me) {
   constexpr std::int64_t kCount = 2'000'000;
   for (int round = 0; round < 10; ++round) {

@@ -147,7 +147,7 @@ struct SplitModel {
   }
 };
 
-/// Largest difference over the range of what is wanted.
+/// Largest difference, as a part of the range of the wanted values.
 inline double error_of(const at::Tensor& got, const at::Tensor& want) {
   const at::Tensor reference = want.to(at::kDouble);
   return ((got.to(at::kDouble) - reference).abs().max() / (reference.max() - reference.min()))

@@ -77,7 +77,7 @@ class KvRule {
     return seen;
   }
 
-  /// The same for qkv [B, n, 3, H, d], attended to.
+  /// Same as `see` for qkv [B, n, 3, H, d], attended to.
   at::Tensor attend(int step, TokenRun patch, const at::Tensor& qkv) {
     const Seen seen = see(step, patch, qkv.slice(2, 1, 3));
     return plain_attention(qkv.select(2, 0), seen.k, seen.v);

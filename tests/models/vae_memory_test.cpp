@@ -25,7 +25,8 @@ struct Count {
 
 thread_local std::shared_ptr<Count> counted;
 
-/// Blocks that some thread's count knows of. What is freed and not found here is nobody's.
+/// Blocks that some thread's count knows of. A freed block that is not found here was counted for
+/// no thread.
 struct Ledger {
   std::mutex mutex;
   std::map<void*, std::pair<std::shared_ptr<Count>, std::int64_t>> blocks;

@@ -22,7 +22,8 @@ struct NoisyWay {
   std::vector<Parallelism> mixes;
 };
 
-/// Three pictures, so that two replicas have uneven shares of the noise, too; five rows of tokens.
+/// Returns a job of three pictures, so that two replicas have uneven shares of the noise, too; five
+/// rows of tokens.
 Submission three_pictures(const std::string& model, const std::string& sampler) {
   Submission submission;
   submission.model = model;

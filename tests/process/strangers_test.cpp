@@ -43,7 +43,7 @@ class Stranger {
     until([&] { return !said.empty(); });
     return said;
   }
-  /// A blob link, likewise.
+  /// Opens a blob link; returns what is said to its hello.
   std::string blobs(const Hello& hello) {
     auto options = as(hello);
     options.endpoint = control::blob_endpoint_of(endpoint_);

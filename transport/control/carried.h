@@ -51,7 +51,7 @@ class CarriedSender {
 
   CarriedSender(boost::asio::io_context& io, std::chrono::microseconds pause, Send send);
   void add(std::uint32_t slot, std::string_view frame);
-  /// Everything that waits, now.
+  /// Sends everything that waits, now.
   void flush();
 
  private:

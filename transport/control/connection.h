@@ -48,7 +48,7 @@ class Connection {
   void on_lost(std::function<void(const Loss&)> handler);
   void on_gap(std::function<void(std::uint64_t missing)> handler);
 
-  /// False while there is no link. Throws WireError not_sendable.
+  /// Sends one way. False while there is no link. Throws WireError not_sendable.
   template <class M>
   bool send(const M& message) {
     return send_frame(wire::encode_frame({}, message));

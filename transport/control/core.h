@@ -35,8 +35,8 @@ class Core : public std::enable_shared_from_this<Core> {
   virtual bool receive_one() = 0;
   /// Sends what waits for room.
   virtual void flush() = 0;
-  /// Every heartbeat interval, after the socket was drained. `stalled`: this loop itself was away
-  /// for long, so silence of others proves nothing.
+  /// Called every heartbeat interval, after the socket was drained. `stalled`: this loop itself was
+  /// away for long, so silence of others proves nothing.
   virtual void tick(bool stalled) = 0;
   virtual std::string name_of(PeerId peer) const = 0;
   /// Sends a frame to a peer. False if there is no link to the peer.

@@ -47,7 +47,7 @@ class KeyFolder {
 };
 
 /// The list of clients as a running server sees it: read again whenever the file has changed. While
-/// it cannot be read nobody is allowed.
+/// it cannot be read, no client is allowed.
 class AllowList {
  public:
   explicit AllowList(std::filesystem::path file);

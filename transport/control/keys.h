@@ -21,7 +21,7 @@ struct ClientKeys {
   bool own_users = false;  // nobody named them: those of this user's clusters on this machine
 };
 
-/// Empty where ZeroMQ can do CURVE, else what is missing.
+/// Returns what ZeroMQ lacks for CURVE; empty if nothing.
 std::string why_no_curve();
 
 /// A fresh pair. Throws std::runtime_error where ZeroMQ was built without CURVE.

@@ -40,7 +40,7 @@ class OpenRequests {
       sum->bytes -= found.mapped();
     }
   }
-  /// Nobody is there to be answered.
+  /// Forgets the peer's requests, when nobody is there to be answered.
   void forget(Sum& all) const {
     all.count -= own_.count;
     all.bytes -= own_.bytes;

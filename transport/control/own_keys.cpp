@@ -35,7 +35,7 @@ FileHandle lock_folder(const std::string& folder) {
   return lock;
 }
 
-/// Nobody else could have put there what lies in it.
+/// Throws unless only this user could have put into the folder what lies in it.
 void check_runtime_folder(const std::string& folder) {
   struct stat info {};
   if (lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {

@@ -23,7 +23,7 @@ struct ServerOptions {
   Milliseconds heartbeat_interval{250};
   Milliseconds heartbeat_timeout{5000};  // silence after which a peer is lost
   std::size_t max_peers = 4096;
-  /// A process that has a link gets no second one: who says that he is it is somebody else.
+  /// A process that has a link gets no second one: another that says it is this process is refused.
   bool one_link_per_process = true;
   OpenRequests::Bounds open_requests = {};  // of one peer; more are refused
   OpenRequests::Bounds open_requests_of_all{.most = 8192, .most_bytes = 256u << 20};

@@ -38,7 +38,7 @@ class ControlLink : public std::enable_shared_from_this<ControlLink> {
   /// Begins to listen; `handler` runs on the io thread, at most once for a notice and at most once
   /// for the loss of the connection.
   void start(Handler handler);
-  /// Never blocks. Only the first notice goes out.
+  /// Sends a notice. Never blocks. Only the first notice goes out.
   void send(const Notice& notice);
   /// Detaches the handler: after this returns, the handler does not run any more.
   void detach();

@@ -28,7 +28,7 @@ class Doorbell {
   /// A peer's, from the descriptors it passed.
   Doorbell(const UniqueFd& memory, UniqueFd event);
 
-  /// Wakes whoever looks after this doorbell.
+  /// Wakes the thread that looks after this doorbell.
   void ring();
   /// Wakes only threads that attend, of this process.
   void ring_attendants();

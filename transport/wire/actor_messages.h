@@ -242,7 +242,7 @@ struct AbortEpoch {
   }
 };
 
-/// controller → actor: what is kept of a deployment goes, with `encoders_alone` only its text
+/// controller → actor: forget what is kept of a deployment; with `encoders_alone` only its text
 /// encoders, which are read anew from then on.
 struct Unload {
   static constexpr Kind kKind = Kind::unload;

@@ -78,7 +78,7 @@ struct FindActor {
   }
 };
 
-/// Answered by Done.
+/// Kills an actor. Answered by Done.
 struct KillActor {
   static constexpr Kind kKind = Kind::kill_actor;
   std::uint64_t id = 0;

@@ -195,7 +195,7 @@ class JoinVerb : public Verb {
                 << patience.count() << " s: this host does not wait for it any longer" << std::endl;
   }
 
-  /// Another try would be answered as the first was.
+  /// True if another try would be answered as the first was.
   static bool is_final(const std::string& code) {
     return code == "refused" || code == "version_mismatch" || code == "bad_request";
   }

@@ -117,7 +117,7 @@ class ActorHandle {
       M method, A&&... arguments)
   const { return send<M>(detail::find_method<T>(method), std::forward<A>(arguments)...); }
 
-  /// The same actor with another deadline for its calls (60 s otherwise).
+  /// Returns the same actor with another deadline for its calls (60 s otherwise).
   ActorHandle within(Milliseconds deadline) const {
     ActorHandle other = *this;
     other.deadline_ = deadline;

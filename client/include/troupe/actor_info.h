@@ -11,7 +11,7 @@ namespace troupe {
 
 /// Resources that are reserved for an actor on its host.
 struct Resources {
-  int gpus = 0;      // whole ones, reserved while it lives
+  int gpus = 0;      // whole GPUs, reserved while the actor lives
   double cores = 0;  // 0 = reserves none
 };
 
@@ -62,8 +62,8 @@ struct Death {
   std::string cause;  // one line: signal or exit code, method, last log line
   int signal = 0;     // 0 = none
   int exit_code = 0;
-  std::string method;            // that it was in; "" = none
-  std::vector<std::string> log;  // its last lines
+  std::string method;            // method that the actor was in; "" = none
+  std::vector<std::string> log;  // last lines of the actor's log
   bool restarting = false;       // a new incarnation is on its way
 };
 

@@ -27,7 +27,7 @@ class ActorContext {
   virtual std::uint64_t id() const = 0;
   virtual const std::string& name() const = 0;  // "" = none
   virtual std::uint64_t restarts() const = 0;
-  virtual const std::vector<int>& gpus() const = 0;  // numbers of the host's, reserved for it
+  virtual const std::vector<int>& gpus() const = 0;  // the host's numbers of its reserved GPUs
   /// The cluster's actors, to spawn, find and call.
   virtual Actors actors() = 0;
   /// Reports that a long method makes progress: `hang_after` counts anew from here. Costs next to

@@ -60,8 +60,8 @@ struct ImageRequest {
   /// alone.
   std::vector<std::uint64_t> picture_seeds = {};
   double eta = 0;                      // of ddim: noise that steps add, 0 to 1
-  std::vector<double> timesteps = {};  // to go through, falling, instead of `steps`
-  std::vector<double> sigmas = {};     // noise levels likewise; one of the two
+  std::vector<double> timesteps = {};  // timesteps to go through, falling, instead of `steps`
+  std::vector<double> sigmas = {};     // noise levels, falling, instead of `steps`; not with `timesteps`
   std::string sampler;                 // "" = the checkpoint's own; else a name of docs/commands.md
   std::string method = "exact";        // exact | pipefusion | distrifusion
   int num_pipeline_patch = 1;          // patches of pipefusion and distrifusion
@@ -125,7 +125,7 @@ struct Submission {
   std::string model = {};  // "" = the cluster's model
   bool detached = false;   // goes on when this client is gone
   int priority = 0;        // higher goes first, -100 to 100
-  std::string share = {};  // whom it counts for when shares are made fair; "" = this client
+  std::string share = {};  // whose share the job counts for; "" = this client's
   /// Go on with fewer actors after a loss that is not made good. The picture stays the same, as
   /// ever.
   bool elastic = false;
@@ -145,13 +145,13 @@ struct Progress {
   std::string phase;  // queued | loading | text | denoising | decoding
   int step = 0;
   int steps = 0;
-  double seconds_per_step = 0;     // of the last ones; 0 while unknown: see docs/commands.md
-  int queue_position = 0;          // when it was accepted: the jobs that waited before it
+  double seconds_per_step = 0;     // mean of the last steps; 0 while unknown: see docs/commands.md
+  int queue_position = 0;          // jobs that waited before it when it was accepted
   std::optional<Latents> latents;  // when asked for
   std::string preview_png;         // when asked for: the first picture, rough and small, PNG bytes
   int interim_step = 0;  // completed steps of the latents or the preview; not after `step`
   std::vector<std::string> warnings;
-  std::optional<double> timestep = {};  // the sampler's, of the last completed step
+  std::optional<double> timestep = {};  // the sampler's timestep of the last completed step
 };
 
 struct Picture {
@@ -179,10 +179,10 @@ struct JobInfo {
   std::uint64_t batch = 0;               // number of the batch that it computes or has computed in
   std::vector<std::uint64_t> with_jobs;  // the others of that batch that the cluster remembers
   std::string not_batched;               // why it began by itself, although it may batch
-  int queue_position = 0;                // while it is queued: jobs that wait before it
+  int queue_position = 0;                // jobs that wait before it, while it is queued
   std::string model;                     // its folder
   std::uint64_t seed = 0;                // of its first picture
-  bool own_seeds = false;                // its pictures have one each
+  bool own_seeds = false;                // each of its pictures has a seed of its own
   Parallelism parallelism = {};          // the degrees that it is planned for; without its stages
   std::string on_behalf_of = {};         // as its submission said
 };

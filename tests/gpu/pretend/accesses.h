@@ -32,7 +32,7 @@ class Accesses {
   /// one.
   std::optional<std::string> note(const std::vector<Range>& ranges, const std::string& name,
                                   std::size_t stream, std::uint64_t count, const Clock& after);
-  /// Forgets accesses to memory that has gone back and is nobody's any more.
+  /// Forgets accesses to memory that has gone back to the device.
   void forget(const void* data, std::size_t bytes);
 
  private:

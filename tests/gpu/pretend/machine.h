@@ -43,12 +43,13 @@ struct Command {
 /// launch of it on a device loads it, which waits for the whole device while it holds the context
 /// lock, unless CUDA_MODULE_LOADING is EAGER. Empty: nothing to load.
 cudaError_t launch(cudaStream_t stream, Command command, const std::string& function);
-/// The same without the context lock's cost of loading: what `cudaMemcpyAsync` queues.
+/// Same as `launch`, without the context lock's cost of loading: what `cudaMemcpyAsync` queues.
 cudaError_t enqueue(cudaStream_t stream, Command command, const char* call);
 
 /// Waits for everything on the current device while holding its context lock, as `cudaFree` does.
 cudaError_t drain(const std::string& why);
-/// Ranges that are handed out anew hold what nobody may read: NaN, written in the stream's order.
+/// Fills a range that is handed out anew with NaN, which no program may read, in the stream's
+/// order.
 cudaError_t poison(cudaStream_t stream, void* data, std::size_t bytes);
 
 /// A CPU's body for the kernels whose mangled name contains `part`: makes the command of a launch

@@ -22,7 +22,7 @@ cudaError_t said(cudaError_t error) {
   return error;
 }
 
-/// A call that needs the context: stands behind whoever holds its lock.
+/// A call that needs the context: waits for the thread that holds its lock.
 class Call {
  public:
   explicit Call(const char* name, Device* device = nullptr) : lock_(Machine::get().mutex()) {

@@ -153,7 +153,8 @@ bool Block::may_go_on(unsigned warp, unsigned lane) {
   return true;
 }
 
-/// Nothing runs any more: all who live wait at one barrier of the block, or for each other.
+/// Releases the block when nothing runs any more: all living threads wait at one barrier of the
+/// block, or for each other.
 void Block::release_block() {
   const Thread* first = nullptr;
   for (const Thread& thread : threads_) {

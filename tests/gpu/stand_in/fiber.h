@@ -22,7 +22,7 @@ class Fiber {
   void resume();
   bool ended() const { return ended_; }
 
-  /// Called within a fiber: goes back to who resumed it.
+  /// Goes back to the thread that resumed the fiber. Called within a fiber.
   static void suspend();
 
  private:

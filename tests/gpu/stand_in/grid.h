@@ -37,7 +37,7 @@ struct Wait {
 /// threads of the block, living lanes of the mask, or, for a shuffle, all lanes of the mask, none
 /// of which may have ended.
 void wait_for(const Wait& wait);
-/// A shuffle of at most 8 bytes: `mine` is what this lane gives, `theirs` what `lane ^ step` gave.
+/// Shuffles at most 8 bytes: `mine` is what this lane gives, `theirs` what `lane ^ step` gave.
 void exchange(const Wait& wait, unsigned step, const void* mine, void* theirs, std::size_t size);
 
 /// An array of the block, 0xff at first; `declaration` tells one from another.

@@ -82,8 +82,8 @@ cluster::ClusterOptions actors(int count);
 
 /// The demo model on cfg 2 × pp 2 with four patches, latents wanted.
 Submission demo_job(int steps = 6);
-/// The same on cfg 2 × ulysses 2: every actor has all blocks. Where `memory_limit` is what it
-/// needs, no actor keeps it and `demo_job`'s part at the same time.
+/// Same as `demo_job`, but on cfg 2 × ulysses 2: every actor has all blocks. Where `memory_limit`
+/// is what this job needs, no actor keeps its part and `demo_job`'s at the same time.
 Submission whole_demo_job(int steps = 6);
 /// Bytes that the job's plan foresees at its fullest actor.
 std::uint64_t memory_of(const Submission& submission);

@@ -15,10 +15,10 @@ struct MixLimits {
   int blocks = 8;
 };
 
-/// Every (dp, cfg, pp, ulysses, ring, tp) within the limits, cfg 1 or 2; one actor first.
+/// Returns every (dp, cfg, pp, ulysses, ring, tp) within the limits, cfg 1 or 2; one actor first.
 std::vector<Parallelism> all_mixes(const MixLimits& limits);
 
-/// `count` of them, drawn with `seed`.
+/// Returns `count` of the mixes, drawn with `seed`.
 std::vector<Parallelism> sample_of(std::vector<Parallelism> mixes, std::size_t count,
                                    std::uint32_t seed);
 

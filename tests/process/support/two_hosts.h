@@ -18,7 +18,7 @@ class TwoHosts {
   ~TwoHosts();
   TwoHosts(const TwoHosts&) = delete;
   TwoHosts& operator=(const TwoHosts&) = delete;
-  /// False where there are no namespaces to be had.
+  /// False if this machine has no namespaces to be had.
   static bool possible();
 
   void cut();
