@@ -94,7 +94,7 @@ class Link {
   std::optional<control::ClientKeys> keys_;
   std::uint64_t incarnation_;
   std::shared_ptr<control::SharedLoop> loop_;
-  control::SocketOptions socket_;  // of all its connections
+  control::SocketOptions socket_;  // of all connections of the link
   control::BlobStore store_;
   std::unique_ptr<control::Connection> control_;
   std::unique_ptr<control::BlobConnection> blobs_;

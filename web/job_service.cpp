@@ -175,8 +175,8 @@ void JobService::status_of_new(std::size_t cluster) {
       watch(job, connection);
 }
 
-/// Fails requests for results over a lost connection; jobs go on for as long as the cluster may come
-/// back.
+/// Fails requests for results over a lost connection; jobs go on for as long as the cluster may
+/// come back.
 void JobService::status_of_gone(std::size_t index) {
   constexpr std::chrono::minutes kComesBack{10};
   Cluster& cluster = clusters_[index];

@@ -19,8 +19,8 @@ enum class Report { text, json, json_line };
 /// Options for a job's result: shared by run, submit and wait.
 struct ResultOptions {
   std::string output = "out.png";        // "-" = standard output
-  std::optional<int> frames_per_second;  // that videos are shown at
-  bool makes_video = false;              // it is known that the job does
+  std::optional<int> frames_per_second;  // frames per second of videos
+  bool makes_video = false;              // it is known that the job makes a video
   std::string save_latents;              // "" = not
   std::string preview;                   // "" = none
   int preview_every = 1;
@@ -28,8 +28,8 @@ struct ResultOptions {
   bool quiet = false;
   bool show = false;         // the picture in the terminal, too
   std::string show_as;       // name of a PictureProtocol; "" = the terminal's
-  bool cancels = true;       // the job at the deadline or a signal; else it is left alone
-  bool owns_actors = false;  // they end with the command, whatever they are doing
+  bool cancels = true;       // cancels the job at the deadline or a signal; else leaves it alone
+  bool owns_actors = false;  // the actors end with the command, whatever they are doing
 };
 
 void add_result_options(CLI::App& app, ResultOptions& options);

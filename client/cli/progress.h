@@ -45,7 +45,7 @@ class ProgressView {
   Width width_;
   Clock clock_;
   std::chrono::steady_clock::time_point began_;
-  Progress shown_;  // the last, without what it carried
+  Progress shown_;  // the last progress, without what it carried
   std::string phase_;
   std::chrono::steady_clock::time_point printed_at_{};
   int printed_step_ = -1;

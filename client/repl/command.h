@@ -47,7 +47,7 @@ struct Command {
   std::size_t most = 0;
   /// `words` without the command's name. Prints to standard output; throws what went wrong.
   std::function<void(Session&, const Words& words)> run;
-  bool has_options = false;  // it parses its words itself; `least` and `most` do not count
+  bool has_options = false;  // the command parses its words itself; `least` and `most` do not count
 };
 
 std::vector<Command> cluster_commands();

@@ -11,7 +11,7 @@ namespace troupe::repl {
 /// Word at the cursor, and the words that it could become.
 struct Completion {
   std::string word;                  // the part of the word that is there, without its quotes
-  char quote = 0;                    // that it is inside of
+  char quote = 0;                    // quote that the word is inside of
   std::vector<std::string> choices;  // sorted; each begins with `word`
   /// Returns what all choices have in common beyond `word`, as it is to be typed; if there is only
   /// one, with the quote that ends it and a space, but not behind a folder.

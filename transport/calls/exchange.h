@@ -18,7 +18,7 @@ struct ExchangeTools {
   std::shared_ptr<control::SharedLoop> loop;
   /// Returns the link to the controller; null while there is none. Called on the loop's thread.
   std::function<control::Connection*()> controller;
-  control::BlobStore& blobs;  // what this process holds for others
+  control::BlobStore& blobs;  // values that this process holds for others
   std::string name;           // told to actors: "client", "actor 3"
   control::SocketOptions socket;
 };
@@ -115,11 +115,11 @@ class Exchange final : public detail::Caller {
   std::map<std::string, LinkProof> standing_;  // by the blobs' endpoint
   struct Watcher {
     std::function<void(const Death&)> told;
-    std::shared_ptr<control::SharedLoop::Bystander> own_thread;  // that it is called on
+    std::shared_ptr<control::SharedLoop::Bystander> own_thread;  // for `told`, as Bystander says
   };
   std::map<std::uint64_t, std::vector<Watcher>> watchers_;
   std::vector<Due> due_;          // a heap, the earliest first
-  std::size_t tidied_at_ = 1024;  // so many: those that were answered go
+  std::size_t tidied_at_ = 1024;  // size of due_ at which answered calls go
   std::optional<boost::asio::steady_timer> timer_;
   std::chrono::steady_clock::time_point armed_for_ = std::chrono::steady_clock::time_point::max();
 };

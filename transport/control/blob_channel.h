@@ -30,7 +30,7 @@ using BlobHandler = std::function<void(BlobResult)>;
 /// Admission of a peer to a blob channel.
 struct BlobPass {
   std::string refusal = {};   // why the peer is refused; "" = it is let in
-  bool fetches_only = false;  // it is not known which process this is: nothing is fetched from it
+  bool fetches_only = false;  // unknown which process this is: nothing is fetched from it
 };
 
 /// The binding end of the blob channel: sockets of its own beside the control plane's, so that

@@ -17,7 +17,7 @@ struct KeyPair {
 struct ClientKeys {
   std::string server_key;  // the server's public half
   KeyPair own;
-  std::string origin;      // where they come from, for errors: a folder, or "the node agent"
+  std::string origin;      // where the keys come from, for errors: a folder, or "the node agent"
   bool own_users = false;  // nobody named them: those of this user's clusters on this machine
 };
 
@@ -44,7 +44,7 @@ ClientKeys client_keys_from(std::string_view text, const std::string& origin);
 /// Role of a client: what it may do. Each role may also do what those before it may.
 enum class ClientRole : std::uint8_t {
   own_jobs,  // hand in jobs; see, wait for, pause and cancel what came in under the same name
-  all_jobs,  // those of everybody; actors of users' classes
+  all_jobs,  // the same for everybody's jobs; actors of users' classes
   operate,   // drain, stop, inject faults, look inside actors, join as a host
 };
 const char* to_string(ClientRole role);

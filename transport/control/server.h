@@ -16,7 +16,7 @@ class Guard;
 
 struct ServerOptions {
   std::string endpoint;  // ipc:///folder/name or tcp://127.0.0.1:PORT, port 0 = any
-  std::uint64_t id = 1;  // sender id in its envelopes; peers are numbered from the next one on
+  std::uint64_t id = 1;  // sender id in own envelopes; peers are numbered from the next one on
   std::uint64_t incarnation = 0;                  // 0 = random
   std::string software = "troupe";                // told to peers
   std::map<std::string, std::string> attributes;  // told to peers
@@ -38,8 +38,8 @@ struct PeerInfo {
   PeerId id = 0;
   std::uint64_t incarnation = 0;
   wire::Hello hello;
-  std::string secret = {};  // that its welcome gives it, and nobody else
-  ClientUser user = {};     // whose key it has shown
+  std::string secret = {};  // secret that the peer's welcome gives it, and nobody else
+  ClientUser user = {};     // the client whose key the peer has shown
 };
 
 /// Signs of life of a peer. `progress` is what its work loop counted, not what its sockets do.

@@ -53,10 +53,10 @@ class Server::Impl final : public Core {
     Outbox outbox;
     PeerVitals vitals;
     OpenRequests requests;
-    AcceptedLink at;       // its connection, as of its last sign of life
-    std::string user_id;   // that a guard let it in as
+    AcceptedLink at;       // the peer's connection, as of its last sign of life
+    std::string user_id;   // user that a guard let the peer in as
     bool hung_up = false;  // what it sent before is still to be read
-    PeerId carrier = 0;    // whose link carries this one; 0 = it has a connection of its own
+    PeerId carrier = 0;    // peer whose link carries this one; 0 = it has a connection of its own
     std::unique_ptr<Carriage> carriage;  // null = it carries none
   };
   struct RoutingHash {

@@ -92,7 +92,7 @@ class SharedLoop {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<Runner> runner_{Runner::nobody};
-  std::atomic<std::thread::id> thread_{};  // who runs handlers
+  std::atomic<std::thread::id> thread_{};  // thread that runs handlers
   std::atomic<bool> wanted_{false};        // a guest waits for the owner to leave
   std::atomic<bool> called_{false};
   bool alarm_set_ = false;

@@ -37,7 +37,7 @@ struct LoadStage {
   std::int32_t last_block = 0;  // exclusive
   bool embeds = false;
   bool projects = false;
-  std::int32_t tp_rank = 0;  // which shard of the blocks' heads and feed-forward columns
+  std::int32_t tp_rank = 0;  // number of the shard of the blocks' heads and feed-forward columns
   std::int32_t tp_degree = 1;
   std::vector<LoraFile> loras;           // added to the weights in this order
   std::uint64_t prompt_cache_bytes = 0;  // of encoded prompts that are kept; 0 = none is
@@ -135,8 +135,8 @@ struct BeginJob {
   AxisPlace ring;
   AxisPlace ulysses;
   AxisPlace tp;
-  std::vector<StepKind> steps;         // how each is computed
-  std::vector<RowShares> micro_steps;  // of a step that goes patch by patch, in order
+  std::vector<StepKind> steps;         // kind of each step
+  std::vector<RowShares> micro_steps;  // for a step that goes patch by patch, in order
   /// Batch items (branches × pictures) that a step of the whole picture computes one after another,
   /// so that the stages of a pipeline have something to do at once, and no part takes long.
   std::vector<RowRange> batch_parts;
@@ -145,8 +145,8 @@ struct BeginJob {
   JobGroups groups;
   bool keep_encoders = false;  // text encoders of the deployment that were used here stay
   std::int32_t caption_rank = 0;
-  std::int32_t caption_root = 0;            // who projects the text, rank in that group
-  std::vector<std::int32_t> encoder_ranks;  // who runs each text encoder, likewise
+  std::int32_t caption_root = 0;            // rank in that group that projects the text
+  std::vector<std::int32_t> encoder_ranks;  // rank in that group that runs each text encoder
   std::int32_t image_root = 0;    // the first decoder, rank in that group: it tells the others the
                                   // encoded picture to start from
   std::int32_t row_rank = -1;     // in the rows group, the decoders first; -1 = not a member

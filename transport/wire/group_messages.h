@@ -72,8 +72,8 @@ struct JobGroups {
   std::uint32_t tp = 0;        // sums of sharded matmuls
   std::uint32_t heads = 0;     // ulysses × tp: who shares these tokens
   std::uint32_t stage = 0;     // ring × ulysses × tp: who shares this stage and branch
-  std::uint32_t rows = 0;      // who holds latents, and who decodes them
-  std::uint32_t vae = 0;       // who decodes together, in the order of their rows
+  std::uint32_t rows = 0;      // ranks that hold latents, and ranks that decode them
+  std::uint32_t vae = 0;       // ranks that decode together, in the order of their rows
   std::vector<SkipEdge> skips_from;  // from stages before the previous one, the nearest first
   std::vector<SkipEdge> skips_to;    // to stages behind the next one, the nearest first
 

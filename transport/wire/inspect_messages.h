@@ -145,7 +145,7 @@ enum class DocumentKind : std::uint8_t {
   graph,     // a job's task graph and where each task is
   timeline,  // Chrome trace events of a job, or of all jobs that are remembered (job 0)
   failures,  // flight records of the last failures; of one job where `job` is not 0
-  machine,   // what jobs are planned for: speeds and links, as they were measured
+  machine,   // speeds and links that jobs are planned for, as they were measured
   slices,    // tasks of all jobs that ended after the slice of number `after`, actor by actor
   metrics,   // the cluster's figures, as Prometheus' text
 };

@@ -86,7 +86,7 @@ struct JobSpec {
   ImageRequest request;
   Parallelism parallelism;
   std::int32_t priority = 0;  // higher goes first, -100 to 100
-  std::string share;     // whom it counts for when shares are made fair; "" = the client itself
+  std::string share;     // whose share it counts for when shares are made fair; "" = the client's
   bool elastic = false;  // after a loss that is not made good, go on with fewer actors
   /// May compute as one batch with other jobs that differ in prompts and seed only: sums are then
   /// rounded otherwise than alone.

@@ -29,11 +29,11 @@ struct RequestField {
   std::string_view value = {};   // what stands for its value in the help
   std::string_view help = {};    // "" = the command line adds the option by hand
   Group group = Group::picture;
-  Bounds typed = {};             // of what is typed at the command line
-  Bounds taken = {};             // of what the controller takes
+  Bounds typed = {};             // bounds of a value that is typed at the command line
+  Bounds taken = {};             // bounds of a value that the controller takes
   bool default_in_help = false;  // the help's text says what holds where none is given
   std::string_view words = {};   // in refusals; "" = the option's letters
-  std::string_view json = "=";   // in reports; "=" = the member's name, "" = it is not in them
+  std::string_view json = "=";   // name in reports; "=" = the member's name, "" = it is not in them
   Batched batched = Batched::alike;
 
   std::string in_words() const {

@@ -45,7 +45,7 @@ struct Welcome {
   std::uint32_t heartbeat_timeout_ms = 0;
   std::string software;
   std::map<std::string, std::string> attributes;  // "journal": the id of the server's, if any
-  std::string secret = {};  // random; by it another link of the same process shows that it is one
+  std::string secret = {};  // random; another link of the same process shows by it that it is one
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -78,7 +78,7 @@ struct Heartbeat {
 
 /// Reason for the end of a link.
 enum class LinkEnd : std::uint8_t {
-  closed = 0,    // by who wanted that, or with its connection or the protocol broken
+  closed = 0,    // by the side that wanted that, or because connection or protocol broke
   silent = 1,    // no sign of life
   gap = 2,       // messages never arrived
   stopped = 3,   // a cluster has stopped, or a drained host has left

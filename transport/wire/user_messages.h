@@ -53,10 +53,10 @@ struct ActorAddress {
   std::uint64_t incarnation = 0;
   std::string class_name;
   std::string name;
-  std::string endpoint;       // of its process, for calls
-  std::string blob_endpoint;  // and for large values
+  std::string endpoint;       // of the actor's process, for calls
+  std::string blob_endpoint;  // of the actor's process, for large values
   std::string ticket;         // shown there
-  std::string keys;           // CURVE, of callers, as text; "" = its door asks for none
+  std::string keys;           // CURVE keys of callers, as text; "" = its door asks for none
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -219,7 +219,7 @@ struct CreateActor {
 
 struct ActorCreated {
   static constexpr Kind kKind = Kind::actor_created;
-  std::string endpoint;  // where it is called, with the real port
+  std::string endpoint;  // endpoint where the actor is called, with the real port
   std::string blob_endpoint;
 
   template <class Archive>

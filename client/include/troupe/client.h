@@ -61,7 +61,7 @@ struct ImageRequest {
   std::vector<std::uint64_t> picture_seeds = {};
   double eta = 0;                      // of ddim: noise that steps add, 0 to 1
   std::vector<double> timesteps = {};  // timesteps to go through, falling, instead of `steps`
-  std::vector<double> sigmas = {};     // noise levels, falling, instead of `steps`; not with `timesteps`
+  std::vector<double> sigmas = {};     // noise levels, falling, instead of `steps`; one of the two
   std::string sampler;                 // "" = the checkpoint's own; else a name of docs/commands.md
   std::string method = "exact";        // exact | pipefusion | distrifusion
   int num_pipeline_patch = 1;          // patches of pipefusion and distrifusion

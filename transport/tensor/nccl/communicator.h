@@ -98,7 +98,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Settings settings_;
   std::shared_ptr<Stream> stream_;
   Event ready_;
-  Verdict verdict_;  // what ended it
+  Verdict verdict_;  // cause that ended the communicator
   std::unique_ptr<Aborter> aborter_;
   std::atomic<ncclComm_t> comm_ = nullptr;  // null before joining and after the end
   std::atomic<bool> flushed_ = false;
