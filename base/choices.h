@@ -14,7 +14,7 @@ template <>
 inline constexpr auto kNamesOf<Method> = std::to_array<std::string_view>({"exact", "pipefusion",
                                                                           "distrifusion"});
 
-/// K,V that are not fresh: used as they are, or extrapolated.
+/// Use of K,V that are not fresh: as they are (stale), or extrapolated (predict).
 enum class KvUse : std::uint8_t { stale, predict };
 template <>
 inline constexpr auto kNamesOf<KvUse> = std::to_array<std::string_view>({"stale", "predict"});

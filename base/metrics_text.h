@@ -13,7 +13,7 @@ class MetricsText {
  public:
   using Labels = std::vector<std::pair<std::string, std::string>>;
 
-  /// A family begins; `counter` names must end with _total. Source: Prometheus' exposition formats.
+  /// Begins a family; `counter` names must end with _total. Source: Prometheus' exposition formats.
   MetricsText& counter(const std::string& name, const std::string& help);
   MetricsText& gauge(const std::string& name, const std::string& help);
   /// Begins a histogram's family. Its samples are the histogram's buckets, sum and count.

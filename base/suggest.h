@@ -7,8 +7,9 @@ namespace troupe {
 /// Returns how many characters must be added, taken away, changed or swapped to make `a` of `b`.
 int edit_distance(const std::string& a, const std::string& b);
 
-/// The one of `known` that `word` was probably meant to be, in whatever case, or "": one that it
-/// begins, else the nearest with at most one slip in four letters. Dashes in front do not count.
+/// Returns the one of `known` that `word` was probably meant to be, in whatever case, or "": one
+/// that it begins, else the nearest with at most one slip in four letters. Dashes in front do not
+/// count.
 std::string nearest(const std::string& word, const std::vector<std::string>& known);
 
 /// "; did you mean WORD?", or "".

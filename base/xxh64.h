@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// XXH64 with seed 0, piece by piece.
+/// Hash XXH64 with seed 0, computed piece by piece.
 class Xxh64 {
  public:
   Xxh64();

@@ -53,7 +53,7 @@ class Controller {
   /// Stops `what`. Jobs fail with the cause `why`. Actors are told to leave, and those that do not
   /// are killed; then `stopped` is called.
   void stop(Stop what, const wire::Failure& why, std::function<void()> stopped);
-  /// A client asked the cluster to stop.
+  /// Sets what is called when a client asks the cluster to stop.
   void on_stop_asked(std::function<void()> handler) { stop_asked_ = std::move(handler); }
 
  private:
@@ -113,7 +113,7 @@ class Controller {
   std::function<void()> stop_asked_;
   std::function<void()> stopped_;
   bool stopping_ = false;
-  std::string goodbye_;  // to hosts that wait for the next controller; "" = there are none
+  std::string goodbye_;  // text for hosts that wait for the next controller; "" = there are none
 };
 
 }  // namespace troupe::cluster

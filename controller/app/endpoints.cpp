@@ -10,7 +10,8 @@
 namespace troupe::cluster {
 namespace {
 
-/// Messages of up to a MiB that lie in ZeroMQ for a peer, and of it, each bounded in no other way.
+/// Number of unread messages, of up to a MiB each, that may lie in ZeroMQ for a peer, and of it:
+/// they are bounded in no other way.
 constexpr int kUnread = 64;
 
 /// Error when the port of the blob channel is not free. Whoever starts a controller gives one port:

@@ -26,9 +26,9 @@ class Endpoints {
   control::Server& server() { return *server_; }
   control::BlobServer& blob_server() { return *blob_server_; }
   std::string endpoint() const { return server_->endpoint(); }
-  /// Clients, hosts and actors need keys here.
+  /// True when clients, hosts and actors need keys here.
   bool is_keyed() const { return guard_ != nullptr; }
-  /// New keys for processes of the cluster, as text; "" where none are asked for.
+  /// Issues new keys for processes of the cluster, as text; "" where none are asked for.
   std::string issue_keys(const std::string& name, control::ClientRole role);
   /// Address at which actors' tensor planes listen for other hosts; "" = on loopback.
   std::string tensor_host() const;

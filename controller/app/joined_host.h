@@ -16,8 +16,8 @@ struct JoinOptions : HostOptions {
   std::vector<std::string> plugins;  // files, each in the place of the controller's of that name
   bool any_plugin = false;  // others are loaded, too, from the paths that the controller names
   std::string tensor_host;  // "" = the address by which this host reaches the controller
-  std::chrono::seconds wait{60};            // for a controller that is not there, or not any more
-  std::chrono::seconds drain_deadline{60};  // for jobs to leave, once `stop` was called
+  std::chrono::seconds wait{60};            // for a controller that is not there, or no more
+  std::chrono::seconds drain_deadline{60};  // time for jobs to leave, once `stop` was called
   /// Told what is waited for when it takes longer than a moment. May be empty.
   std::function<void(const std::string&)> on_waiting;
   /// Told when the cluster has drained this host and its last actor has left. May be empty.

@@ -42,7 +42,7 @@ class PeerRouter {
 
   /// Listens to both servers from now on.
   explicit PeerRouter(Tools tools);
-  /// The cluster is stopping: nobody is let in any more, and no job is taken in.
+  /// Lets nobody in any more, and takes no job in: the cluster is stopping.
   void close() { closed_ = true; }
 
  private:

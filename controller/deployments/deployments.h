@@ -48,7 +48,7 @@ struct Deployment {
   std::vector<plan::GroupPlan> groups;
   std::vector<ActorId> actor_of_rank;
   std::vector<Holding> holdings;  // by rank
-  std::vector<MemoryNeed> needs;  // by rank, of the job that it was loaded for
+  std::vector<MemoryNeed> needs;  // by rank, of the job that the deployment was loaded for
   /// Bytes of text encoders by rank that stay there once they have been used; 0 = none stay.
   std::vector<std::uint64_t> encoders;
   /// Jobs that have it now: bytes that each needs beside the weights, by rank.
@@ -60,8 +60,8 @@ struct Deployment {
   bool connecting = false;
   std::string gap;  // why one of its places stays empty
 
-  /// The same for all that compute the same in as many parts, also when it is loaded anew: files,
-  /// types, mesh and stages. LoRAs change values only.
+  /// Returns a hash that is the same for all deployments which compute the same in as many parts,
+  /// also when one is loaded anew: files, types, mesh and stages. LoRAs change values only.
   std::uint64_t kind() const;
   std::uint64_t weight_bytes() const;
   /// Bytes that plans foresee at the actor of a rank, but for what can be given up at any time.
@@ -91,14 +91,14 @@ class Deployments {
  public:
   using Ptr = std::shared_ptr<Deployment>;
 
-  /// `prompt_cache_bytes`: that each actor of a deployment keeps of encoded prompts at most.
+  /// `prompt_cache_bytes`: bytes of encoded prompts that each actor of a deployment keeps at most.
   Deployments(Environment& environment, Members& members, std::uint64_t prompt_cache_bytes = 0)
       : environment_(environment), members_(members), prompt_cache_bytes_(prompt_cache_bytes) {}
   void listen(DeploymentListener& listener) { listeners_.push_back(&listener); }
 
-  /// A deployment for a job of this plan that asks nobody to load: one that has no job now, or else
-  /// the one with the fewest jobs, fewer than `max_jobs`. It has room for the job, perhaps in the
-  /// place of others that nobody uses.
+  /// Returns a deployment for a job of this plan that asks nobody to load: one that has no job now,
+  /// or else the one with the fewest jobs, fewer than `max_jobs`. It has room for the job, perhaps
+  /// in the place of others that nobody uses.
   Ptr find(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
   /// Enough idle actors for the plan's ranks, large enough for them, or nothing. Those that keep no
   /// deployment come first, then those with room for one more, then those whose deployments have
@@ -108,15 +108,16 @@ class Deployments {
   /// Returns how many jobs of this plan could begin side by side on idle actors, each large enough
   /// for any of its ranks.
   int places_for(const plan::Plan& plan) const;
-  /// Begins to load at the actors. Of what they keep so much is unloaded that the plan fits in.
+  /// Begins to load at the actors. They unload as much of what they keep as makes room for the
+  /// plan.
   Ptr load(const Model& model, const plan::Plan& plan, std::vector<ActorId> actors);
   /// Gives the deployment and its actors to the job; other deployments make room for it. It fits:
   /// `find` or `choose_actors` said so. Where the job's text encoders fit in as well, they stay.
   void enter(const Ptr& deployment, std::uint64_t job, const plan::Plan& plan);
-  /// The job has its actors no longer; `deployment` may be null.
+  /// Takes the actors back from the job; `deployment` may be null.
   void leave(const Ptr& deployment, std::uint64_t job);
-  /// A rank of the plan that is too large for all actors, whatever they keep now; nothing also when
-  /// there are too few of them.
+  /// Returns a rank of the plan that is too large for all actors, whatever they keep now; nothing
+  /// also when there are too few of them.
   std::optional<Shortage> shortage(const plan::Plan& plan) const;
   /// Returns what a job of this plan waits for, in words.
   std::string waits_for(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
@@ -168,7 +169,7 @@ class Deployments {
   /// Chooses as many of the actors, which come least used first, as there are ranks, by
   /// mesh/placement.h: the axes that exchange most stay inside a host. Returns them by rank.
   std::vector<ActorId> gather(const std::vector<ActorId>& from, const mesh::Degrees& degrees) const;
-  /// shm inside a host, tcp between hosts, nccl on GPUs.
+  /// Returns the group's backend: shm inside a host, tcp between hosts, nccl on GPUs.
   std::string backend_of(const Deployment& deployment, const plan::GroupPlan& group) const;
   /// True when a spare took a place.
   bool fill_places(Deployment& deployment);

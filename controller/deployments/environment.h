@@ -22,10 +22,10 @@ class Environment {
 
   /// Seconds on a clock that only goes forward.
   virtual double now() const = 0;
-  /// Never 0.
+  /// Returns a random number, never 0.
   virtual std::uint64_t random() = 0;
-  /// Calls `action` once, `seconds` from now. There is no taking it back: it looks for itself
-  /// whether it is still wanted.
+  /// Calls `action` once, `seconds` from now. That cannot be taken back: the action looks for
+  /// itself whether it is still wanted.
   virtual void after(double seconds, std::function<void()> action) = 0;
   void post(std::function<void()> action) { after(0, std::move(action)); }
 

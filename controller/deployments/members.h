@@ -20,7 +20,7 @@ using ActorId = std::uint32_t;
 /// Bytes that may be held where no limit is known: nothing is too much.
 inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
-/// leaving: its link is lost, its process may still live.
+/// State of an actor. leaving: its link is lost, its process may still live.
 enum class ActorState { starting, ready, leaving, dead };
 const char* to_string(ActorState state);
 
@@ -38,9 +38,9 @@ struct Actor {
   std::uint64_t restarts = 0;
   std::uint32_t failed_starts = 0;               // in a row, without a hello
   std::map<std::string, std::string> addresses;  // tensor-plane address by backend name
-  std::set<std::uint64_t> jobs;                  // that have it now
+  std::set<std::uint64_t> jobs;                  // jobs that have the actor now
   std::map<std::uint64_t, std::int32_t> parts;  // deployments that it keeps a part of, and its rank
-  std::set<std::uint64_t> leaving_epochs;       // told to end them and has not answered yet
+  std::set<std::uint64_t> leaving_epochs;       // epochs that it was told to end, unanswered
   std::optional<std::uint64_t> memory_limit;    // bytes of its jobs and models, where known
   std::string last_cause;                       // why its last process ended
   bool draining = false;                        // it gets no new jobs and leaves when it has none
@@ -67,15 +67,15 @@ struct Actor {
 /// sent or timed here. It alone changes an actor.
 class Members {
  public:
-  /// `token` is what a process of this cluster shows in its hello.
-  /// `model_plugins`: contents_text of both halves of each that this process has open, by name.
+  /// `token`: shown by a process of this cluster in its hello. `model_plugins`: contents_text of
+  /// both halves of each model plugin that this process has open, by name.
   explicit Members(std::string token, std::map<std::string, std::string> model_plugins = {})
       : token_(std::move(token)), model_plugins_(std::move(model_plugins)) {}
 
   const Actor& add(const std::string& host, const std::string& device, bool remote = false);
-  /// Places of other hosts that no process will fill and that keep nothing, but for the last `kept`
-  /// of them, by their numbers: of hosts that come and go under ever new names not all are listed
-  /// for ever.
+  /// Returns places of other hosts that no process will fill and that keep nothing, but for the
+  /// last `kept` of them, by their numbers: of hosts that come and go under ever new names not all
+  /// are listed for ever.
   std::vector<ActorId> forgettable(const std::function<bool(const std::string& host)>& is_here,
                                    std::size_t kept) const;
   /// Makes such a place one of this host's, the same as one that is added.
@@ -95,8 +95,8 @@ class Members {
   void spawn_later(ActorId id, std::uint64_t incarnation);
   /// No process could be spawned.
   void start_failed(ActorId id) { actors_.at(id).state = ActorState::dead; }
-  /// A hello of an actor: nothing when it is the process that fills the place, else why it is
-  /// refused (fencing).
+  /// Checks a hello of an actor: nothing when it is the process that fills the place, else why it
+  /// is refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
   /// Returns why the peer is none of the processes that fill the places now; nothing when it is
   /// one.
@@ -136,22 +136,22 @@ class Members {
   bool drop_part(ActorId id, std::uint64_t deployment) {
     return actors_.at(id).parts.erase(deployment) > 0;
   }
-  /// The actor is told to end an epoch, and has answered that it did.
+  /// Notes that the actor is told to end an epoch; `left_epoch`, that it has answered that it did.
   void leave_epoch(ActorId id, std::uint64_t epoch) { actors_.at(id).leaving_epochs.insert(epoch); }
   void left_epoch(ActorId id, std::uint64_t epoch) { actors_.at(id).leaving_epochs.erase(epoch); }
 
-  /// The actor is held by an injected hold, or goes on.
+  /// Notes that the actor is held by an injected hold, or goes on.
   void hold(ActorId id, bool held) { actors_.at(id).held = held; }
 
-  /// Null when the peer is no actor.
+  /// Returns the peer's actor; null when the peer is no actor.
   const Actor* by_peer(control::PeerId peer) const;
   /// Ready actors without a job, and done with what they did before.
   std::vector<ActorId> idle() const;
   bool is_idle(ActorId id) const;
-  /// A job has these actors, or has them no longer.
+  /// Gives these actors to a job; `take_back` ends that.
   void give(std::uint64_t job, const std::vector<ActorId>& actors);
   void take_back(std::uint64_t job);
-  /// The job has another actor in that one's place.
+  /// Gives the job another actor in the place of `old`.
   void replace(std::uint64_t job, ActorId old, ActorId by);
   std::size_t ready_count() const;
   /// Actors that are ready or may become so.

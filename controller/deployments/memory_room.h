@@ -40,7 +40,7 @@ struct Room {
   ActorId actor = 0;
   std::uint64_t limit = kNoLimit;  // bytes
   std::uint64_t wanted = 0;        // bytes that are to come in
-  bool newcomer = false;           // as another resident
+  bool newcomer = false;           // what comes in is another resident
   std::vector<Resident> residents;
 
   std::uint64_t held() const;

@@ -47,7 +47,7 @@ std::string name_of_actor(std::uint32_t actor) {
   return fmt::format("actor {}", actor);
 }
 
-/// "step 5 patch 1", "decode".
+/// Returns "step 5 patch 1", "decode".
 std::string text_of(const wire::HoldPoint& at) {
   std::string text = to_string(at.phase);
   if (at.step >= 0) text += fmt::format(" {}", at.step);
@@ -309,7 +309,7 @@ namespace {
 
 using wire::FailureCode;
 
-/// "2026-11-21 09:41:02.123", where the controller is.
+/// Returns "2026-11-21 09:41:02.123", in the time zone of the controller.
 std::string time_text(std::int64_t wall_ns) {
   const std::time_t seconds = wall_ns / 1'000'000'000;
   std::tm parts{};

@@ -43,7 +43,7 @@ class Introspection {
     std::string log_folder;  // of flight records; empty = they are kept in memory only
     std::function<plan::Machine()> machine = {};        // what jobs are planned for
     std::function<void(const std::string&)> note = {};  // a failure for people to read
-    std::function<std::string()> metrics = {};          // as metrics_text makes it
+    std::function<std::string()> metrics = {};          // metrics as metrics_text makes them
     /// Writes a flight record, on a thread of its own, as write_whole does.
     std::function<std::string(const std::filesystem::path&, std::string_view)> write =
         [](const auto& path, auto text) { return write_whole(path, text); };
@@ -78,10 +78,10 @@ class Introspection {
   struct Collection;  // of a job's latents
   struct Failed {
     jobs::JobId job = 0;
-    std::string name;               // of a batch
-    std::vector<jobs::JobId> jobs;  // whose failure it is
+    std::string name;               // name of a batch
+    std::vector<jobs::JobId> jobs;  // jobs whose failure it is
     std::string failure;
-    std::string file;                           // once it is there
+    std::string file;                           // path of the record's file, once it is there
     std::shared_ptr<const std::string> record;  // JSON
   };
   /// Keeps the record of that run, in memory and as a file of this name.
@@ -94,9 +94,9 @@ class Introspection {
     tools_.server.reply(asker.peer, asker.header, message);
   }
   void refuse(const Asker& asker, wire::FailureCode code, const std::string& why);
-  /// The job, if it is there and the asker may see it; else the asker is refused.
+  /// Returns the job, if it is there and the asker may see it; else refuses the asker.
   const jobs::JobEntry* job_for(const Asker& asker, jobs::JobId job);
-  /// The actor, if it is there and ready; else the asker is refused.
+  /// Returns the actor, if it is there and ready; else refuses the asker.
   const cluster::Actor* ready_actor(const Asker& asker, std::uint32_t actor);
   template <class Answer, class M>
   void pass_on(const Asker& asker, const M& message, std::uint32_t actor);
@@ -118,7 +118,7 @@ class Introspection {
   void get_logs(const Asker& asker, const wire::GetLogs& question);
   /// Sends a job's time line. It is written on a thread of its own: a long one takes a while.
   void send_timeline(const Asker& asker, jobs::JobId job);
-  /// `own_only`: without what happened to other jobs meanwhile.
+  /// Returns the failures as JSON. `own_only`: without what happened to other jobs meanwhile.
   std::string failures(jobs::JobId job, bool own_only) const;
   void read_clock(cluster::ActorId actor, std::uint64_t incarnation, int readings);
   /// Holds a blob for the asker to fetch; only the newest few are held.

@@ -68,7 +68,8 @@ class ModelReader::Memory {
                              ": it is being written to: try again later");
   }
 
-  /// Paths that clients may not name are refused before they are looked at.
+  /// Adds the LoRAs to a reading. Paths that clients may not name are refused before they are
+  /// looked at.
   void add_loras(ModelReading& reading, const std::vector<wire::Lora>& loras) const {
     for (const auto& lora : loras) {
       const auto found = allowed_.resolve_file(lora.path);

@@ -40,8 +40,8 @@ class ModelReader {
   using Read = std::function<spec::ModelSpec(const std::string& folder)>;
 
   explicit ModelReader(boost::asio::io_context& io, Read read = {}, AllowedFolders allowed = {});
-  /// Handlers that have not been called are dropped. Waits a moment for readings in hand; one that
-  /// hangs in the file system is left to itself.
+  /// Drops handlers that have not been called. Waits a moment for readings in hand; one that hangs
+  /// in the file system is left to itself.
   ~ModelReader();
   ModelReader(const ModelReader&) = delete;
   ModelReader& operator=(const ModelReader&) = delete;
@@ -52,7 +52,7 @@ class ModelReader {
   /// are read after the folder and held against its layers; they, too, must lie in allowed folders.
   void read(std::string folder, std::vector<wire::Lora> loras, std::chrono::milliseconds within,
             Handler handler);
-  /// Readings asked for and not yet handed over.
+  /// Returns the number of readings asked for and not yet handed over.
   std::size_t waiting() const { return asked_.size(); }
 
  private:
@@ -76,7 +76,7 @@ class ModelReader {
   boost::asio::io_context& io_;
   std::shared_ptr<Memory> memory_;
   std::map<std::uint64_t, Asked> asked_;  // by the number of their call
-  std::set<std::uint64_t> waiting_;       // of those, the ones that have not been begun
+  std::set<std::uint64_t> waiting_;       // numbers of readings that have not been begun
   std::set<Files> in_hand_;               // also of readings that came too late
   std::uint64_t last_ = 0;
   SideThread threads_;

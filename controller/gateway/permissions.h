@@ -9,8 +9,8 @@
 
 namespace troupe::gateway {
 
-/// The least role that may send a message of this kind to a controller. Whose job it is about is
-/// another question: `job_refusal`.
+/// Returns the least role that may send a message of this kind to a controller. Whose job it is
+/// about is another question: `job_refusal`.
 control::ClientRole needed_role(wire::Kind kind);
 
 /// Returns why this user may not send a message of this kind; nothing where he may.

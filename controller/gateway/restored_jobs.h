@@ -32,7 +32,7 @@ class RestoredJobs {
   const Tools& tools_;
   ModelReader& reader_;
   bool closed_ = false;
-  std::map<jobs::JobId, std::uint64_t> away_;  // whose client is awaited, by which absence
+  std::map<jobs::JobId, std::uint64_t> away_;  // jobs whose client is awaited, and the absence
   std::uint64_t absences_ = 0;
 };
 

@@ -9,8 +9,8 @@
 namespace troupe::gateway {
 namespace {
 
-/// The beginning of a longer text and …, whole UTF-8 letters: lists of jobs must fit into one
-/// message.
+/// Returns the beginning of a longer text and …, whole UTF-8 letters: lists of jobs must fit into
+/// one message.
 std::string beginning(const std::string& text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
   while (bytes > 0 && (text[bytes] & 0xc0) == 0x80)

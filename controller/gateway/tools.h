@@ -43,8 +43,8 @@ struct Tools {
   ModelReader::Read read_model = {};  // null = from the folder
   AllowedFolders allowed_models = {};
   journal::Journal* journal = nullptr;     // of the jobs; may be null
-  recorder::Recorder* recorder = nullptr;  // what is of note is remembered there; may be null
-  int max_restarts = 3;  // of a controller that a job outlives without a step between them
+  recorder::Recorder* recorder = nullptr;  // remembers what is of note; may be null
+  int max_restarts = 3;  // restarts of a controller that a job outlives without a step between
   /// Time that a job waits for its client to come back.
   std::chrono::milliseconds grace = std::chrono::seconds(60);
   /// Time that a job of an earlier controller waits for as many actors as it needs.

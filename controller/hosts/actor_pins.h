@@ -7,8 +7,8 @@
 
 namespace troupe::cluster {
 
-/// GPUs of this host that CUDA shows to a process of this environment. Where their order cannot be
-/// told, all that the driver knows.
+/// Returns the number of GPUs of this host that CUDA shows to a process of this environment. Where
+/// their order cannot be told, all that the driver knows.
 int visible_gpus();
 
 struct PinOptions {
@@ -22,7 +22,7 @@ struct PinOptions {
 /// Pins of this host's actors to CPUs, by what the host looked like at first.
 class ActorPins {
  public:
-  /// Nobody is pinned.
+  /// Pins no actor.
   ActorPins() = default;
   /// Reads the host's nodes. Throws std::runtime_error when `how` is not known; what cannot be read
   /// costs the pins alone.

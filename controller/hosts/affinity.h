@@ -4,8 +4,8 @@
 
 namespace troupe::cluster {
 
-/// CPUs that the calling thread may use, ascending: its affinity within its control group's cpuset.
-/// None where the kernel does not say.
+/// Returns the CPUs that the calling thread may use, ascending: its affinity within its control
+/// group's cpuset. None where the kernel does not say.
 std::vector<int> allowed_cpus();
 
 /// Binds the calling thread, and what the thread spawns for good, to these CPUs alone while the

@@ -21,7 +21,7 @@ namespace {
 
 /// Age before which a process may not have come to its hello, which tells of the device.
 constexpr std::chrono::minutes kBeforeHello{2};
-/// The memory in which a user's actor says what it does.
+/// Bytes of the memory in which a user's actor says what it does.
 constexpr std::size_t kDoingBytes = 256;
 constexpr std::size_t kKeptUserLogs = 256;
 

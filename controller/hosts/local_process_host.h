@@ -30,7 +30,7 @@ class LocalProcessHost final : public ProcessHost {
     HostOptions host;          // all but the memory's limit is used; actor_program is named
     std::string host_program;  // troupe-host, for users' actors that need no torch
     std::string control_endpoint;
-    std::string actor_endpoint = {};  // where actors reach it instead; "" = there
+    std::string actor_endpoint = {};  // where actors reach the controller instead; "" = there
     std::string blob_endpoint;
     std::string listen_host;  // where tensor planes and users' actors listen for other hosts; "" =
                               // loopback
@@ -40,7 +40,7 @@ class LocalProcessHost final : public ProcessHost {
   LocalProcessHost(boost::asio::io_context& io, Options options, OnExit on_exit);
   ~LocalProcessHost() override;
 
-  /// Told of each line that goes into the logs of actors.
+  /// Sets what is told of each line that goes into the logs of actors.
   void on_line(OnLine on_line) { on_line_ = std::move(on_line); }
 
   std::uint32_t start(const wire::StartProcess& launch) override;
@@ -48,9 +48,9 @@ class LocalProcessHost final : public ProcessHost {
   void end(const ProcessOwner& owner, const std::string& why) override;
   const LineLog& lines(std::uint32_t actor) override { return logs_[actor]; }
   std::size_t running() const override { return processes_.size(); }
-  /// Processes of owners of that role.
+  /// Returns the number of processes of owners of that role.
   std::size_t running(PeerRole role) const;
-  /// The incarnation of the owner's newest process; 0 where that has ended.
+  /// Returns the incarnation of the owner's newest process; 0 where that has ended.
   std::uint64_t newest(const ProcessOwner& owner) const;
 
  private:
@@ -91,7 +91,8 @@ class LocalProcessHost final : public ProcessHost {
   std::map<std::uint64_t, Running> processes_;  // by incarnation: an old one may still be ending
 };
 
-/// troupe-actor beside the running executable. Throws std::runtime_error when there is none.
+/// Returns the path of troupe-actor beside the running executable. Throws std::runtime_error when
+/// there is none.
 std::string find_actor_program();
 /// Returns the path of troupe-host beside `actor_program`, whether there is one or not.
 std::string host_program_beside(const std::string& actor_program);

@@ -33,7 +33,7 @@ struct Pin {
 
 struct Pins {
   std::vector<std::optional<Pin>> of_actor;  // nothing = it runs where this process may
-  std::string why_not;                       // where an actor on a host of several nodes has none
+  std::string why_not;                       // why an actor on a host of several nodes has no pin
 };
 
 /// Spreads a host's actors over its nodes. Actors on the CPU in proportion to the nodes' allowed
@@ -43,10 +43,10 @@ struct Pins {
 Pins pins_of(const std::vector<NumaNode>& nodes, const std::vector<int>& allowed,
              const std::vector<PinnedActor>& actors);
 
-/// "0-3,8" as Linux writes CPUs down, in ascending order; "" is none. Throws std::invalid_argument
-/// naming what is wrong: not a list, out of order, a number above 65535.
+/// Reads "0-3,8" as Linux writes CPUs down, in ascending order; "" is none. Throws
+/// std::invalid_argument naming what is wrong: not a list, out of order, a number above 65535.
 std::vector<int> parse_cpu_list(std::string_view text);
-/// Returns the CPUs as parse_cpu_list reads them.
+/// Returns the CPUs in the form that parse_cpu_list reads.
 std::string cpu_list_text(const std::vector<int>& cpus);
 
 }  // namespace troupe::cluster

@@ -223,7 +223,8 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     }
   }
 
-  /// A full disk costs the log, not the actor; nor does an actor that says much cost the disk.
+  /// Appends to the log. A full disk costs the log, not the actor; nor does an actor that says much
+  /// cost the disk.
   void append_to_log(std::string_view text) {
     if (!log_) return;
     const std::uint64_t room = log_bytes_ - std::min(logged_, log_bytes_);

@@ -19,8 +19,8 @@ struct ProcessOptions {
   std::filesystem::path
       log;  // standard output and error are appended to it; empty = kept in memory only
   std::uint64_t log_bytes = 64u << 20;  // at most, of a log; what comes after is not written
-  std::function<void(const std::string&)> on_line = {};  // told of each line it writes
-  std::vector<int> cpus = {};  // it runs on these alone; none = on those of this process
+  std::function<void(const std::string&)> on_line = {};  // told of each line of the process
+  std::vector<int> cpus = {};  // CPUs that it runs on; none = those of this process
   int inherited = -1;          // a descriptor of this process that it has as kInherited; -1 = none
 };
 

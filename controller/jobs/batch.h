@@ -11,7 +11,7 @@ namespace troupe::jobs {
 /// warnings and a report, and ends when all of them have left it.
 class Batch final : public Results {
  public:
-  /// `entry`: of the table, until the batch is closed.
+  /// `entry`: the batch's in the table, until the batch is closed.
   Batch(RunTools& tools, BatchEntry& entry) : Results(tools), entry_(entry) {}
 
   std::string name() const override;
@@ -24,7 +24,7 @@ class Batch final : public Results {
   void boundary_kept() override {}
   void drop() override;
   void succeed(const RunFigures& figures) override;
-  /// The batch has failed: its jobs wait again, each for itself.
+  /// Fails the batch: its jobs wait again, each for itself.
   void fail(const wire::Failure& why) override;
   void end(wire::JobState state, const wire::Failure& failure) override;
   /// Charges the member with its part of the batch's time, and lets go of what the batch has for

@@ -45,10 +45,10 @@ wire::RowRange share_of_replica(const BatchMember& member, wire::RowRange replic
 /// Returns the bytes of a replica's [n, …] tensor that are the member's pictures.
 std::string cut_pictures(const std::string& bytes, wire::RowRange replica, wire::RowRange own);
 
-/// "computes with jobs 3, 5".
+/// Returns "computes with jobs 3, 5".
 std::string company_text(const std::vector<JobId>& others);
 
-/// "job 3", "jobs 3, 5".
+/// Returns "job 3", "jobs 3, 5".
 std::string jobs_text(const std::vector<JobId>& jobs);
 
 }  // namespace troupe::jobs

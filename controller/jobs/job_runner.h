@@ -82,7 +82,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// True when all jobs of the deployment are elastic and have a plan that the actors which are
   /// left could hold.
   bool all_fit_elsewhere(const cluster::Deployment& deployment) const;
-  /// "job 3 step 5 patch 1 stage 0", or empty.
+  /// Returns "job 3 step 5 patch 1 stage 0", or empty.
   std::string doing(cluster::ActorId actor) const;
   bool busy(cluster::ActorId actor) const { return dispatcher_.outstanding(actor) > 0; }
   const schedule::Dispatcher& dispatcher() const { return dispatcher_; }
@@ -90,9 +90,9 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// Returns the number under which the job's tasks run or ran: that of its batch, where it is in
   /// one.
   JobId run_of(JobId job) const;
-  /// The jobs that run under this number.
+  /// Returns the jobs that run under this number.
   std::vector<JobId> jobs_of(JobId run) const;
-  /// "job 3", or "batch 9 (jobs 3, 5)".
+  /// Returns "job 3", or "batch 9 (jobs 3, 5)".
   std::string name_of(JobId run) const;
   /// Returns why the job has not begun yet; "" when it has.
   std::string waits_for(const JobEntry& job) const;
@@ -174,10 +174,10 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   const decltype(Tools::plan_batch) plan_batch_;
   std::map<JobId, RunPtr> runs_;
   std::map<JobId, int> paused_;  // and the last step that each may compute
-  std::set<JobId> watched_;      // that are to be paused where something is not finite
+  std::set<JobId> watched_;      // jobs that are to be paused where something is not finite
   bool start_posted_ = false;
   bool pump_posted_ = false;
-  JobId waits_first_ = 0;  // for whom there was no place when last looked
+  JobId waits_first_ = 0;  // job for which there was no place when last looked
 };
 
 }  // namespace troupe::jobs

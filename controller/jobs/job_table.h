@@ -30,9 +30,9 @@ struct Boundary {
 /// Recovery of a job after its deployment's epoch had ended.
 struct Recovery {
   std::string cause;
-  std::int32_t step = 0;  // it went on with
+  std::int32_t step = 0;  // step that it went on with
   double began = 0;       // the loss
-  double resumed = 0;     // its actors were told to begin again; 0 = not yet
+  double resumed = 0;     // when its actors were told to begin again; 0 = not yet
 };
 
 /// A run of steps that a job computed on one mesh.
@@ -46,9 +46,9 @@ struct JobClient {
   std::uint64_t key = 0;    // of the submission, so that none counts twice; 0 = none
   std::uint64_t owner = 0;  // peer that submitted it; 0 = it has not come back yet
   std::uint64_t number =
-      0;             // that the job counts for; stays when the owner has come back as another peer
-  std::string user;  // whose key it came in with; "" = nobody was asked for one
-  bool apart = false;    // its user may not know of other users' jobs
+      0;               // client that it counts for; stays when the owner comes back as another peer
+  std::string user;    // user whose key it came in with; "" = nobody was asked for one
+  bool apart = false;  // its user may not know of other users' jobs
   bool adopted = false;  // the owner has only waited for it: its client may still come back
   std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
   bool detached = false;
@@ -60,8 +60,8 @@ struct JobClient {
 struct JobCourse {
   std::optional<Boundary> boundary;
   std::vector<Recovery> recoveries;
-  std::vector<JobPart> parts;  // of elastic jobs more than one
-  std::int32_t restarts = 0;   // of the controller while it ran, without a step between them
+  std::vector<JobPart> parts;  // meshes that it computed on; of elastic jobs more than one
+  std::int32_t restarts = 0;   // restarts of the controller while it ran, without a step between
   std::int32_t restart_step = 0;
 };
 
@@ -77,22 +77,21 @@ struct JobOutcome {
 /// Cost of a job to its share. Written by the table.
 struct JobCost {
   double actor_seconds = 0;  // charged so far
-  double before = 0;         // of these before it began, this time
+  double before = 0;         // actor-seconds before it began, this time
 };
 
 /// Batch of a job, or why it computes by itself.
 struct JobBatching {
   JobId number = 0;     // of the batch that it computes or has computed in; 0 = by itself
   bool alone = false;   // a batch that it was in has failed: never again with others
-  std::string why_not;  // it began by itself, although it may batch
+  std::string why_not;  // why it began by itself, although it may batch
 };
 
-/// One job's record, or what several that compute as one are run by. Times are seconds on the
-/// caller's clock.
+/// Record of one job, or of several that compute as one. Times are seconds on the caller's clock.
 struct JobEntry {
   JobId id = 0;
   wire::JobSpec spec;  // as it was handed in
-  plan::Plan plan;     // its request is the one that is computed: completed, and refilled
+  plan::Plan plan;     // plan whose request is the one that is computed: completed, and refilled
   std::uint64_t fingerprint = 0;  // of the model's folder when it was planned; 0 = not known
   std::shared_ptr<const spec::ModelSpec> model;  // it was planned for; null = it stays as planned
   wire::JobState state = wire::JobState::queued;
@@ -118,7 +117,7 @@ struct JobEntry {
 /// A job that computes as one with others.
 struct BatchMember {
   JobId job = 0;
-  wire::RowRange pictures;  // of the batch's that are its own
+  wire::RowRange pictures;  // pictures of the batch that are its own
 };
 
 /// Several jobs that compute as one.
@@ -137,11 +136,11 @@ bool may_meet(const JobEntry& a, const JobEntry& b);
 /// Refuses a spec whose priority or share is out of bounds (std::invalid_argument).
 void check_terms(const wire::JobSpec& spec);
 
-/// Every job from submission to its one end. A pure state machine: no I/O, no clock.
+/// Table of every job from submission to its one end. A pure state machine: no I/O, no clock.
 class JobTable {
  public:
-  /// `max_queued`: how many may wait. `max_kept`: how many ended ones are remembered, and
-  /// `max_kept_bytes` how much of their results, the newest one's aside.
+  /// `max_queued`: number of jobs that may wait. `max_kept`: number of ended jobs that are
+  /// remembered. `max_kept_bytes`: bytes of their results that are kept, the newest job's aside.
   JobTable(std::size_t max_queued, std::size_t max_kept, std::uint64_t max_kept_bytes = 4ull << 30)
       : max_queued_(max_queued), max_kept_(max_kept), max_kept_bytes_(max_kept_bytes) {}
 
@@ -191,9 +190,9 @@ class JobTable {
   void dissolve(JobId batch) { batches_.erase(batch); }
   const std::map<JobId, BatchEntry>& batches() const { return batches_; }
 
-  /// Says what a job has cost its share: seconds × actors, in one sum or in several. A job of which
-  /// nobody has said anything since it began is charged with its time on all its actors when it
-  /// ends.
+  /// Charges a job with what it has cost its share: seconds × actors, in one sum or in several. A
+  /// job that was charged with nothing since it began is charged with its time on all its actors
+  /// when it ends.
   void charge(JobId id, double actor_seconds);
   /// Returns what the share has had while it had jobs that were not ended.
   double service(const std::string& share) const;
@@ -229,7 +228,7 @@ class JobTable {
   std::map<JobId, JobEntry> jobs_;
   std::map<JobId, BatchEntry> batches_;  // under way
   std::deque<JobId> queue_;              // oldest first
-  Lines lines_;                          // of those that are not held
+  Lines lines_;                          // lines of jobs that are not held
   /// Place of each job in the lines.
   std::unordered_map<JobId, std::pair<std::int32_t, std::string>> turns_;
   std::set<JobId> under_way_;  // loading or running

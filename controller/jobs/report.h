@@ -18,7 +18,7 @@ struct PhaseSeconds {
   double denoising = 0;
   double decoding = 0;
   double total = 0;
-  std::int32_t steps = 0;  // that were denoised by this controller
+  std::int32_t steps = 0;  // steps that were denoised by this controller
 };
 
 /// Makes the one JSON document that says how a job's pictures came about: enough to make them

@@ -16,8 +16,8 @@ struct Origin {
   std::int32_t step = 0;
   std::int32_t replica = 0;  // dp
   std::size_t index = 0;     // in the task's message
-  std::int32_t first = 0;    // of a result: the first picture of its part, counted in the replica
-  bool result = false;       // else a preview or latents of a step under way
+  std::int32_t first = 0;    // first picture of a result's part, counted in the replica
+  bool result = false;       // a result; else a preview or latents of a step under way
 };
 
 /// Previews and latents by step and dp replica, until all replicas' parts of a step are here.
@@ -40,7 +40,7 @@ class Results {
   explicit Results(RunTools& tools) : tools_(tools) {}
   virtual ~Results() = default;
 
-  /// "job 3", or "batch 9 (jobs 3, 5)".
+  /// Returns "job 3", or "batch 9 (jobs 3, 5)".
   virtual std::string name() const = 0;
   /// Returns the entries that what happens to the run is written to: its own, and those of a
   /// batch's jobs.
@@ -53,13 +53,13 @@ class Results {
   virtual void warn(const std::vector<wire::Warning>& warnings) = 0;
   /// Takes a blob that has come, and is held here as `own`.
   virtual void take(const Origin& from, const wire::BlobRef& own, const std::string& bytes) = 0;
-  /// The run's entry has a new boundary.
+  /// Notes that the run's entry has a new boundary.
   virtual void boundary_kept() = 0;
   /// Lets go of all that has come and was not handed on.
   virtual void drop() = 0;
   /// Lets the run's jobs succeed: all results are here.
   virtual void succeed(const RunFigures& figures) = 0;
-  /// The run cannot go on.
+  /// Fails the run: it cannot go on.
   virtual void fail(const wire::Failure& why) = 0;
   /// Ends the run and its jobs like this.
   virtual void end(wire::JobState state, const wire::Failure& failure) = 0;

@@ -23,10 +23,10 @@ namespace troupe::jobs {
 /// earlier beginning or when it is over, changes nothing.
 class Run : public std::enable_shared_from_this<Run> {
  public:
-  /// `entry`: of the table, until the run is over.
+  /// `entry`: the run's in the table, until the run is over.
   Run(RunTools& tools, JobEntry& entry, std::unique_ptr<Results> results);
 
-  /// The job's number, or the batch's.
+  /// Returns the job's number, or the batch's.
   JobId id() const { return id_; }
   JobEntry& entry() { return entry_; }
   Results& results() { return *results_; }
@@ -55,8 +55,8 @@ class Run : public std::enable_shared_from_this<Run> {
   /// Stops the run when its epoch is over: nothing of it runs any more, it waits for its
   /// deployment. `counts`: that is a loss. False when the run has ended instead.
   bool interrupt(const wire::Failure& why, bool counts);
-  /// A failure that only says that a peer is gone waits for the one that says how it ended, until
-  /// all actors of the run have answered that they live.
+  /// Fails the run later. A failure that only says that a peer is gone waits for the one that says
+  /// how it ended, until all actors of the run have answered that they live.
   void fail_later(wire::Failure failure);
   /// Makes the run's actors tell of what is not finite instead of failing.
   void watch();
@@ -78,7 +78,7 @@ class Run : public std::enable_shared_from_this<Run> {
  private:
   enum class State { waiting, computing, ending, over };
 
-  /// An action for later that is taken in this life of the run only.
+  /// Wraps an action for later that is taken in this life of the run only.
   template <class Action>
   auto in_this_life(Action action) {
     return [weak = weak_from_this(), life = life_, action = std::move(action)](auto&&... given) {
@@ -128,13 +128,13 @@ class Run : public std::enable_shared_from_this<Run> {
   /// Dp replica and rows of each rank that holds latents.
   std::map<std::int32_t, std::pair<int, std::vector<wire::RowRange>>> held_rows_;
   std::size_t holders_ = 0;
-  std::vector<std::string> warnings_;  // of how it went; those of its actors are its jobs'
+  std::vector<std::string> warnings_;  // warnings of how it went; those of its actors are its jobs'
   std::uint64_t blob_bytes_ = 0;
   std::map<std::int32_t, int> replicas_past_;  // step → dp replicas that completed it
   std::map<std::int32_t, double> timesteps_;   // by step, as its actors said
   StepClock clock_;
-  double began_ = 0;             // for the first time
-  std::int32_t first_step_ = 0;  // that it began with
+  double began_ = 0;             // when it began for the first time
+  std::int32_t first_step_ = 0;  // step that it began with
   double text_done_ = 0;
   double denoised_ = 0;
   double decoded_ = 0;

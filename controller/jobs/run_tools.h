@@ -29,7 +29,7 @@ class JobListener {
  public:
   virtual ~JobListener() = default;
   virtual void progress(const JobEntry&, const wire::JobProgress&) {}
-  /// A job has failed and its watchers are not told yet: its failure's text may be added to.
+  /// A job has failed and its watchers are not told yet: text may be added to the job's failure.
   virtual void failing(JobEntry&) {}
   /// A batch has failed, and its jobs are about to wait again, each for itself.
   virtual void batch_failing(const JobEntry& /*batch*/, const std::string& /*cause*/) {}

@@ -14,13 +14,13 @@ namespace troupe::journal {
 struct Acked {
   std::optional<wire::JobState> end;  // how it ended; clients were told
   bool result_kept = true;            // false: what it ended with could not be written
-  bool named = false;                 // that it is lost has been said
+  bool named = false;                 // people were told that the job is lost
   bool operator==(const Acked&) const = default;
 };
 
 /// Content of a log of acknowledgements.
 struct Acks {
-  std::uint64_t journal = 0;  // whose it is; 0 = not to be read
+  std::uint64_t journal = 0;  // id of the journal; 0 = not to be read
   int format = 0;             // 0 = not to be read
   std::uint64_t newest = 0;   // number of its newest record; 0 = there is none
   std::uint64_t kept = 0;    // number of the newest change that the database holds, as far as known

@@ -41,8 +41,8 @@ struct Record {
   std::vector<Part> results;
   std::string damage;      // what cannot be read, for people; empty = nothing
   std::string lost;        // why it can neither go on nor show how it ended; empty = it can
-  bool cancelled = false;  // of one that is lost: it had been cancelled
-  std::array<std::int64_t, 3> sums = {};  // by role, of the list of its parts
+  bool cancelled = false;  // the lost job had been cancelled
+  std::array<std::int64_t, 3> sums = {};  // checksums by role, of the list of its parts
 };
 
 struct RecoveryFacts {
@@ -94,13 +94,13 @@ struct Facts {
   std::vector<RecoveryFacts> recoveries;
   std::vector<PartFacts> parts;
   std::int32_t pictures = 0;
-  std::int32_t steps = 0;  // that are computed
+  std::int32_t steps = 0;  // steps that are computed
   std::uint64_t fingerprint = 0;
   std::vector<std::uint64_t> lora_fingerprints;
   double actor_seconds = 0;
   std::int32_t restarts = 0;
   std::int32_t restart_step = 0;
-  std::string user;    // whose key it came in with
+  std::string user;    // user whose key it came in with
   bool alone = false;  // jobs::JobBatching
 
   template <class Archive>
@@ -114,7 +114,8 @@ struct Facts {
 /// Conversion between the controller's clock, which starts anew, and the calendar's.
 struct Calendar {
   double offset = 0;  // Unix seconds at 0 of the controller's clock
-  /// The controller's clock now: nothing of the past is later, whatever became of the calendar's.
+  /// Time of the controller's clock now: nothing of the past is later, whatever became of the
+  /// calendar's.
   double now = std::numeric_limits<double>::infinity();
   double to_unix(double seconds) const { return seconds == 0 ? 0 : seconds + offset; }
   double from_unix(double seconds) const {

@@ -14,7 +14,7 @@ struct Revival {
   double clock_back = 0;  // seconds that the calendar's clock is behind the newest entry
 };
 
-/// "its controller (pid 7) ended without a word", or that it was stopped.
+/// Returns the cause: "its controller (pid 7) ended without a word", or that it was stopped.
 std::string cause_of(const Past& past);
 
 /// Puts all jobs of a journal into an empty table, under their numbers. Those that have ended have

@@ -14,7 +14,7 @@ namespace troupe::journal {
 class SqliteError : public std::runtime_error {
  public:
   SqliteError(int code, const std::string& what) : std::runtime_error(what), code_(code) {}
-  /// SQLite's extended result code.
+  /// Returns SQLite's extended result code.
   int code() const { return code_; }
   /// True when the content of the database is at fault, not the disk or who may write to it.
   bool damaged() const;
@@ -59,10 +59,10 @@ class Database {
 
   Statement prepare(const std::string& sql) { return {database_.get(), sql}; }
   void run(const std::string& sql);
-  /// The first column of the first row of a query; 0 where there is none.
+  /// Returns the first column of the first row of a query; 0 where there is none.
   std::int64_t number(const std::string& sql);
   bool read_only() const;
-  /// Values and rows of more bytes are refused; SQLite's own bound is 10^9.
+  /// Refuses values and rows of more bytes; SQLite's own bound is 10^9.
   void limit_length(int bytes);
   /// True when a transaction has begun and is neither committed nor rolled back.
   bool in_transaction() const;

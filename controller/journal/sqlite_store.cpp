@@ -43,7 +43,7 @@ std::uintmax_t size_of(const std::string& file) {
   return error ? 0 : size;
 }
 
-/// "3-5, 9", the beginning of long lists.
+/// Returns "3-5, 9", of long lists the beginning.
 std::string list_text(const std::vector<jobs::JobId>& ids) {
   std::string text;
   int runs = 0;
@@ -179,7 +179,7 @@ std::string SqliteStore::open_file() {
   return "";
 }
 
-/// The tables of a new journal, in one transaction.
+/// Makes the tables of a new journal, in one transaction.
 void SqliteStore::make(Database& database, const New& content) {
   database.run("BEGIN IMMEDIATE");
   Tables::make(database);

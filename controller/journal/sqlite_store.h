@@ -90,7 +90,7 @@ class SqliteStore final : public Store {
   std::set<jobs::JobId> unacked_;     // in the database, not yet in `acknowledged`
   std::set<jobs::JobId> unwanted_;    // in the database, though forgotten or never acknowledged
   std::vector<jobs::JobId> unnamed_;  // lost
-  bool unmarked_ = false;             // that this controller runs
+  bool unmarked_ = false;             // the database does not say yet that this controller runs
 };
 
 }  // namespace troupe::journal

@@ -61,7 +61,7 @@ class Store {
   virtual void tidy(std::chrono::milliseconds quiet) { (void)quiet; }
   /// Returns what was found to be missing or damaged when the store was loaded, a line each.
   virtual std::vector<std::string> notes() const { return {}; }
-  /// The last word of a controller that ends in order.
+  /// Writes the last word of a controller that ends in order.
   virtual void close() = 0;
 };
 

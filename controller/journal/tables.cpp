@@ -55,7 +55,7 @@ std::int64_t list_sum(std::int64_t job, Role role, const std::vector<std::int64_
                 {reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(std::int64_t)});
 }
 
-/// A row without a head goes on where the one before it ends.
+/// Adds a row to the parts. A row without a head goes on where the one before it ends.
 void add_row(std::vector<Part>& parts, std::string head, std::string bytes, bool intact) {
   if (!head.empty() || parts.empty()) {
     parts.push_back({std::move(head), std::make_shared<const std::string>(std::move(bytes))});

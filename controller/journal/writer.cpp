@@ -25,7 +25,7 @@ bool must_come(const Change& change) {
   return change.kind == Change::Kind::ended || change.kind == Change::Kind::forgotten;
 }
 
-/// The end of a job without what is too large of it.
+/// Returns the end of a job without what is too large of it.
 Change bare_end(Change change, const std::string& why) {
   auto facts = wire::decode<Facts>(wire::as_bytes(change.facts));
   if (facts.state == wire::JobState::succeeded) {
@@ -291,7 +291,7 @@ void Writer::Shared::look_after() {
   }
 }
 
-/// False when it is to be tried again. Why was said when it arose.
+/// Tidies the store. False when that is to be tried again; why was said when it arose.
 bool Writer::Shared::tidy(std::chrono::milliseconds quiet) {
   try {
     store->tidy(quiet);

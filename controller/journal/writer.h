@@ -23,13 +23,13 @@ struct Taken {
 /// that runs `io`.
 class Writer {
  public:
-  /// `note` hears, on the loop, when something cannot be written, and when everything could be for
-  /// as long as `lasting`: on a full disk, where small changes find room between large ones, both
-  /// are said once.
+  /// `note` hears, on the loop, when something cannot be written, and when everything could be
+  /// written for as long as `lasting`: on a full disk, where small changes find room between large
+  /// ones, both are said once.
   Writer(boost::asio::io_context& io, std::unique_ptr<Store> store,
          std::function<void(const std::string&)> note,
          std::chrono::milliseconds lasting = std::chrono::seconds(5));
-  /// Waits for what is left to be written, for a while; then the store is closed.
+  /// Waits for a while until what is left is written; then closes the store.
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;

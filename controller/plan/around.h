@@ -4,12 +4,12 @@
 
 namespace troupe::plan {
 
-/// Steps of `steps` that a picture to begin with leaves out at this strength, as diffusers'
-/// pipelines count them: of flow-matching models ⌊steps − steps · strength⌋, of others
-/// steps − ⌊steps · strength⌋.
+/// Returns how many of `steps` a picture to begin with leaves out at this strength, as diffusers'
+/// pipelines count them: of flow-matching models ⌊steps − steps · strength⌋, of others steps −
+/// ⌊steps · strength⌋.
 int skipped_steps(int steps, double strength, bool flow);
 
-/// The sampler that a request runs.
+/// Returns the sampler that a request runs.
 spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
                                      const spec::ModelSpec& model);
 

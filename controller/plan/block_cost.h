@@ -12,7 +12,8 @@ struct BlockTime {
   double hidden = 0;        // DistriFusion's exchange, which may lie under the whole wave
 };
 
-/// One micro-step. Rows: of the costliest rank, of its ring block, of all ranks.
+/// Batch items and token rows of one micro-step. Rows: of the costliest rank, of its ring block, of
+/// all ranks.
 struct MicroRows {
   double batch = 1;  // items that go together: images × branches, or a part of them
   double own = 0;
@@ -61,8 +62,9 @@ class BlockCost {
   const Engine& engine_;
   const Ways& ways_;
   double element_ = 4;     // bytes
-  double padding_ = 1;     // of heads, to a width that attention computes
-  double head_share_ = 1;  // of all heads, what the costliest rank attends with
+  double padding_ = 1;     // ratio of heads' width with padding, as attention computes it, to their
+                           // own
+  double head_share_ = 1;  // share of all heads that the costliest rank attends with
 };
 
 }  // namespace troupe::plan

@@ -13,7 +13,7 @@
 namespace troupe::plan {
 namespace {
 
-/// Convolutions reach this share of the speed of matrix products.
+/// Share of the speed of matrix products that convolutions reach.
 constexpr double kConvolutionShare = 0.6;
 
 /// Number of blocks that a stage with offload keeps: with no more it keeps all of them, with more
@@ -31,7 +31,7 @@ int images_of(const JobShape& job, const mesh::Degrees& degrees) {
   return (job.pictures + degrees.dp - 1) / degrees.dp;
 }
 
-/// Actors that compute at once, on average: filling and draining leave stages idle.
+/// Number of actors that compute at once, on average: filling and draining leave stages idle.
 double busy_in_whole_steps(const mesh::Degrees& degrees, int parts) {
   const double stages = static_cast<double>(parts) * degrees.pp / (parts + degrees.pp - 1);
   return degrees.world() / degrees.pp * stages;
@@ -57,7 +57,8 @@ class Phase {
         edge_states_(edge_states),
         block_(model, job, degrees, machine_, engine, ways) {}
 
-  /// `steps_latents`: the last stage has a prediction of `images` pictures then.
+  /// Costs of a micro-step of these rows. `steps_latents`: the last stage has a prediction of
+  /// `images` pictures then.
   Micro operator()(const MicroRows& rows, double images, bool steps_latents) const {
     const BlockTime block = block_(rows);
     const double per_block = block.computing + block.transferring;
@@ -105,7 +106,7 @@ class Phase {
     return micro;
   }
 
-  /// K,V of the caption for a stage's blocks.
+  /// Seconds of the caption's K,V for a stage's blocks.
   double captions(double blocks, double tokens) const {
     return blocks * block_.products(tokens, model_.caption_weights_per_block);
   }

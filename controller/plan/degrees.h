@@ -4,7 +4,7 @@
 
 namespace troupe::plan {
 
-/// The mesh that a job asks for; its stages and decoders are no axes.
+/// Returns the mesh that a job asks for; its stages and decoders are no axes.
 inline mesh::Degrees degrees_of(const wire::Parallelism& asked) {
   return {.dp = asked.dp,
           .cfg = asked.cfg,

@@ -14,8 +14,8 @@ std::vector<int> encoder_places(const std::vector<double>& costs, int actors);
 /// Returns the cost of the text encoders at the busiest of these actors.
 double busiest_encoder(const std::vector<double>& costs, int actors);
 
-/// Bytes that a rank sends for its replica's text: its encoders' output to the rank that projects
-/// it, and from there projected states, pooled vectors and lengths to all others.
+/// Returns the bytes that a rank sends for its replica's text: its encoders' output to the rank
+/// that projects it, and from there projected states, pooled vectors and lengths to all others.
 std::uint64_t caption_bytes(const Plan& plan, const spec::ModelSpec& model, int rank);
 
 }  // namespace troupe::plan

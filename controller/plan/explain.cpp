@@ -29,7 +29,7 @@ std::string span_text(double seconds) {
   return line("%.4g s", seconds);
 }
 
-/// Left-aligned, by characters and not bytes.
+/// Returns the text left-aligned, by characters and not bytes.
 std::string padded(std::string text, std::size_t width) {
   const auto characters =
       static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {

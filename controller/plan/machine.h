@@ -75,12 +75,12 @@ struct WorkRates {
 /// Returns the rates of a machine whose speeds were measured; of another one none.
 WorkRates rates_of(const Machine& machine, ComputeType dtype);
 
-/// Names of the machines in the table, such as "l40".
+/// Returns the names of the machines in the table, such as "l40".
 std::vector<std::string> machine_names();
 
-/// A machine of the table: NAME, NAMExN or NAME-xN with N devices (8, 16 on two hosts, ...), such
-/// as "l40x8", "a100-nvlink-x8", "cpux4". Throws std::invalid_argument, listing the names, for
-/// another text and for a number outside 1 to 1024.
+/// Returns a machine of the table: NAME, NAMExN or NAME-xN with N devices (8, 16 on two hosts,
+/// ...), such as "l40x8", "a100-nvlink-x8", "cpux4". Throws std::invalid_argument, listing the
+/// names, for another text and for a number outside 1 to 1024.
 Machine machine_of(const std::string& text);
 
 /// Machine that GPUs count as of which nobody knows better.
@@ -92,8 +92,8 @@ inline constexpr const char* kAssumedGpu = "a100-nvlink";
 /// as an L40. "" where the table has none.
 std::string machine_of_gpu(const std::string& gpu);
 
-/// One host of CPU actors by what this project measured (README, Figures). Each has as many of the
-/// `cores` as go round, at least one; 0 = a core each.
+/// Returns one host of CPU actors by what this project measured (README, Figures). Each actor has
+/// as many of the `cores` as go round, at least one; 0 = a core each.
 Machine this_cpu(int actors, int cores = 0);
 
 /// Returns the machine that degrees are picked for where nothing was measured: a host of so many
@@ -101,12 +101,12 @@ Machine this_cpu(int actors, int cores = 0);
 /// matter for the choice.
 Machine machine_here(DeviceKind device, int actors, int cores);
 
-/// The machine as a job finds it that keeps `actors` of its devices busy at once, on average:
-/// slower where they share processors.
+/// Returns the machine as a job finds it that keeps `actors` of its devices busy at once, on
+/// average: slower where they share processors.
 Machine shared_by(const Machine& machine, double actors);
 
-/// The machine made faster or slower so that what was predicted to take `predicted` seconds of
-/// computing takes `measured`; links stay. Throws std::invalid_argument unless both are above 0.
+/// Returns the machine made faster or slower so that what was predicted to take `predicted` seconds
+/// of computing takes `measured`; links stay. Throws std::invalid_argument unless both are above 0.
 Machine calibrated(Machine machine, double predicted, double measured);
 
 }  // namespace troupe::plan

@@ -14,7 +14,7 @@ std::string link_text(const Link& link) {
   return line("%.3g µs, %.3g GB/s", link.latency * 1e6, link.bandwidth / 1e9);
 }
 
-/// The least of what is known.
+/// Sets `value` to the least of what is known.
 void least(double& value, double other) {
   if (other > 0) value = value > 0 ? std::min(value, other) : other;
 }
