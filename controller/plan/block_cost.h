@@ -62,8 +62,7 @@ class BlockCost {
   const Engine& engine_;
   const Ways& ways_;
   double element_ = 4;     // bytes
-  double padding_ = 1;     // ratio of heads' width with padding, as attention computes it, to their
-                           // own
+  double padding_ = 1;     // width of heads as attention computes it ÷ their own
   double head_share_ = 1;  // share of all heads that the costliest rank attends with
 };
 

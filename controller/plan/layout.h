@@ -16,7 +16,7 @@ struct Layout {
   std::vector<std::vector<wire::RowRange>> shares;
   /// Rows of a synchronous step by sequence rank: all of its runs together.
   std::vector<int> whole;
-  /// Whether a ring rank has a patch in each micro-step of distrifusion. Else all true.
+  /// True where a ring rank has a patch: in each micro-step of distrifusion. Else all true.
   std::vector<std::vector<bool>> busy;
 
   int micro_steps() const { return static_cast<int>(shares.size()); }

@@ -3,9 +3,9 @@
 
 namespace troupe::plan {
 
-/// Height, width and frames that are computed and that come out: the model's own where the request
-/// leaves them open, the bin's under resolution binning. Fills in the plan's latents and token
-/// rows. Refuses as make_plan does.
+/// Sets height, width and frames that are computed and that come out: the model's own where the
+/// request leaves them open, the bin's under resolution binning. Fills in the plan's latents and
+/// token rows. Refuses as make_plan does.
 void set_size(Plan& plan, const spec::ModelSpec& model);
 
 /// Adds a warning that names the model's size to the plan of a picture or a video with four times

@@ -232,7 +232,8 @@ void set_patches(Plan& plan, const spec::ModelSpec& model) {
   }
 }
 
-/// Everything a sampler's configuration can be refused for, before any actor loads anything.
+/// Checks everything that a sampler's configuration can be refused for, before any actor loads
+/// anything.
 void check_sampler(Plan& plan, const spec::ModelSpec& model) {
   spec::check_sampler_fits(model.scheduler, plan.request.sampler);
   const auto config = sampler_config(plan.request, model);

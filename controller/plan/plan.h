@@ -17,14 +17,14 @@ namespace troupe::plan {
 /// their peak together.
 struct ActorMemory {
   std::uint64_t weights = 0;      // its stage's shard, in the compute type
-  std::uint64_t kv = 0;           // of its blocks and heads: kept from step to step, and caption
+  std::uint64_t kv = 0;           // K,V of its blocks and heads, kept over steps, and caption
   std::uint64_t activations = 0;  // hidden states, transfers, latents: an upper estimate
   std::uint64_t text = 0;         // text encoders while they run: the largest block
   std::uint64_t encoders = 0;     // all of their weights, beside the peak: where there is room for
                                   // them they stay
   std::uint64_t picture = 0;      // one to begin with, while it is decoded, resized and encoded
   std::uint64_t vae = 0;          // decoder weights and its largest activations
-  std::uint64_t decoder = 0;      // of these the weights, which stay when they have been read
+  std::uint64_t decoder = 0;      // weights of the decoder, which stay when they have been read
   std::uint64_t peak() const;
 };
 
@@ -53,7 +53,7 @@ struct GroupPlan {
   Role role = Role::edge;
   std::string name;
   std::vector<int> ranks;     // edges: {sender, receiver}
-  std::int64_t channels = 0;  // of a skip edge: what a token has there
+  std::int64_t channels = 0;  // channels of a token on a skip edge
   bool operator==(const GroupPlan&) const = default;
 };
 const char* to_string(GroupPlan::Role role);
@@ -133,8 +133,8 @@ struct Plan {
   const GroupPlan* group_with(GroupPlan::Role role, int rank, int position) const;
 };
 
-/// Token rows of a sequence rank in a step of the whole picture: its run of each micro-step, in
-/// order, empty ones left out.
+/// Returns the token rows of a sequence rank in a step of the whole picture: its run of each
+/// micro-step, in order, empty ones left out.
 std::vector<wire::RowRange> rows_of_rank(const Plan& plan, int sequence_rank);
 
 /// Plans a request or refuses it with one line naming field, value and reason

@@ -4,7 +4,7 @@
 
 namespace troupe::plan {
 
-/// A request or degrees that cannot be: one line naming field, value and reason.
+/// Refuses a request or degrees that cannot be: one line naming field, value and reason.
 [[noreturn]] inline void refuse(const std::string& why) {
   throw std::invalid_argument("[plan] " + why);
 }

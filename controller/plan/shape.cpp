@@ -105,7 +105,8 @@ std::vector<double> costs_of_blocks(const ModelShape& model, double tokens,
   return costs;
 }
 
-/// Seven products, two attentions, two modulated norms, one sum: the rest is fused into these.
+/// Operations of a transformer's block: seven products, two attentions, two modulated norms, one
+/// sum; the rest is fused into these.
 constexpr int kOperationsOfTransformer = 12;
 
 void add_levels(ModelShape& shape, const spec::UNetSpec& unet) {

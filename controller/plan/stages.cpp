@@ -53,7 +53,7 @@ bool fill(const std::vector<double>& costs, int stages, double limit, std::vecto
   return first == blocks;
 }
 
-/// The cheapest possible costliest stage, by dynamic programming over (stages, blocks).
+/// Returns the cheapest possible costliest stage, by dynamic programming over (stages, blocks).
 double best_limit(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   std::vector<double> before(blocks + 1, 0);

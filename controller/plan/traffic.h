@@ -37,8 +37,9 @@ std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_siz
 /// micro-step: float64 [patches, pictures of the replica, 5] over the stage (ring × ulysses × tp).
 std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int patches);
 
-/// A picture to begin with, encoded, as it goes to each other rank of a replica: float32 of the
-/// latents of one picture, or where each has a seed of its own, of as many as the replica makes.
+/// Returns the bytes of an encoded picture to begin with, as it goes to each other rank of a
+/// replica: float32 of the latents of one picture, or where each has a seed of its own, of as many
+/// as the replica makes.
 std::uint64_t encoded_picture_bytes(const Plan& plan, int dp);
 
 /// One row of the papers' cost table: bytes of one step on one device, all layers, as orders of p
@@ -50,7 +51,7 @@ struct PaperOrder {
   double bytes = 0;
 };
 
-/// Source: PipeFusion, table 1. `tokens` with the batch in it.
+/// Returns the papers' cost table. Source: PipeFusion, table 1. `tokens` with the batch in it.
 std::vector<PaperOrder> paper_orders(double tokens, double width, int layers, int devices,
                                      double element_size);
 

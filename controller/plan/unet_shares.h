@@ -33,7 +33,7 @@ std::uint64_t element_size(const Plan& plan);
 /// Returns the bytes with what lies behind them in a buffer of shares.
 std::uint64_t aligned(std::uint64_t bytes);
 
-/// The patches of a sequence rank.
+/// Returns the patches of a sequence rank.
 wire::RowRange patches_of(const Plan& plan, int sequence_rank);
 
 }  // namespace troupe::plan

@@ -58,7 +58,7 @@ Told told_in(const Plan& plan, const UNetShares& shares, int rank, int step) {
   return told;
 }
 
-/// Steps in which the same is told: by the first of each kind.
+/// Steps of a kind, in which the same is told: named by the first of each kind.
 struct StepKind {
   const char* name;
   int first = -1;

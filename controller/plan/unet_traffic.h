@@ -20,7 +20,7 @@ struct StepTraffic {
   int count = 0;      ///< number of such steps
   std::map<std::string, std::uint64_t> by_layer;
 };
-/// Empty where nobody shares the patches.
+/// Returns the bytes that a rank tells other patches; empty where nobody shares the patches.
 std::vector<StepTraffic> unet_step_traffic(const Plan& plan, const spec::ModelSpec& model,
                                            int rank);
 

@@ -9,7 +9,7 @@ namespace troupe::plan {
 /// Cost for a rank of sending to the members of its group, at the group's worst placed rank.
 struct Way {
   double latency = 0;
-  double seconds_per_byte = 0;  // of bytes that go to all other members in equal parts
+  double seconds_per_byte = 0;  // seconds a byte that goes to all other members in equal parts
 
   double seconds(double bytes) const { return bytes > 0 ? latency + bytes * seconds_per_byte : 0; }
 };

@@ -56,7 +56,7 @@ struct PhaseNote {
 
 struct JobNotes {
   JobId job = 0;
-  std::string name;  // of a batch: "batch 9 (jobs 3, 5)"; of a job none
+  std::string name;  // name of a batch: "batch 9 (jobs 3, 5)"; none of a job
   std::string prompt;
   std::vector<PhaseNote> phases;  // queued, loading, text, denoising, decoding
   std::deque<Attempt> attempts;
@@ -70,7 +70,7 @@ struct Event {
   Nanoseconds at = 0;
   Kind kind = Kind::job;
   JobId job = 0;     // 0 = of no job
-  std::string name;  // of a batch, as in its notes
+  std::string name;  // name of a batch, as in its notes
   std::optional<ActorId> actor;
   std::string text;
   std::optional<schedule::TaskName> task = {};  // of issue and done, in place of a text
@@ -89,7 +89,7 @@ struct Slice {
   std::int32_t step = 0;
   std::int32_t patch = -1;                  // -1 = the whole picture
   wire::ClockSpan ran;                      // in the controller's time
-  std::vector<wire::ClockSpan> waits = {};  // for other actors' tensors, inside it
+  std::vector<wire::ClockSpan> waits = {};  // waits for other actors' tensors, inside it
 };
 
 /// Totals by kind of task, which only grow.
@@ -121,9 +121,9 @@ inline constexpr std::array kPhaseBounds = {0.05, 0.1,  0.25, 0.5,   1.0,   2.5,
 class Recorder {
  public:
   struct Limits {
-    std::size_t jobs = 64;            // that have ended; those that have not are all remembered
+    std::size_t jobs = 64;            // ended jobs; those that have not ended are all remembered
     std::size_t attempts = 8;         // of a job
-    std::size_t tasks = 100'000;      // of the graphs of all attempts
+    std::size_t tasks = 100'000;      // tasks of the graphs of all attempts
     std::size_t notes = 50'000;       // of an attempt
     std::size_t all_notes = 200'000;  // of all jobs
     std::size_t events = 2'000;       // of the cluster
@@ -146,7 +146,7 @@ class Recorder {
   void issued(JobId job, std::uint32_t task, ActorId actor, Nanoseconds now);
   /// Notes that an actor's part of a task is done. Its times are put into the controller's.
   void done(ActorId actor, const wire::TaskDone& done, Nanoseconds now);
-  /// `where`: "actor 2, step 3 patch 1 stage 0".
+  /// Notes that a task failed. `where`: "actor 2, step 3 patch 1 stage 0".
   void failed(JobId job, ActorId actor, const std::string& where, Nanoseconds now);
   void ended(JobId job, const std::string& state, const std::string& why, Nanoseconds now);
   /// Notes that a batch, whose jobs end by themselves, is over: it is none of the jobs that have
@@ -170,8 +170,8 @@ class Recorder {
   const JobNotes* find(JobId job) const;
   const std::map<JobId, JobNotes>& jobs() const { return jobs_; }
   const std::deque<Event>& events() const { return events_; }
-  /// Lines that the controller has said, as `troupe logs controller` shows them: those after number
-  /// `after`, the last `limit` of them. `last` is told the number of the newest.
+  /// Line that the controller has said, as `troupe logs controller` shows it. `lines` returns those
+  /// after number `after`, the last `limit` of them; `last` is told the number of the newest.
   struct Line {
     Nanoseconds at = 0;
     std::string text;
@@ -182,11 +182,11 @@ class Recorder {
   const std::map<wire::TaskKind, TaskTotals>& totals() const { return totals_; }
   const ByteTotals& byte_totals() const { return bytes_; }
   const PromptTotals& prompt_totals() const { return prompts_; }
-  /// Jobs that have ended, by state.
+  /// Returns the number of jobs that have ended, by state.
   const std::map<std::string, std::uint64_t>& ended_totals() const { return ended_; }
   /// Returns the seconds of each phase of jobs that succeeded, and under "" of all phases together.
   const std::map<std::string, Histogram>& phase_seconds() const { return phase_seconds_; }
-  /// Times that a job began again after its epoch had ended.
+  /// Returns how often jobs began again after their epoch had ended.
   std::uint64_t recoveries() const { return recoveries_; }
 
  private:
@@ -207,7 +207,7 @@ class Recorder {
 
   Limits limits_;
   std::map<JobId, JobNotes> jobs_;
-  std::deque<JobId> ended_jobs_;  // of these, in the order in which they ended
+  std::deque<JobId> ended_jobs_;  // jobs that have ended, in the order of their ends
   std::deque<Event> events_;
   std::deque<Slice> slices_;
   std::uint64_t last_slice_ = 0;
@@ -223,10 +223,11 @@ class Recorder {
   std::map<ActorId, ClockNote> clocks_;
 };
 
-/// "job 3", or the batch's name.
+/// Returns "job 3", or the batch's name.
 std::string name_of(const JobNotes& job);
 
-/// "step 5 patch 1", "step 0", "step 0 part 2", "text", "decode": a task without its stage.
+/// Returns a task's name without its stage: "step 5 patch 1", "step 0", "step 0 part 2", "text",
+/// "decode".
 std::string slice_name(const schedule::Task& task);
 
 }  // namespace troupe::recorder

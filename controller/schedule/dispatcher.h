@@ -41,7 +41,7 @@ class Dispatcher {
   Dispatcher(const Dispatcher&) = delete;
   Dispatcher& operator=(const Dispatcher&) = delete;
 
-  /// `actor_of_rank[r]` runs the tasks of world rank r.
+  /// Adds a job. `actor_of_rank[r]` runs the tasks of world rank r.
   void add_job(JobId job, TaskGraph graph, std::vector<ActorId> actor_of_rank, JobTerms terms = {});
   /// Returns everything that may be issued now, in the total order. Looks only where something has
   /// changed.
@@ -75,11 +75,11 @@ class Dispatcher {
   bool is_issued(JobId job, std::uint32_t id) const { return jobs_.at(job).progress.at(id).issued; }
   bool is_done(JobId job, std::uint32_t id) const { return jobs_.at(job).progress.at(id).done; }
   int outstanding(ActorId actor) const;
-  /// The oldest unfinished task issued to this actor.
+  /// Returns the oldest unfinished task issued to this actor.
   std::optional<std::pair<JobId, std::uint32_t>> current(ActorId actor) const;
   /// Returns all unfinished tasks issued to this actor, oldest first.
   std::vector<std::pair<JobId, std::uint32_t>> queue(ActorId actor) const;
-  /// Seconds × actors that the job's issued tasks take by the estimates.
+  /// Returns the seconds × actors that the job's issued tasks take by the estimates.
   double service(JobId job) const { return jobs_.at(job).service; }
 
  private:

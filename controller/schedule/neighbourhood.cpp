@@ -8,7 +8,7 @@
 namespace troupe::schedule {
 namespace {
 
-/// Tasks that can start within this part of the first one's duration count as equally early.
+/// Part of the first task's duration within which tasks that can start count as equally early.
 constexpr double kAboutAsEarly = 0.1;
 /// Part of a task's duration that must fit into the time that would pass idle otherwise, so that
 /// the task may go before one that comes first.
@@ -254,8 +254,8 @@ double Neighbourhood::free_for(Team& team, const QueueEntry& entry) {
 
 // What is issued next.
 
-/// All tasks that an actor with room might be given next, also those that have to wait for room at
-/// another one: these keep theirs. False when none may go, whatever their order.
+/// Gathers all tasks that an actor with room might be given next, also those that have to wait for
+/// room at another actor: these keep their room. False when none may go, whatever their order.
 bool Neighbourhood::gather() {
   candidates_.clear();
   bool some_has_room = false;
@@ -324,9 +324,9 @@ bool Neighbourhood::sort_before(const Candidate& a, const Candidate& b) {
   return key(a) < key(b);
 }
 
-/// A job's first task has many members and is never the oldest: it would wait until the jobs before
-/// it are through, whatever these leave idle. So among equals it goes first where one of its
-/// members has nothing else to begin by then.
+/// Finds candidates that feed idle members. A job's first task has many members and is never the
+/// oldest: it would wait until the jobs before it are through, whatever these leave idle. So among
+/// equals it goes first where one of its members has nothing else to begin by then.
 void Neighbourhood::find_feeding() {
   ++marks_;
   for (const auto& candidate : candidates_) {
@@ -378,8 +378,8 @@ bool Neighbourhood::shares_marked(const Candidate& candidate) const {
                              [&](const Team* team) { return team->mark == marks_; });
 }
 
-/// The first in order that may go, or something that is out of its way before it can start. What
-/// comes first but may not go yet keeps its members free from its start on.
+/// Chooses the first candidate in order that may go, or one that is out of its way before it can
+/// start. A candidate that comes first but may not go yet keeps its members free from its start on.
 const Neighbourhood::Candidate* Neighbourhood::choose() {
   ++choices_;
   for (std::size_t at = 0; at < candidates_.size(); ++at) {

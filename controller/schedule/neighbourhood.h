@@ -23,7 +23,7 @@ struct Issue {
 /// Limits on how far tasks go out ahead of being run. docs/scheduling.md says why.
 struct Limits {
   int window = 6;               // unfinished tasks at an actor, of all jobs
-  int job_always = 2;           // of these, what a job may have there in any case
+  int job_always = 2;           // unfinished tasks that a job may have there in any case
   double ahead_seconds = 0.05;  // beyond that, how soon a job's task must be expected to start
 };
 
@@ -43,8 +43,8 @@ struct TaskProgress {
   bool issued = false;
   bool done = false;
   std::uint32_t unissued_predecessors = 0;
-  std::uint32_t passed = 0;      // how often something less deserving was issued before it
-  std::uint32_t members = 0;     // which of the job's sets of ranks runs it
+  std::uint32_t passed = 0;      // times that something less deserving was issued before it
+  std::uint32_t members = 0;     // index of the set of ranks, among the job's, that runs it
   std::uint32_t unfinished = 0;  // members that have not finished, once issued
   TaskSpeeds::Class speed;
   std::uint64_t place = 0;     // in the total order
@@ -67,8 +67,8 @@ struct ScheduledJob {
   TaskGraph graph;
   Neighbourhood* neighbourhood = nullptr;
   std::vector<ScheduledActor*> actor_of_rank;
-  std::vector<std::vector<std::int32_t>> rank_sets;  // that run its tasks, each once
-  std::vector<std::vector<Team*>> teams_of_set;      // that each set consists of
+  std::vector<std::vector<std::int32_t>> rank_sets;  // sets of ranks that run its tasks, each once
+  std::vector<std::vector<Team*>> teams_of_set;      // teams that each set consists of
   std::vector<TaskProgress> progress;
   std::vector<std::vector<std::uint32_t>> successors;
   std::vector<std::uint32_t> ready;  // unissued, every predecessor issued; in no order
@@ -108,7 +108,7 @@ struct ScheduledActor {
 struct Team {
   struct Entry {
     QueueEntry what;
-    std::uint32_t unfinished = 0;           // by so many members
+    std::uint32_t unfinished = 0;           // number of members by which it is unfinished
     std::vector<ScheduledActor*> finished;  // members that have, in this order
   };
 
@@ -118,9 +118,9 @@ struct Team {
   /// the head as well may be missing.
   std::vector<ScheduledActor*> arrived;
   std::uint64_t mark = 0;       // for finding common members
-  double next_start = 0;        // of what they may be given next
+  double next_start = 0;        // start of what the members may be given next
   std::uint64_t closed_in = 0;  // the choice in which they are kept free
-  double closed_from = 0;       // from when on
+  double closed_from = 0;       // time from which they are kept free
 
   /// Unfinished tasks at the member that has most of them, and at the one that has fewest.
   int most() const { return static_cast<int>(queue.size()); }
@@ -173,7 +173,7 @@ class Neighbourhood {
     bool has_room = false;  // at all members
     bool overdue = false;
     bool feeds = false;          // it begins a job for members that have nothing else to begin
-    bool within_limits = false;  // its job may have it out now
+    bool within_limits = false;  // the job's limits let it go now
     bool may_go() const { return has_room && within_limits; }
   };
 

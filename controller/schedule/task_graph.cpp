@@ -77,7 +77,7 @@ class ReplicaBuilder {
     return round == 0 ? leaving : std::vector{leaving.back()};
   }
 
-  /// Rows × columns × items × blocks of the member that has most of them.
+  /// Returns the rows × columns × items × blocks of the member that has most of them.
   double work_of(const Task& task) const {
     std::int64_t rows = 0;
     const auto ranks = plan_.micro_steps.front().of_rank.size();
@@ -109,7 +109,7 @@ class ReplicaBuilder {
     return ranks;
   }
 
-  /// `completes`: after it, the last stage has latents to send back.
+  /// Adds a micro-step. `completes`: after it, the last stage has latents to send back.
   std::uint32_t add_micro_step(Task task, bool completes, std::vector<std::uint32_t> before) {
     const int stage = task.stage;
     task.ranks = stage_ranks(stage);

@@ -16,13 +16,14 @@ struct Task {
   std::int32_t step = 0;
   std::int32_t stage = 0;
   std::int32_t patch = -1;  // -1 = the whole picture
-  std::int32_t part = 0;    // of the whole picture: which part of the batch; of a decode: which one
+  std::int32_t part = 0;    // part of the batch, of the whole picture; of a decode: which one
   std::vector<std::int32_t> ranks = {};          // world ranks that run it
   std::vector<std::uint32_t> predecessors = {};  // tasks that must be issued before it
-  /// Ranks that get what it sends on, in the order of `ranks`: of the next stage, then of later
-  /// ones that take up what its blocks leave. Their receives are posted when it is issued.
+  /// Ranks that get what the task sends on, in the order of `ranks`: of the next stage, then of
+  /// later stages that take up what its blocks leave. Their receives are posted when the task is
+  /// issued.
   std::vector<std::int32_t> receivers = {};
-  std::int32_t consumer_step = 0;  // which micro-step there will use it
+  std::int32_t consumer_step = 0;  // step of the micro-step there that will use it
   std::int32_t consumer_part = 0;
   bool ends_step = false;  // when it is done in every replica, `step` has left the last stage
   /// Work of the member that has most to compute: tokens × batch items × blocks. 0 = nothing: text
@@ -61,7 +62,7 @@ inline TaskName name_of(const Task& task) {
   return {task.kind, task.step, task.stage, task.patch, task.part};
 }
 
-/// "step 5 patch 1 stage 0", "text", "decode": for people and causes of failure.
+/// Returns "step 5 patch 1 stage 0", "text", "decode": for people and causes of failure.
 std::string describe(const TaskName& task);
 inline std::string describe(const Task& task) {
   return describe(name_of(task));

@@ -26,7 +26,7 @@ class TaskSpeeds {
   /// Number of machines that are remembered: those that were asked for last. Classes outlive that.
   static constexpr std::size_t kMachines = 256;
 
-  /// Tasks of one class share a speed.
+  /// Class of tasks that share a speed.
   using Class = std::shared_ptr<Entry>;
   struct Estimate {
     double seconds = 0;

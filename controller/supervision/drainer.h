@@ -39,7 +39,7 @@ class Drainer {
   bool empty(ActorId id);
 
   Tools tools_;
-  std::map<ActorId, double> leaving_;  // told to leave, since when
+  std::map<ActorId, double> leaving_;  // places told to leave, since when
   std::set<ActorId> draining_;
   bool watching_ = false;
   bool stopped_ = false;

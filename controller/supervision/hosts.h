@@ -32,7 +32,7 @@ class Hosts {
 
   /// Checks a hello of role "node". Returns a reason to refuse, or nothing.
   std::optional<std::string> hello(const control::PeerInfo& peer) const;
-  /// True when the peer is a host's agent. Its actors are spawned.
+  /// Spawns a host's actors. True when the peer is a host's agent.
   bool ready(control::PeerId peer);
   bool lost(control::PeerId peer, const control::Loss& loss);
   /// True when the message is one of a host's agent.
@@ -50,9 +50,9 @@ class Hosts {
   void dismiss();
   /// Tells all hosts to end their links and to look for another controller.
   void say_goodbye(const std::string& why);
-  /// All processes of all hosts.
+  /// Returns the number of all processes of all hosts.
   std::size_t running() const;
-  /// Other hosts that are in the cluster now.
+  /// Returns the number of other hosts that are in the cluster now.
   std::size_t connected() const;
   /// Returns the places that a name stands for: a host's, or the one of that number. Nothing when
   /// it is neither.

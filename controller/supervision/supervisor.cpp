@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint32_t kMaxFailedStarts = 3;
 constexpr double kHangCheckInterval = 0.5;
-/// A process that dies closes its sockets first: how long a lost link waits for the exit that
-/// explains it.
+/// Seconds that a lost link waits for the exit that explains it: a process that dies closes its
+/// sockets first.
 constexpr double kExitGrace = 0.5;
 /// Seconds until a process is spawned again that could not be: what keeps it (memory, a program
 /// that is being replaced) may pass.

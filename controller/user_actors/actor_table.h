@@ -48,11 +48,11 @@ struct UserActor {
   std::string endpoint;
   std::string blob_endpoint;
   std::uint64_t restarts = 0;
-  bool wanted = true;          // false: it does not come back, whatever restarts are left
+  bool wanted = true;          // false: the actor does not come back, whatever restarts are left
   std::string kill_reason;     // why its process is being ended; "" = it is not
   double hung_for = 0;         // seconds that its method had taken when it was ended for that
-  std::string cause;           // of its last death
-  wire::Failure construction;  // of its constructor, when that failed
+  std::string cause;           // cause of its last death
+  wire::Failure construction;  // failure of its constructor, when that failed
 
   bool living() const { return state != wire::UserActorState::dead; }
   /// True when the actor has a process, or one is being started; else `incarnation` is that of the
@@ -64,9 +64,10 @@ struct UserActor {
 /// Bounds of a table, beyond which it refuses (overloaded).
 struct ActorBounds {
   std::size_t living = 4096;
-  std::size_t name_bytes = 256;                   // of a name, and of a group's
-  std::size_t argument_bytes_of_one = 64u << 20;  // of an owner's living actors; of nobody's
-  std::size_t argument_bytes = 256u << 20;        // of all
+  std::size_t name_bytes = 256;                   // bytes of a name, and of a group's
+  std::size_t argument_bytes_of_one = 64u << 20;  // bytes of an owner's living actors, or of
+                                                  // nobody's
+  std::size_t argument_bytes = 256u << 20;        // bytes of all living actors
 };
 
 /// The users' actors of a cluster: names, places, resources, restarts, owners. A pure table: what

@@ -46,7 +46,7 @@ class PluginCheck {
 
     std::unique_ptr<cluster::Process> process;
     wire::PluginReport report;
-    bool whole = false;  // it has said all
+    bool whole = false;  // the process has said all
     boost::asio::steady_timer deadline;
   };
 

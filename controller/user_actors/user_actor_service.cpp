@@ -15,7 +15,7 @@ std::string attribute(const wire::Hello& hello, const std::string& name) {
   return found == hello.attributes.end() ? "" : found->second;
 }
 
-/// "0,2" → {0, 2}.
+/// Reads "0,2" as {0, 2}.
 std::vector<std::int32_t> numbers(const std::string& text) {
   std::vector<std::int32_t> all;
   const char* at = text.data();

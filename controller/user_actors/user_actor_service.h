@@ -46,7 +46,7 @@ class UserActorService {
   std::size_t running() const { return check_.running(); }
   /// Same as UserActors::drain_host, but also for a host whose plugins are still being looked at.
   std::string drain_host(const std::string& name, bool now);
-  /// Ends all of its processes and checks.
+  /// Ends all processes and checks.
   void stop();
 
  private:

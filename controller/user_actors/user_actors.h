@@ -20,7 +20,7 @@ class UserActors {
  public:
   /// Token and keys with which processes connect to the controller.
   struct Access {
-    std::string token;  // that they show in their hello
+    std::string token;  // token that they show in their hello
     std::string keys;   // CURVE, as text; "" = the controller asks for none
     bool insecure = false;
   };
@@ -29,9 +29,9 @@ class UserActors {
     /// Returns the host that starts and ends processes there; null where it is not there any more.
     std::function<cluster::ProcessHost*(const std::string& host)> process_host;
     Access access;                                 // that their processes come in with
-    std::function<void(const std::string&)> note;  // of failures, for status
+    std::function<void(const std::string&)> note;  // told of failures, for status
     bool keyed = false;                            // actors' doors ask for CURVE keys
-    std::size_t kept_dead = 256;                   // as ActorTable's
+    std::size_t kept_dead = 256;                   // kept dead actors, as ActorTable has them
   };
   explicit UserActors(Tools tools) : tools_(std::move(tools)), table_(tools_.kept_dead) {}
 
@@ -46,8 +46,8 @@ class UserActors {
   /// Throws std::runtime_error when another plugin has a class of the same name.
   void add_classes(const wire::ClassList& classes);
 
-  /// A hello of role "user-actor": nothing when it is the process that fills its place, else why it
-  /// is refused (fencing).
+  /// Checks a hello of role "user-actor": nothing when it is the process that fills its place, else
+  /// why it is refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
   /// Returns whether some actor's newest process has this incarnation.
   bool has_process(std::uint64_t incarnation) const;
@@ -103,10 +103,10 @@ class UserActors {
   Tools tools_;
   ActorTable table_;
   std::map<std::string, wire::ClassEntry> classes_;
-  std::map<UserActorId, std::vector<Asker>> waiting_;    // for it to run
-  std::map<UserActorId, std::vector<Asker>> for_death_;  // of one that is being killed
+  std::map<UserActorId, std::vector<Asker>> waiting_;    // askers who wait for the actor to run
+  std::map<UserActorId, std::vector<Asker>> for_death_;  // askers who wait for an actor's death
   std::map<UserActorId, std::set<control::PeerId>> watchers_;
-  /// The newest request of each peer that does something; their numbers rise.
+  /// Number of the newest request of each peer that does something; the numbers rise.
   std::map<control::PeerId, std::uint64_t> newest_;
   bool stopping_ = false;
 };
