@@ -26,7 +26,7 @@ class ClipFiles {
   struct Limits {
     std::size_t threads = 2;
     std::size_t waiting = 16;                    // files that are still to be encoded
-    std::size_t waiting_of_one = 8;              // of one of those whose clips they are
+    std::size_t waiting_of_one = 8;              // of one owner of clips
     std::size_t bytes = std::size_t{256} << 20;  // of files that are kept, the newest ones
   };
   struct Key {
@@ -78,7 +78,7 @@ class ClipFiles {
   boost::asio::io_context& io_;
   Limits limits_;
   Encode encode_;
-  std::list<std::pair<Key, File>> kept_;  // the one that was asked for last first
+  std::list<std::pair<Key, File>> kept_;  // the file that was asked for last comes first
   std::size_t kept_bytes_ = 0;
   std::list<MakingPtr> making_;  // waiting or begun; of those who wait the next one first
   std::vector<std::string>

@@ -39,7 +39,7 @@ using RequestMemoryPtr = std::shared_ptr<RequestMemory>;
 struct Request {
   RequestHead head;
   std::string body;
-  RequestMemoryPtr memory;  // that is counted for the body and what is made of it; never null
+  RequestMemoryPtr memory;  // memory counted for the body and what is made of it; never null
   std::vector<std::string> params;       // what stood in the places of a route's {}
   std::shared_ptr<const Caller> caller;  // who asks; never null
 };

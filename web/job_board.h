@@ -55,12 +55,12 @@ struct Job {
       0;  // likewise: what is said above is as old as that; 0 = its cluster is there
   std::vector<std::string> warnings;
   std::string caller;                       // name of the key that it came with; "" = none
-  PictureKind kind;                         // that its pictures are offered as
+  PictureKind kind;                         // kind of file as which its pictures are offered
   bool is_video = false;                    // asked for as OpenAI's videos are
   bool followed = false;                    // its progress comes here
   bool watched_again = false;               // its result could not be fetched once
-  bool cancel_owed = false;                 // its cluster is still to be told
-  int passes = 0;                           // over its cluster's jobs since it was seen there
+  bool cancel_owed = false;                 // its cluster is still to be told to cancel it
+  int passes = 0;                           // its cluster's lists since it was seen there
   std::optional<Error> error;               // how it ended, if not well
   std::shared_ptr<const JobResult> result;  // while it is kept here
   std::string preview;                      // the newest one, PNG bytes

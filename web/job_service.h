@@ -34,7 +34,7 @@ class JobService {
   struct Cluster {
     std::unique_ptr<ClusterLink> link;
     std::optional<ClusterInfo> info;          // the newest; nothing while there is no connection
-    std::string why;                          // there is none
+    std::string why;                          // why there is no connection
     std::string series;                       // of its job numbers; "" before the first connection
     bool is_listed = false;                   // all of these jobs have been listed
     bool is_long = false;                     // they are more than one request lists

@@ -42,7 +42,7 @@ class Server {
       std::size_t most_body = 0;
       std::function<void(std::string body, RequestMemoryPtr, const ReplyPtr&)> serve;
       std::optional<Response> refusal;
-      std::string key = {};  // whose request it is; "" = that of the client's address
+      std::string key = {};  // name of the key whose request it is; "" = the client's address
     };
     std::function<Admission(RequestHead)> admit;
   };

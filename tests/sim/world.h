@@ -155,10 +155,10 @@ class World final : public cluster::Environment, public jobs::JobListener {
   // What must change nothing (ghosts.cpp):
   /// Hands an actor a message that has passed the numbers of its link.
   void hand(cluster::ActorId id, const std::string& frame);
-  /// Returns whether the controller has ended neither this epoch of an actor's nor the job.
+  /// Returns whether both this epoch of an actor and the job still go on at the controller.
   bool goes_on(cluster::ActorId id, std::uint64_t epoch, jobs::JobId job) const;
   void echo(cluster::ActorId id, const std::string& frame);
-  /// Plays late messages of a process that has died, and whose end was told.
+  /// Repeats events of a process that has died, and whose end was told.
   void haunt(const CablePtr& cable);
   void changes_nothing(const std::string& what, const std::function<void()>& action);
   std::string state_text() const;

@@ -153,8 +153,8 @@ bool Block::may_go_on(unsigned warp, unsigned lane) {
   return true;
 }
 
-/// Releases the block when nothing runs any more: all living threads wait at one barrier of the
-/// block, or for each other.
+/// Releases living threads that all wait at one barrier of the block; throws BlockError if they
+/// wait for each other. Called when nothing runs any more.
 void Block::release_block() {
   const Thread* first = nullptr;
   for (const Thread& thread : threads_) {
