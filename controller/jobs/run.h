@@ -19,8 +19,8 @@ namespace troupe::jobs {
 ///      ▲                   │                            │
 ///      └────interrupt──────┘                            └──interrupt──► over
 ///
-/// It is over as well when it fails or is cancelled, in whatever state. What comes late, for an
-/// earlier beginning or when it is over, changes nothing.
+/// A run is over as well when it fails or is cancelled, in whatever state. What comes late, for an
+/// earlier beginning or when the run is over, changes nothing.
 class Run : public std::enable_shared_from_this<Run> {
  public:
   /// `entry`: the run's in the table, until the run is over.
