@@ -46,11 +46,11 @@ class ActorProcess {
   explicit ActorProcess(ActorOptions options);
   ~ActorProcess();
 
-  /// Of a process that can compute on its device no more.
+  /// Exit code of a process that can no longer compute on its device.
   static constexpr int kDeviceLost = 4;
 
-  /// Runs until the controller says shutdown or is lost. Answers the process's exit code: of
-  /// runtime::Process, or kDeviceLost.
+  /// Runs until the controller says shutdown or is lost. Returns the process's exit code: one of
+  /// runtime::Process's, or kDeviceLost.
   int run();
 
  private:

@@ -14,7 +14,7 @@
 namespace troupe::actors {
 namespace {
 
-/// Why the driver has no GPU to give; empty where it has.
+/// Returns the reason why the driver has no GPU to give; empty if it has one.
 std::string driver_trouble() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) return "no CUDA driver (libcuda.so.1)";

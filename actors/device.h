@@ -16,8 +16,8 @@ void open_cuda_half(const std::string& device);
 /// std::runtime_error as `open_cuda_half` does, or saying that there is no such GPU.
 at::Device open_device(const std::string& name);
 
-/// What the driver calls a GPU, such as "NVIDIA H100 80GB HBM3"; "" of a CPU, and where it does not
-/// say.
+/// Returns the driver's name of a GPU, such as "NVIDIA H100 80GB HBM3"; "" for a CPU, and if the
+/// driver names none.
 std::string device_name(at::Device device);
 
 /// Makes `device` the calling thread's current one; on a CPU nothing. Every thread of an actor that

@@ -11,7 +11,7 @@
 namespace troupe::actors {
 namespace {
 
-/// By CUDA's names, without `cudaError`.
+/// Codes of CUDA errors that stick, with CUDA's names without `cudaError`.
 constexpr std::array kSticking = {
     214,  // ECCUncorrectable
     220,  // NvlinkUncorrectable

@@ -10,17 +10,17 @@ namespace troupe::actors {
 /// cudaErrorIllegalAddress, which a fault that is injected is.
 inline constexpr int kIllegalAddress = 700;
 
-/// What a process says that leaves for it, before the cause.
+/// Beginning of the message of a process that leaves because of its device, before the cause.
 inline constexpr const char* kLostDevice = "its device cannot be used any more: ";
 
-/// Whether after this CUDA error (a cudaError_t) the process can compute on its GPU no more: CUDA's
-/// documentation says of the code that the process must be relaunched, or that device or context
-/// are beyond use. Pure. Source: CUDA Runtime API, cudaError (driver_types.h).
+/// Returns whether, after this CUDA error (a cudaError_t), the process can no longer compute on its
+/// GPU: CUDA's documentation says of the code that the process must be relaunched, or that device
+/// or context are beyond use. Pure. Source: CUDA Runtime API, cudaError (driver_types.h).
 bool sticks(int cuda_error);
 
-/// Why this process can compute on its device no more, in one line: the error says so, or the
-/// device itself, which is asked without waiting, whatever the error was. Nothing where it can. For
-/// the thread that computes.
+/// Returns the reason, in one line, why this process can no longer compute on its device; nothing
+/// if it can. The reason comes from the error, or from the device itself, which is asked without
+/// waiting, whatever the error was. For the thread that computes.
 std::optional<std::string> lost_device(const std::exception& error, at::Device device);
 
 }  // namespace troupe::actors

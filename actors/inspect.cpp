@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kShownMessages = 100;
-/// How long a question waits for the work loop; well within what a client waits.
+/// Time that a question waits for the work loop; well within what a client waits.
 constexpr std::chrono::seconds kPatience{5};
 
 wire::MailboxRow row_of(const Message& message) {
@@ -132,7 +132,7 @@ void WorkView::inject(const wire::InjectFault& fault) {
     delay_ = std::chrono::duration<double>(std::clamp(fault.seconds, 0.0, 3600.0));
   if (fault.fault == wire::FaultKind::hold) hold_ = fault;
   if (fault.fault != wire::FaultKind::release) return;
-  // Who is held may have got the next hold meanwhile.
+  // A held work loop may have been given its next hold meanwhile.
   if (!std::exchange(held_, false)) hold_.reset();
   released_.notify_all();
 }

@@ -35,25 +35,25 @@ struct Inspection {
   std::atomic<bool> claimed_ = false;
 };
 
-/// What the work loop is doing, told without waiting for it, and the faults that it is asked
-/// to meet. Thread-safe.
+/// Current activity of the work loop, which can be read without waiting for the loop, and the
+/// faults that the loop is asked to meet. Thread-safe.
 class WorkView {
  public:
   void begin(std::string what);
   void end();
-  /// Empty when idle; else what, and for how long.
+  /// Returns what the work loop is doing and for how many seconds; empty when it is idle.
   std::pair<std::string, double> doing() const;
   std::uint64_t handled() const { return handled_.load(std::memory_order_relaxed); }
 
   void inject(const wire::InjectFault& fault);
-  /// Waits while an injected hold keeps the loop here: until it is released, its time is over, or
-  /// `over` says that nobody waits for this any more, which is asked often. `tell` hears that it
-  /// begins and that it has ended.
+  /// Waits while an injected hold keeps the loop at `here`: until the hold is released, its time is
+  /// over, or `over`, which is called often, says that nobody waits for this any more. `tell` is
+  /// called when the wait begins and when it has ended.
   void meet_hold(const wire::HoldPoint& here, const std::function<bool()>& over,
                  const std::function<void(bool held)>& tell);
-  /// Before a task: waits out an injected delay, calling `tick` often, and throws an injected
-  /// exception, or the error of a device that is lost: that one before every later task as well.
-  /// True when the task is to meet a value that is not finite.
+  /// Meets injected faults before a task: waits out a delay, calling `tick` often, and throws an
+  /// injected exception, or the error of a lost device, which is thrown before every later task as
+  /// well. Returns true if the task is to meet a value that is not finite.
   bool meet_faults(bool is_micro_step, const std::function<void()>& tick);
 
  private:
@@ -70,15 +70,15 @@ class WorkView {
   std::condition_variable released_;
 };
 
-/// The second lane, for inspection: on the control thread. Answers from the mailbox and the view
-/// of the work loop at once, and hands on to the work loop what touches tensors.
+/// Inspection's part of the second lane, on the control thread. Answers from the mailbox and the
+/// view of the work loop at once, and hands questions about tensors to the work loop.
 class InspectLane {
  public:
   InspectLane(boost::asio::io_context& io, control::Connection& connection, Mailbox& mailbox,
               WorkView& view, bool rehearses)
       : io_(io), connection_(connection), mailbox_(mailbox), view_(view), rehearses_(rehearses) {}
 
-  /// True when the message was for it.
+  /// Takes a message about inspection; returns false for any other message.
   bool on_message(const wire::Header& header, std::span<const std::byte> payload);
 
  private:
@@ -97,10 +97,11 @@ std::int64_t monotonic_ns();
 
 /// "step 5 patch 1", "text".
 std::string task_text(const wire::Command& command);
-/// Where a hold may keep the work loop before this message; nothing where none can.
+/// Returns the point at which a hold may keep the work loop before this message; nothing if none
+/// can.
 std::optional<wire::HoldPoint> hold_point(const Message& message);
-/// Of any message: "job 3 step 5 patch 1", "loading", "beginning job 3", …; `name_of`: what a job
-/// is called.
+/// Describes any message: "job 3 step 5 patch 1", "loading", "beginning job 3", …; `name_of`
+/// returns the name of a job.
 std::string describe(const Message& message,
                      const std::function<std::string(std::uint64_t)>& name_of);
 

@@ -16,9 +16,9 @@
 
 namespace {
 
-/// Whether a device is there, for `troupe join`: 0 and a word on standard output, since a driver
-/// may end the process with 0 as well, or 1 and why not on standard error. It ends with the process
-/// that asks.
+/// Checks whether a device is there, for `troupe join`. Returns 0 after a word on standard output,
+/// since a driver may end the process with 0 as well, or 1 after the reason on standard error. The
+/// process ends with the one that asks.
 int probe(const char* device, const char* parent) {
   troupe::runtime::begin_as_child(std::atoi(parent));
   try {
@@ -34,8 +34,8 @@ int probe(const char* device, const char* parent) {
 std::uint32_t own_id;
 std::terminate_handler otherwise;
 
-/// Once the device is lost, destructors of LibTorch's throw, too: that of pinned memory does. The
-/// process leaves with the same words and exit code as where it notices by itself.
+/// Ends the process with the message and exit code of a lost device if that is why it terminates:
+/// once the device is lost, destructors of LibTorch's throw, too, such as that of pinned memory.
 [[noreturn]] void on_terminate() {
   try {
     if (const auto error = std::current_exception()) std::rethrow_exception(error);

@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// Of each kind of work: its tries end when this is over, but a few are made.
+/// Time for each kind of work: when it is over, no more tries are made, except the first few.
 constexpr auto kTrying = 8ms;
 constexpr int kFewestTries = 3;
 constexpr int kMostTries = 30;
@@ -125,7 +125,7 @@ class DeviceProbe {
     const std::int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);  // 0 or -1 = not known
     return cache > 0 ? std::clamp(4 * cache, kLeast, kMost) : kMost / 2;
   }
-  /// So that a GPU's queue does not run dry.
+  /// Number of calls in a row, so that a GPU's queue does not run dry.
   int in_a_row() const { return gpu() ? 8 : 1; }
   at::Tensor filled(at::IntArrayRef sizes, at::ScalarType type) const {
     return at::full(sizes, 0.5, at::TensorOptions().dtype(type).device(device_));
@@ -178,7 +178,8 @@ class LinkProbe {
   static constexpr int kBulks = 4;
   static constexpr std::int64_t kBulk = 1 << 20;
 
-  /// Of a message to the other end and back; both ends make the same number of calls.
+  /// Returns the seconds that a message takes to the other end and back; both ends make the same
+  /// number of calls.
   static double there_and_back(tensor::Group& group, std::int64_t bytes, int rounds,
                                tensor::Deadline deadline) {
     const auto out = at::zeros({bytes}, at::kByte), in = at::zeros({bytes}, at::kByte);

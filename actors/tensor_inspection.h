@@ -20,7 +20,7 @@ class TensorInspection {
   TensorInspection(const WorkerTools& tools, Stages& stages, const WorkerJobs& jobs)
       : tools_(tools), stages_(stages), jobs_(jobs), blobs_(tools.blobs) {}
 
-  /// Unless it was answered at its deadline.
+  /// Answers a question, unless the answer at its deadline has been given already.
   void answer(Inspection& inspection);
 
  private:

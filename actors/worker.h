@@ -19,10 +19,10 @@ class Worker {
  private:
   void loop();
   void handle(const Message& message);
-  /// Stands still where it is to be held before this message; that counts as progress, for the hold
-  /// ends by itself.
+  /// Stands still if an injected hold is to keep the work loop before this message; that counts as
+  /// progress, because the hold ends by itself.
   void meet_hold(const Message& message);
-  /// Nobody waits any more for what the message asks.
+  /// Returns whether nobody waits any more for what the message asks.
   bool is_over(const Message& message) const;
   void load(const wire::Header& header, const wire::LoadStage& load);
   void connect(const wire::Header& header, const wire::ConnectGroups& connect);

@@ -134,7 +134,7 @@ void WorkerJobs::run(const TaskEntry& entry) {
 }
 
 void WorkerJobs::post_receives_ahead(const TaskEntry& task) {
-  // Where jobs are rehearsed micro-steps need nothing new. Other tasks may have to wait for the
+  // If jobs are rehearsed, micro-steps need nothing new. Other tasks may have to wait for the
   // device to come to rest, which a receive that waits there for a later task's tensor would
   // prevent.
   if (tools_.rehearses && task.command.kind != wire::TaskKind::micro_step) return;
@@ -263,7 +263,7 @@ void WorkerJobs::report_failure(std::uint64_t epoch, std::uint64_t job,
   tools_.send(failed(epoch, job, task, error));
 }
 
-// How jobs begin.
+// Beginning of jobs.
 
 at::Tensor WorkerJobs::fetch_init_latents(const wire::BeginJob& begin,
                                           const spec::ModelSpec& spec) {
@@ -331,7 +331,7 @@ void WorkerJobs::begin(const wire::BeginJob& begin) {
   auto& begun = begun_[begin.epoch];
   if (!begun.insert(begin.job).second) return;
   if (begun.size() > WorkProgress::kRemembered) {
-    // One that still runs would begin anew if its message came again.
+    // A job that still runs is not forgotten: it would begin anew if its message came again.
     const auto over = std::ranges::find_if(
         begun, [&](std::uint64_t job) { return job != begin.job && !jobs_.contains(job); });
     if (over != begun.end()) begun.erase(over);
@@ -381,7 +381,8 @@ void WorkerJobs::rehearse_once(const wire::BeginJob& begin, const JobTools& tool
     });
   };
   once();
-  // What its first steps had left went, too; where it does not fit even so, the job may.
+  // What the rehearsal's first steps had left went with the flush, so they are rehearsed again; if
+  // the memory does not suffice even so, it may for the job.
   if (forget_after_flush()) {
     once();
     forget_after_flush();
@@ -398,7 +399,7 @@ bool WorkerJobs::forget_after_flush() {
   return true;
 }
 
-// How jobs end.
+// End of jobs.
 
 void WorkerJobs::end_epoch(std::uint64_t epoch) {
   std::erase_if(jobs_, [&](const auto& entry) { return entry.second.job->begin().epoch == epoch; });

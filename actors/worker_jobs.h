@@ -41,8 +41,8 @@ struct RunningJob {
   std::shared_ptr<control::Counters> control_before = std::make_shared<control::Counters>();
 };
 
-/// The jobs at this actor: how they begin, run their tasks in order, and end. Used by the work loop
-/// only.
+/// The jobs at this actor: begins them, runs their tasks in order, and ends them. Used by the work
+/// loop only.
 class WorkerJobs {
  public:
   WorkerJobs(const WorkerTools& tools, Stages& stages);
@@ -50,17 +50,17 @@ class WorkerJobs {
   void begin(const wire::BeginJob& begin);
   /// Runs a task or posts a receive.
   void run(const TaskEntry& entry);
-  /// Answers with what the job cost.
+  /// Ends a job; answers the request with what the job cost.
   void end(const wire::Header& header, const wire::EndJob& end);
   void end_epoch(std::uint64_t epoch);
 
-  /// The work loop had nothing to do for so long.
+  /// Notes that the work loop had nothing to do for `seconds`.
   void note_idle(double seconds);
   /// "job 3", or "batch 9 (jobs 3, 5)".
   std::string name_of(std::uint64_t job) const;
-  /// Nothing where it is not here.
+  /// Returns the job's epoch; nothing if the job is not here.
   std::optional<std::uint64_t> epoch_of(std::uint64_t job) const;
-  /// Throws std::out_of_range where it is not here.
+  /// Throws std::out_of_range if the job is not here.
   const RunningJob& find(std::uint64_t job) const;
 
  private:
@@ -68,31 +68,35 @@ class WorkerJobs {
   TaskResult call(Job& job, const wire::Command& command);
   static TaskResult run(Job& job, const wire::Command& command);
   void note_progress(RunningJob& running, const wire::Command& command);
-  /// The task was issued; on a CPU it has been done.
+  /// Notes that a task was issued; on a CPU the task is also done.
   void note_end(RunningJob& running, const TaskEntry& entry, TaskResult result,
                 wire::ClockSpan called, double waited, std::unique_ptr<DeviceMark> began);
   void post_receive(const TaskEntry& entry);
-  /// Those that lie ahead of a task and may go before it.
+  /// Posts the receives that lie ahead of a task and may go before it.
   void post_receives_ahead(const TaskEntry& task);
-  /// Null where the job began in that epoch and has ended. Throws where it never began.
+  /// Returns the task's job; null if the job began in that epoch and has ended. Throws if the job
+  /// never began.
   RunningJob* job_of(const TaskEntry& entry, const char* what);
 
   JobInputs fetch_inputs(const wire::BeginJob& begin);
-  /// For what waits in an epoch: shows progress, and leaves when the epoch has ended.
+  /// Returns the function that is called while something waits in an epoch: it shows progress, and
+  /// throws when the epoch has ended.
   std::function<void()> tick_in(std::uint64_t epoch) const;
   control::BlobBytes fetch_input(std::uint64_t epoch, const std::string& what, control::BlobId id,
                                  std::uint64_t bytes);
   at::Tensor fetch_init_latents(const wire::BeginJob& begin, const spec::ModelSpec& spec);
   at::Tensor fetch_boundary(const wire::BeginJob& begin, const spec::ModelSpec& spec);
   void rehearse_once(const wire::BeginJob& begin, const JobTools& tools);
-  /// Whether the allocator's cache was handed back since the last time; then nothing is rehearsed.
+  /// Forgets all rehearsals if the allocator's cache was handed back since the last call; returns
+  /// whether it was.
   bool forget_after_flush();
-  /// Why a job's calls are not recorded, once for each reason, on standard error.
+  /// Prints on standard error the reason why a job's calls are not recorded, once for each reason.
   void tell_why_plain(const GraphUse& use);
-  /// Of a task, or of the job's beginning.
+  /// Reports that a task, or the job's beginning, has failed.
   void report_failure(std::uint64_t epoch, std::uint64_t job, std::optional<std::uint32_t> task,
                       const std::exception& error);
-  /// In the task at hand. Throws it, but of a job that is watched.
+  /// Handles a value of the current task that is not finite: throws `sentence`, or only reports it
+  /// if the job is watched.
   void meet_not_finite(std::uint64_t epoch, std::uint64_t job, const std::string& sentence);
   void note_event(WorkEvent event, std::uint64_t job) const {
     if (tools_.on_event) tools_.on_event(event, job);
@@ -101,8 +105,8 @@ class WorkerJobs {
   const WorkerTools& tools_;
   Stages& stages_;
   std::map<std::uint64_t, RunningJob> jobs_;
-  std::uint32_t task_ = 0;  // the one at hand, of its job
-  /// Jobs that began, by epoch: each does so once.
+  std::uint32_t task_ = 0;  // number of the task at hand within its job
+  /// Jobs that began, by epoch: each job begins only once.
   std::map<std::uint64_t, std::set<std::uint64_t>> begun_;
   std::set<std::string> told_why_plain_;
   /// Epochs in which something failed here. Nothing more of them is done: a receive left out would

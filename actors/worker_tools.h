@@ -37,7 +37,7 @@ enum class WorkEvent {
   posts_receive
 };
 
-/// What the work loop works with; all of it outlives the loop.
+/// Tools of the work loop; all of them outlive the loop.
 struct WorkerTools {
   at::Device device;
   std::map<tensor::Backend, std::unique_ptr<tensor::Device>>& tensor_devices;
@@ -52,14 +52,16 @@ struct WorkerTools {
   bool cuda_graphs = false;
   std::shared_ptr<DeviceClock> clock = nullptr;  // null on a CPU
   bool rehearses = false;                        // jobs, before their receives are posted
-  /// The process is to leave: it can compute on its device no more.
+  /// Makes the process leave, because it can no longer compute on its device.
   std::function<void(const std::string& why)> retire;
-  /// As actors::cache_flushes of the device.
+  /// Same as actors::cache_flushes, for this device.
   std::function<std::int64_t()> cache_flushes;
-  /// Told of a job's rehearsal and of the receives that are posted for it, for tests. May be empty.
+  /// Called at a job's rehearsal and for the receives that are posted for the job, for tests. May
+  /// be empty.
   std::function<void(WorkEvent, std::uint64_t job)> on_event;
 
-  /// True where an error leaves nothing that could be computed here: the process leaves.
+  /// Returns true, and makes the process leave, if after the error nothing can be computed here any
+  /// more.
   bool retire_after(const std::exception& error) const;
   template <class M>
   void reply(const wire::Header& request, M message) const {
@@ -75,10 +77,10 @@ struct WorkerTools {
   }
 };
 
-/// What the actor keeps of each deployment.
+/// Stages of the actor by deployment.
 using Stages = std::map<std::uint64_t, std::unique_ptr<Stage>>;
 
-/// What an error of the work loop is called outside.
+/// Returns the failure that is reported for an error of the work loop.
 wire::Failure to_failure(const std::exception& error);
 
 }  // namespace troupe::actors

@@ -10,13 +10,14 @@ namespace troupe {
 /// given and what lies below them.
 class AllowedFolders {
  public:
-  /// Any folder.
+  /// Allows any folder.
   AllowedFolders() = default;
-  /// None but these. Each must exist; throws std::runtime_error naming one that does not.
+  /// Allows these folders and what lies below them. Each must exist; throws std::runtime_error
+  /// naming one that does not.
   explicit AllowedFolders(const std::vector<std::string>& folders);
 
-  /// The folder itself, links and ".." followed to their end, so that what was looked at is what is
-  /// read; or nothing, where clients may not name it. Looks at the file system: not for a
+  /// Returns the folder itself, links and ".." followed to their end, so that what was looked at is
+  /// what is read; or nothing, where clients may not name it. Looks at the file system: not for a
   /// loop.
   std::optional<std::string> resolve(const std::string& folder) const;
 
@@ -25,7 +26,7 @@ class AllowedFolders {
   std::optional<std::string> resolve_file(const std::string& file,
                                           const std::string& beside = {}) const;
 
-  /// "[model] FOLDER: …", the same whether the folder exists or not.
+  /// Returns "[model] FOLDER: …", the same whether the folder exists or not.
   static std::string refusal(const std::string& folder);
 
  private:

@@ -7,16 +7,18 @@
 
 namespace troupe {
 
-/// Bytes of main memory that the kernel expects to be able to give (MemAvailable), within the
-/// limits of this process's control groups; where it says only the one or the other, that. 0 is
-/// "nothing left"; nothing where it says neither. `root` holds proc and sys. Source: proc(5).
+/// Returns the bytes of main memory that the kernel expects to be able to give (MemAvailable),
+/// within the limits of this process's control groups; where only one of the two is known, that
+/// one. 0 is "nothing left"; nothing where neither is known. `root` holds proc and sys. Source:
+/// proc(5).
 std::optional<std::uint64_t> available_memory(const std::filesystem::path& root = "/");
 
 /// "ulimit -v allows 2 GB of addresses" where this process has such a limit, which memory and the
 /// stacks of threads count towards; else empty.
 std::string address_limit_text();
 
-/// An exception's text; of std::bad_alloc, which has none, that memory ran out and by which limit.
+/// Returns an exception's text; for std::bad_alloc, which has none, that memory ran out and by
+/// which limit.
 std::string text_of(const std::exception& error);
 
 }  // namespace troupe

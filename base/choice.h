@@ -9,9 +9,8 @@
 
 namespace troupe {
 
-/// What the values of an enumeration are called on the command line, in JSON and in the C++ API:
-/// one name per value, from the value 0 on. "" is the name of the value that holds where nothing
-/// was chosen.
+/// Names of an enumeration's values on the command line, in JSON and in the C++ API: one name per
+/// value, from the value 0 on. "" is the name of the value that holds where nothing was chosen.
 template <class E>
 inline constexpr auto kNamesOf = nullptr;
 
@@ -21,7 +20,7 @@ concept Choice = std::is_enum_v<E> && requires {
   kNamesOf<E>.size();
 };
 
-/// False for a number that is no value: one from the wire, for example.
+/// Returns whether the number is a value of the enumeration: one from the wire may be none.
 template <Choice E>
 constexpr bool is_valid(E value) {
   return static_cast<std::size_t>(value) < kNamesOf<E>.size();
@@ -32,7 +31,7 @@ std::string to_string(E value) {
   return std::string(kNamesOf<E>.at(static_cast<std::size_t>(value)));
 }
 
-/// Nothing where no value has that name.
+/// Returns the value of that name; nothing where no value has it.
 template <Choice E>
 constexpr std::optional<E> parse_choice(std::string_view name) {
   for (std::size_t i = 0; i < kNamesOf<E>.size(); ++i)
@@ -40,7 +39,7 @@ constexpr std::optional<E> parse_choice(std::string_view name) {
   return std::nullopt;
 }
 
-/// The names that can be chosen: all but "".
+/// Returns the names that can be chosen: all but "".
 template <Choice E>
 std::vector<std::string> choice_words() {
   std::vector<std::string> words;

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the files of a version are called.
+/// Names of the files of a version of control groups.
 struct Version {
   const char* limit;
   const char* used;
@@ -23,7 +23,8 @@ constexpr Version kFirst{
     "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_active_file", "total_inactive_file"}};
 constexpr Version kSecond{"memory.max", "memory.current", {"active_file", "inactive_file"}};
 
-/// Where a hierarchy that counts memory can be seen, and from which of its groups on.
+/// Place at which a hierarchy that counts memory can be seen, and the first of its groups that is
+/// seen.
 struct Mount {
   const Version* version = nullptr;
   std::string from;
@@ -44,7 +45,8 @@ bool has(const std::vector<std::string>& words, const std::string& word) {
   return std::ranges::find(words, word) != words.end();
 }
 
-/// "31 23 0:28 FROM AT rw,… [shared:1 …] - TYPE SOURCE OPTIONS"
+/// Reads the mounts that count memory, in lines such as "31 23 0:28 FROM AT rw,… [shared:1 …] -
+/// TYPE SOURCE OPTIONS".
 std::vector<Mount> mounts(const fs::path& root) {
   std::vector<Mount> found;
   std::ifstream file(root / "proc/self/mountinfo");
@@ -61,7 +63,7 @@ std::vector<Mount> mounts(const fs::path& root) {
   return found;
 }
 
-/// "4:memory:/GROUP" of version 1, "0::/GROUP" of version 2.
+/// Returns this process's group, from "4:memory:/GROUP" of version 1 or "0::/GROUP" of version 2.
 std::string own_group(const fs::path& root, const Version& version) {
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -75,7 +77,7 @@ std::string own_group(const fs::path& root, const Version& version) {
   return "/";
 }
 
-/// The number in a file of one; nothing where it says "max" or is not there.
+/// Returns the number in a file of one number; nothing where it says "max" or is not there.
 std::optional<std::uint64_t> number_in(const fs::path& path) {
   std::uint64_t value = 0;
   return std::ifstream(path) >> value ? std::optional(value) : std::nullopt;

@@ -5,12 +5,12 @@
 
 namespace troupe {
 
-/// What the system calls an error number.
+/// Returns the system's text for an error number.
 inline std::string error_text(int error) {
   return std::generic_category().message(error);
 }
 
-/// Of an exception's text the part that is for people: those of c10 have a stack trace behind it.
+/// Returns the part of an exception's text that is for people: c10's have a stack trace behind it.
 inline std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }

@@ -20,9 +20,9 @@ class Histogram {
   }
 
   std::span<const double> bounds() const { return bounds_; }
-  /// Of each bound, how many values were not above it, but above the bound before.
+  /// Number of values per bound: those that were not above it, but above the bound before.
   const std::vector<std::uint64_t>& counts() const { return counts_; }
-  std::uint64_t count() const { return count_; }  // of all values
+  std::uint64_t count() const { return count_; }  // number of all values
   double sum() const { return sum_; }
 
  private:

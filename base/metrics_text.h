@@ -13,12 +13,12 @@ class MetricsText {
  public:
   using Labels = std::vector<std::pair<std::string, std::string>>;
 
-  /// A family begins; `counter` names must end with _total. Source: Prometheus' exposition formats.
+  /// Begins a family; `counter` names must end with _total. Source: Prometheus' exposition formats.
   MetricsText& counter(const std::string& name, const std::string& help);
   MetricsText& gauge(const std::string& name, const std::string& help);
-  /// Its samples: a histogram's buckets, sum and count.
+  /// Begins a histogram's family. Its samples are the histogram's buckets, sum and count.
   MetricsText& histogram(const std::string& name, const std::string& help);
-  /// Of the family that was begun last.
+  /// Adds a sample of the family that was begun last.
   MetricsText& sample(const Histogram& values, const Labels& labels = {});
   MetricsText& sample(double value, const Labels& labels = {});
 

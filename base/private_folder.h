@@ -13,8 +13,8 @@
 
 namespace troupe {
 
-/// Why a folder is not this user's alone: "belongs to another user", "is open to other users; give
-/// it mode 0700", …; nothing where it is.
+/// Returns why a folder is not this user's alone: "belongs to another user", "is open to other
+/// users; give it mode 0700", …; nothing where it is.
 inline std::optional<std::string> why_not_private(const std::filesystem::path& folder) {
   struct stat info {};
   if (::stat(folder.c_str(), &info) != 0) return std::generic_category().message(errno);
@@ -24,9 +24,9 @@ inline std::optional<std::string> why_not_private(const std::filesystem::path& f
   return std::nullopt;
 }
 
-/// A log that is written on, made where there is none; empty, with errno, where it is a link, a
-/// pipe or a device: whoever else may write in its folder could have put that there, and opening a
-/// pipe that nobody reads would wait for ever.
+/// Opens a log that is written on, made where there is none; empty, with errno, where it is a link,
+/// a pipe or a device: whoever else may write in its folder could have put that there, and opening
+/// a pipe that nobody reads would wait for ever.
 inline FileHandle open_log(const std::filesystem::path& file) {
   FileHandle log(::open(file.c_str(),
                         O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));

@@ -5,14 +5,15 @@
 
 namespace troupe {
 
-/// "1.25 GB", "830 MB", "12 kB": of 1000, as --memory-limit counts; four digits.
+/// Returns bytes as text: "1.25 GB", "830 MB", "12 kB"; of 1000, as --memory-limit counts; four
+/// digits.
 std::string bytes_text(std::uint64_t bytes);
-/// A span that was measured or is expected, in the unit that suits it: "35 ms", "2.41 s", "3.5
-/// min", "1.2 h"; "?" where it is not finite.
+/// Returns a span that was measured or is expected, in the unit that suits it: "35 ms", "2.41 s",
+/// "3.5 min", "1.2 h"; "?" where it is not finite.
 std::string seconds_text(double seconds);
-/// A span that goes on, for tables: "4.2 s", "35 s", "3 min 20 s", "2 h 5 min".
+/// Returns a span that goes on, for tables: "4.2 s", "35 s", "3 min 20 s", "2 h 5 min".
 std::string duration_text(double seconds);
-/// What there is to choose from: "exact, pipefusion or distrifusion".
+/// Returns the words to choose from as text: "exact, pipefusion or distrifusion".
 std::string choices_text(const std::vector<std::string>& words);
 
 }  // namespace troupe

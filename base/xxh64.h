@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// XXH64 with seed 0, piece by piece.
+/// Hash XXH64 with seed 0, computed piece by piece.
 class Xxh64 {
  public:
   Xxh64();
@@ -21,9 +21,10 @@ class Xxh64 {
   std::unique_ptr<State> state_;
 };
 
-/// Of the file's bytes. Throws std::runtime_error where it cannot be read.
+/// Returns the hash of the file's bytes. Throws std::runtime_error where the file cannot be read.
 std::uint64_t xxh64_of(const std::filesystem::path& file);
-/// Of each in turn, as text: by this two processes tell whether they have the same files.
+/// Returns the hashes of all files in turn, as text, by which two processes tell whether they have
+/// the same files.
 std::string contents_text(const std::vector<std::filesystem::path>& files);
 
 }  // namespace troupe

@@ -29,7 +29,7 @@ struct Settings {
   std::size_t calls = 20'000;
   std::size_t window = 256;  // requests under way in the pipeline
   std::size_t bytes = 64;    // of payload
-  /// Of SocketOptions; none = theirs.
+  /// Value for SocketOptions::patience; none: its default.
   std::optional<std::chrono::microseconds> patience;
 };
 
@@ -40,7 +40,7 @@ struct Figures {
   double calls_per_second = 0;
 };
 
-/// Answers pings until its server goes.
+/// Answers pings until the server of the benchmark is gone.
 [[noreturn]] void run_peer(int endpoint_pipe, const Settings& settings) {
   try {
     std::string endpoint(4096, '\0');

@@ -27,7 +27,7 @@ using published::Simulation;
 /// An error that calls for a reason.
 constexpr double kTooFar = 0.4;
 
-/// Of one table, of one size or of all.
+/// Errors of one table, of one size or of all.
 struct Both {
   Errors engine;  // of the engine that was measured
   Errors ours;    // of what `plan --simulate` prints
@@ -105,7 +105,7 @@ Errors errors_of(const std::vector<published::Table>& tables, const Constants& c
   return errors;
 }
 
-/// What a refit makes small. Beyond a factor of e a row counts in proportion, so that those that
+/// Loss that a refit minimizes. Beyond a factor of e a row counts in proportion, so that rows that
 /// contradict each other do not bend all constants.
 double loss(const std::vector<published::Table>& tables, const Constants& constants) {
   double sum = 0;

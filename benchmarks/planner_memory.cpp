@@ -42,7 +42,7 @@ std::optional<plan::Plan> planned(const spec::ModelSpec& model, const wire::Imag
   }
 }
 
-/// Of the mixes of exactly so many actors the one whose fullest actor needs least.
+/// Returns, among the mixes of exactly `actors` actors, the one whose fullest actor needs least.
 std::optional<Need> least(const spec::ModelSpec& model, const wire::ImageRequest& request,
                           int actors) {
   std::optional<Need> best;
@@ -108,8 +108,8 @@ std::uint64_t kept_encoders(const spec::ModelSpec& model, bool bfloat16, bool ei
   return bytes;
 }
 
-/// Of PipeFusion's paper, section 4.1.2: the most GB of a GPU, 8 GPUs, 16 bits, without the VAE;
-/// text encoders are on every GPU. 0 = not printed.
+/// Memory in PipeFusion's paper, section 4.1.2: the most GB of a GPU, 8 GPUs, 16 bits, without the
+/// VAE; text encoders are on every GPU. 0 = not printed.
 struct PublishedMemory {
   const char* model;
   int pixels;

@@ -40,8 +40,8 @@ plan::Engine engine_of(const Table& table, const Constants& constants) {
           .overlaps = false};
 }
 
-/// Of one block in diffusers' code (0.30): the kernels it launches, and the tensors of a token's
-/// width that they read or write beside the products.
+/// Counts of one block in diffusers' code (0.30): the kernels that it launches, and the tensors of
+/// a token's width that they read or write beside the products.
 struct Counted {
   int operations;
   double elementwise;
@@ -58,7 +58,7 @@ Counted counted(const std::string& model) {
   return found != known.end() ? found->second : Counted{66, 95};  // written like FLUX
 }
 
-/// Of a folder as published, with its text encoder and VAE.
+/// Returns the shape of a folder as published, with its text encoder and VAE.
 plan::ModelShape read_shape(const std::string& model) {
   wire::ImageRequest request;
   request.prompts = {""};
@@ -254,7 +254,8 @@ void Simulation::consider(Prediction& best, int pixels, Method method, int patch
   name("r", degrees.ring), name("tp", degrees.tp), name("M", patches);
 }
 
-/// As xDiT's benchmark does: half as many patches as stages, as many, twice as many.
+/// Considers the numbers of patches of xDiT's benchmark: half as many as stages, as many, twice as
+/// many.
 void Simulation::consider_patches(Prediction& best, int pixels, int warmup,
                                   const mesh::Degrees& degrees) const {
   if (degrees.pp == 1) return consider(best, pixels, Method::exact, 1, 1, degrees);

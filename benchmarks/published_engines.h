@@ -13,14 +13,14 @@ namespace troupe::published {
 /// Constants of the cost model by name, so that a refit can print and change them.
 using Constants = std::map<std::string, double>;
 
-/// Of the published engines. Microseconds: of an eager operation on a quick host, of a call of
-/// torch.distributed, around a message of a pipeline, of an operation in a CUDA graph. Shares: of
-/// the operations that torch.compile leaves, with and without breaks, and of what they read and
-/// write beside the products.
+/// Constants of the published engines. Microseconds: of an eager operation on a quick host, of a
+/// call of torch.distributed, around a message of a pipeline, of an operation in a CUDA graph.
+/// Shares: of the operations that torch.compile leaves, with and without breaks, and of the values
+/// that they read and write beside the products.
 const Constants& engine_constants();
 
-/// Where a refit begins: what data sheets say of machines, and guesses of engines that know nothing
-/// of the published runs.
+/// Constants that a refit begins with: data sheets' values for machines, and guesses for engines
+/// that use nothing of the published runs.
 Constants data_sheets();
 
 struct Prediction {
@@ -28,9 +28,9 @@ struct Prediction {
   std::string mix;
 };
 
-/// A table's rows by the cost model, with the engine that they were measured with: xDiT as its code
-/// is, or one like it. Machines are those of controller/plan/machine.h, unless the constants have
-/// them, too.
+/// Predicts a table's rows by the cost model, with the engine that they were measured with: xDiT as
+/// its code is, or one like it. Machines are those of controller/plan/machine.h, unless the
+/// constants have them, too.
 class Simulation {
  public:
   explicit Simulation(const Table& table, const Constants& constants = engine_constants());
@@ -49,7 +49,7 @@ class Simulation {
   const plan::Engine engine_;
 };
 
-/// Of all sources.
+/// Returns the tables of all sources.
 std::vector<Table> all_tables();
 
 /// Predicted ÷ published − 1, by row.
@@ -57,9 +57,9 @@ struct Errors {
   std::vector<double> of_rows;
 
   void add(const Errors& more);
-  /// Of sizes, without signs.
+  /// Median of the errors' sizes, without signs.
   double median() const;
-  /// Geometric, of predicted ÷ published.
+  /// Geometric mean of predicted ÷ published.
   double mean() const;
   double worst() const;
   long beyond(double bound) const;

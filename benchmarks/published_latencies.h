@@ -4,8 +4,9 @@
 
 namespace troupe::published {
 
-/// How a row was run. `best`: the authors' best mix of cfg, pp and sequence parallelism, which they
-/// do not name; patches and mix are then the ones that the simulation finds quickest.
+/// Settings with which a row was run. `best`: the authors' best mix of cfg, pp and sequence
+/// parallelism, which they do not name; patches and mix are then the ones that the simulation finds
+/// quickest.
 struct Run {
   /// one | best | tp | ulysses | ring | usp | distrifusion | naive | silent | synchronous |
   /// pipefusion; naive: patches that see nothing of each other, silent: DistriFusion's work without
@@ -18,7 +19,7 @@ struct Run {
   int warmup = 1;
 };
 
-/// How the operations of a run reached the device.
+/// Way in which the operations of a run reached the device.
 enum class Runtime {
   eager,         ///< one by one, by Python
   graph_breaks,  ///< torch.compile before flash-attn 2.7 (November 2024) could be part of a graph
@@ -322,8 +323,8 @@ inline std::vector<Table> unet_tables() {
   };
 }
 
-/// What other engines print of one H100 or A100, or of eight; an H800 computes as an H100. Pictures
-/// whose size is not named are taken to have 1024 pixels a side.
+/// Latencies that other engines print of one H100 or A100, or of eight; an H800 computes as an
+/// H100. Pictures whose size is not named are taken to have 1024 pixels a side.
 inline std::vector<Table> engine_tables() {
   const auto one = [](double seconds, int pixels = 1024) {
     return std::vector<Row>{{pixels, {"one", 1}, seconds}};

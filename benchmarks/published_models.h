@@ -28,7 +28,7 @@ inline spec::ModelSpec model_of(const std::string& name) {
       {{"text_encoder", "tokenizer", kT5XxlConfig, false, false}}, kSdVaeConfig));
 }
 
-/// What its publishers ask for.
+/// Guidance scale that the model's publishers recommend.
 inline double guidance_of(const std::string& name) {
   if (name == "pixart") return 4.5;
   if (name == "sd3") return 7;

@@ -17,7 +17,8 @@ using namespace troupe;
 
 namespace {
 
-/// Of all threads of the process: undisturbed by most of what else the machine does.
+/// Processor time of all threads of the process, in seconds: undisturbed by most of what else the
+/// machine does.
 double now() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }

@@ -10,7 +10,7 @@
 namespace troupe::published {
 namespace {
 
-/// Whether it would fit is another table.
+/// Memory of an actor that fits any plan: whether a row would fit is another table.
 constexpr std::uint64_t kAnyMemory = std::uint64_t{1} << 50;
 constexpr int kPatches[] = {2, 4, 8, 16, 32};
 
@@ -30,7 +30,7 @@ wire::ImageRequest request_of(const Table& table, int pixels, Method method, int
   return request;
 }
 
-/// Each read once.
+/// Returns the model's spec; each spec is read once.
 const spec::ModelSpec& spec_of(const std::string& name) {
   static std::map<std::string, spec::ModelSpec> known;
   const auto found = known.find(name);

@@ -6,13 +6,12 @@
 
 namespace troupe::published {
 
-/// Whether a model has a published folder to plan for (published_models.h).
+/// Returns whether a model has a published folder to plan for (published_models.h).
 bool has_folder(const std::string& model);
 
-/// What `troupe plan --simulate` prints for a row: our own engine, the model as published, the
-/// machine of the table, its speeds and links included. Seconds of denoising, as the rows are;
-/// "best" is what
-/// `--parallel auto` picks, exact or by any of a few numbers of patches.
+/// Times that `troupe plan --simulate` prints for a row: our own engine, the model as published,
+/// the machine of the table, its speeds and links included. Seconds of denoising, as the rows are;
+/// "best" is what `--parallel auto` picks, exact or by any of a few numbers of patches.
 class Simulated {
  public:
   explicit Simulated(const Table& table);

@@ -38,7 +38,7 @@ struct Options {
   bool json = false;
 };
 
-/// What is held when nothing runs and each kind of job has run once.
+/// Resources held when nothing runs and each kind of job has run once.
 struct Holdings {
   pid_t controller = 0, actor = 0;
   Held of_controller, of_actor;

@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 365);
-/// How long a controller that is gone may take to come back, and how often one looks for it.
+/// Time that a controller that is gone has to come back, and how often the client looks for it.
 constexpr std::chrono::seconds kComeBack{60};
 constexpr milliseconds kOpenDeadline{2000};
 constexpr milliseconds kTryAgain{50};
@@ -123,8 +123,8 @@ void Client::Impl::say_lost(std::uint64_t job, const Talk& talk, const Error& er
   on_progress(progress);
 }
 
-/// Nothing when there is a controller again that knows the jobs of the lost one; else code timeout
-/// (not until then), or why there will be none.
+/// Waits for a controller. Nothing when there is a controller again that knows the jobs of the lost
+/// one; else code timeout (not until then), or why there will be none.
 std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
                                           std::chrono::steady_clock::time_point until) {
   const Error later{"timeout", error.what};

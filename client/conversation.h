@@ -15,7 +15,7 @@ namespace troupe::client {
 /// A link with the jobs that are followed over it, until the link is lost.
 class Conversation {
  public:
-  /// As Link::open.
+  /// Same as Link::open, but with a conversation over the link.
   static std::shared_ptr<Conversation> open(const std::string& endpoint,
                                             std::chrono::milliseconds timeout,
                                             const std::string& keys, Error& error);

@@ -7,22 +7,21 @@
 #include "transport/wire/client_messages.h"
 #include "troupe/client.h"
 
-/// Between the public values of client.h and the messages of the wire.
+/// Conversion between the public values of client.h and the messages of the wire.
 namespace troupe::client {
 
-/// Everything but blobs. Sizes left open are taken from the initial latents, and the number of
-/// prompts from prompt embeds.
-/// Error: bad_request, for a choice that there is not.
+/// Converts everything but blobs. Sizes left open are taken from the initial latents, and the
+/// number of prompts from prompt embeds. Error: bad_request, for a choice that does not exist.
 Result<wire::JobSpec> to_wire(const Submission& submission);
 
-/// Why the initial latents do not go with the request, before anybody is asked.
+/// Returns why the initial latents do not go with the request, before anybody is asked.
 std::optional<Error> check_init_latents(const ImageRequest& request);
 
-/// Why the prompt embeds do not go with the request, or are no such tensors: a shape that their
-/// values do not fill, a value that is not finite.
+/// Returns why the prompt embeds do not go with the request, or are not such tensors: a shape that
+/// their values do not fill, a value that is not finite.
 std::optional<Error> check_prompt_embeds(const ImageRequest& request);
 
-/// What travels beside the request in a blob, and the fields that name it.
+/// Input that travels beside the request in a blob, and the request's fields that name the blob.
 struct Input {
   std::uint64_t wire::ImageRequest::*blob;
   std::uint64_t wire::ImageRequest::*size;
@@ -30,13 +29,13 @@ struct Input {
 };
 std::vector<Input> inputs_of(const ImageRequest& request);
 
-/// Null when bytes and shape do not go together.
+/// Returns latents; nothing when bytes and shape do not go together.
 std::optional<Latents> latents_from(const std::string& bytes,
                                     const std::vector<std::int64_t>& shape);
-/// Puts a replica's pictures behind those that are there. False when their sizes differ.
+/// Appends a replica's pictures to those that are there. False when their sizes differ.
 bool append_latents(std::optional<Latents>& whole, Latents part);
 
-/// The end of a job that did not succeed.
+/// Returns the error for a job that did not succeed.
 Error job_error(const wire::JobFinished& finished);
 
 std::vector<JobInfo> to_public(wire::JobList list);

@@ -3,9 +3,9 @@
 
 namespace troupe {
 
-/// Until a controller answers.
+/// Deadline for a controller's answer.
 inline constexpr std::chrono::milliseconds kAnswerDeadline = std::chrono::seconds(30);
-/// Until a blob is here.
+/// Deadline for a blob to arrive.
 inline constexpr std::chrono::milliseconds kBlobDeadline = std::chrono::minutes(10);
 
 }  // namespace troupe

@@ -15,8 +15,8 @@ namespace troupe::client {
 /// Fetches one blob; the handler is called exactly once, later, on the same thread.
 using FetchBlob = std::function<void(const wire::BlobRef&, control::BlobHandler)>;
 
-/// What arrives of one job, put in order: each message is handed on only when its blobs are here
-/// and all before it have been handed on. Lives on the client's thread.
+/// Puts the messages of one job in order: each message is handed on only when its blobs are here
+/// and all messages before it have been handed on. Lives on the client's thread.
 class JobFollower : public std::enable_shared_from_this<JobFollower> {
  public:
   using OnEnd = std::function<void(Result<JobResult>)>;
@@ -32,7 +32,7 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
   void add(wire::JobProgress progress) { push(std::move(progress)); }
   void set_queue_position(int position) { queue_position_ = position; }
   void add(wire::JobFinished finished) { push(std::move(finished)); }
-  /// Ends it here and now, whatever is still on its way.
+  /// Ends the job's messages here and now, whatever is still on its way.
   void end(Result<JobResult> outcome);
 
  private:

@@ -50,7 +50,8 @@ class Link {
 
   /// Runs `action` on the link's thread.
   void post(std::function<void()> action);
-  /// While it is alive the link's thread is its own, not one that waits: for callbacks of users.
+  /// Keeps the link's handlers on its own thread, not on one that waits, while the result is alive:
+  /// for callbacks of users.
   std::shared_ptr<void> own_thread() {
     return std::make_shared<control::SharedLoop::Bystander>(loop_);
   }
@@ -63,17 +64,18 @@ class Link {
   control::BlobId hold(std::string bytes);
   void drop(control::BlobId blob) { store_.remove(blob); }
 
-  /// Calls of actors over this link. Once `open` has returned.
+  /// Returns the calls of actors over this link; valid once `open` has returned.
   const std::shared_ptr<calls::Exchange>& exchange() const { return exchange_; }
 
   const std::string& endpoint() const { return endpoint_; }
-  /// The journal that the controller keeps its jobs in, by its id; empty = it forgets them when it
-  /// ends.
+  /// Returns the id of the journal that the controller keeps its jobs in; empty = it forgets them
+  /// when it ends.
   const std::string& journal() const { return journal_; }
-  /// What the controller's job numbers belong to: `journal`, or else its process.
+  /// Returns the series that the controller's job numbers belong to: `journal`, or else its
+  /// process.
   const std::string& job_series() const { return job_series_; }
   bool lost() const { return is_lost_; }
-  /// Of a lost link: another controller answers at its endpoint.
+  /// True if the link is lost and another controller answers at its endpoint.
   bool replaced() const { return replaced_; }
 
  private:
@@ -92,7 +94,7 @@ class Link {
   std::optional<control::ClientKeys> keys_;
   std::uint64_t incarnation_;
   std::shared_ptr<control::SharedLoop> loop_;
-  control::SocketOptions socket_;  // of all its connections
+  control::SocketOptions socket_;  // of all connections of the link
   control::BlobStore store_;
   std::unique_ptr<control::Connection> control_;
   std::unique_ptr<control::BlobConnection> blobs_;

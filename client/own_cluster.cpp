@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMostDefaults = std::size_t{1} << 20;
 
-/// What is set so, "" where nothing is.
+/// Returns the value of an environment variable, "" if it is not set.
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;

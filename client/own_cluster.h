@@ -6,12 +6,12 @@
 
 namespace troupe::client {
 
-/// Where `troupe start` listens and the others connect when nothing is said: ipc in the runtime
-/// folder.
+/// Returns the endpoint where `troupe start` listens and the others connect when no other is given:
+/// ipc in the runtime folder.
 std::string default_endpoint();
 
-/// `host:port` becomes `tcp://host:port`, "" the default; the rest stays. Throws
-/// std::runtime_error, one line naming it, for what is no endpoint.
+/// Returns the whole endpoint: `host:port` becomes `tcp://host:port`, "" the default; the rest
+/// stays. Throws std::runtime_error, one line naming the text, if it is no endpoint.
 std::string full_endpoint(const std::string& text);
 
 /// The file of defaults: TROUPE_CONFIG, else `troupe/config.toml` in XDG_CONFIG_HOME or ~/.config;
@@ -32,9 +32,9 @@ struct Place {
   std::string endpoint;
   std::string keys;
 };
-/// What a program that names neither talks to, as a verb without options: TROUPE_ADDRESS and
-/// TROUPE_KEYS, else `connect` and `keys` in the file of defaults before its first section, else
-/// the default. With an endpoint the file is not read. Errors: bad_request.
+/// Finds the controller and keys for a program that names neither, as for a verb without options:
+/// TROUPE_ADDRESS and TROUPE_KEYS, else `connect` and `keys` in the file of defaults before its
+/// first section, else the default. With an endpoint the file is not read. Errors: bad_request.
 Result<Place> found_place(const std::string& endpoint, const std::string& keys);
 
 }  // namespace troupe::client

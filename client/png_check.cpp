@@ -28,7 +28,7 @@ bool is_name(std::string_view name) {
   return true;
 }
 
-/// By the case of the name's first letter, a picture cannot be read without the chunk.
+/// True if a picture cannot be read without the chunk; the case of the name's first letter says so.
 bool is_critical(std::string_view name) {
   return name[0] >= 'A' && name[0] <= 'Z';
 }

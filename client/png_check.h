@@ -4,10 +4,10 @@
 
 namespace troupe::client {
 
-/// What is wrong with a file that begins as a PNG does: it is cut off, its chunks do not follow
-/// each other from header over pixels to the end chunk, or one that a picture needs fails its
-/// checksum. Empty if nothing is; the pixels themselves are not unpacked. What follows the end
-/// chunk is nobody's concern.
+/// Returns what is wrong with a file that begins as a PNG does: it is cut off, its chunks do not
+/// follow each other from header over pixels to the end chunk, or one that a picture needs fails
+/// its checksum. Empty if nothing is wrong; the pixels themselves are not unpacked. Bytes after the
+/// end chunk are not looked at.
 std::string wrong_with_png(std::string_view png);
 
 }  // namespace troupe::client

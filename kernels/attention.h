@@ -34,14 +34,15 @@ struct PartialAttention {
   at::Tensor log_sum_exp;  ///< [B, Nq, H] float32, ln Σ exp(scale · q · k)
 };
 
-/// As attention(); without any keys `out` is 0 and `log_sum_exp` −inf.
+/// Same as attention(), but over some of the keys; without any keys `out` is 0 and `log_sum_exp`
+/// −inf.
 PartialAttention attention_part(const at::Tensor& q, const std::vector<KeyValueRun>& runs,
                                 double scale);
 
 /// Makes `into` the attention over its own keys and those of `other`, which must be different ones.
-/// In place, computed in float32. `into.out` may be float32 where `other.out` is of a half type, so
-/// that many parts add up without being rounded in between. A side without keys counts for nothing,
-/// whatever stands in its `out`. Throws std::invalid_argument where shapes disagree.
+/// Works in place, computed in float32. `into.out` may be float32 and `other.out` of a half type,
+/// so that many parts add up without being rounded in between. A side without keys is ignored,
+/// whatever values its `out` has. Throws std::invalid_argument if shapes disagree.
 void merge_attention(PartialAttention& into, const PartialAttention& other);
 
 }  // namespace troupe::kernels

@@ -46,7 +46,7 @@ bool fits(const at::Tensor& q, const KeyValueRun& run) {
          run.alpha.dim() == 2 && run.alpha.size(0) == q.size(0) && run.alpha.size(1) == 2;
 }
 
-/// Those of the runs that have rows.
+/// Returns the runs that have rows. Throws if a run does not fit `q`.
 std::vector<KeyValueRun> checked(const at::Tensor& q, const std::vector<KeyValueRun>& runs,
                                  const at::Tensor& bias = {}) {
   std::vector<KeyValueRun> filled;
@@ -79,7 +79,7 @@ struct HeadRows {
   }
 };
 
-/// Where packed keys and values of `count` heads live.
+/// Memory for the packed keys and values of `count` heads.
 struct Packed {
   int64_t keys_size, values_size;
   at::Tensor storage;
@@ -143,7 +143,8 @@ class HeadRuns {
   std::vector<simd::RowRun> keys_, values_;
 };
 
-/// Into `out` and, where it is defined, `log_sum_exp`; both contiguous. No dimension is 0.
+/// Computes attention into `out` and, if it is defined, `log_sum_exp`; both contiguous. No
+/// dimension is 0.
 void own_attention(const at::Tensor& q_in, const std::vector<KeyValueRun>& runs, double scale,
                    const at::Tensor& bias_in, at::Tensor& out, at::Tensor& log_sum_exp) {
   const at::Tensor q = with_contiguous_rows(q_in);

@@ -18,7 +18,7 @@ __device__ std::int64_t offset_of(std::int64_t item, std::int64_t rows, std::int
          item % heads * strides.head;
 }
 
-/// One warp a head of a row.
+/// Uses one warp per head of a row.
 template <typename T>
 __global__ void norm_rotate_heads(T* x, Strides strides, const T* weight, const float* cosine,
                                   const float* sine, std::int64_t items, std::int64_t rows,
@@ -71,7 +71,7 @@ __global__ void extrapolate_heads(T* out, Strides to, const T* x, Strides from, 
   }
 }
 
-/// One warp a row. A side without keys has −inf for its sum and counts for nothing.
+/// Uses one warp per row. A side without keys has −inf for its sum and is ignored.
 template <typename T, typename Other>
 __global__ void merge_rows(T* out, float* sums, const Other* other, const float* other_sums,
                            std::int64_t rows, int width) {

@@ -24,13 +24,13 @@ void norm_rotate_cuda(const CudaKernels& cuda, at::Tensor& x, const at::Tensor& 
 /// sums may be undefined.
 void kv_push_cuda(const CudaKernels& cuda, const std::vector<at::Tensor>& versions,
                   const at::Tensor& fresh, int shifts, const at::Tensor& sums);
-/// out ← x + alpha[:, side] · (x − older), all [B, n, H, d]; alpha [B, 2].
+/// Computes out ← x + alpha[:, side] · (x − older), all [B, n, H, d]; alpha [B, 2].
 void extrapolate_cuda(const CudaKernels& cuda, const at::Tensor& out, const at::Tensor& x,
                       const at::Tensor& older, const at::Tensor& alpha, int side);
-/// into is contiguous, and float32 or of other's type.
+/// Merges `other` into `into`, which is contiguous, and float32 or of other's type.
 void merge_attention_cuda(const CudaKernels& cuda, PartialAttention& into,
                           const PartialAttention& other);
-/// [2, groups] float64.
+/// Returns the moments of the groups, [2, groups] float64.
 at::Tensor group_moments_cuda(const CudaKernels& cuda, const at::Tensor& x, int64_t groups);
 
 }  // namespace troupe::kernels

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda_library.h"
 
-/// What the CUDA sources share. The launchers are gathered in `cuda_table.cu`.
+/// Code that the CUDA sources share. The launchers are gathered in `cuda_table.cu`.
 namespace troupe::kernels::cuda {
 
 inline constexpr int kThreads = 256;

@@ -36,9 +36,9 @@ constexpr std::int64_t cuda_push_blocks(std::int64_t rows) {
 /// Thread blocks of a group in group_moments.
 constexpr std::int64_t kCudaMomentBlocks = 32;
 
-/// What the library exports through `troupe_cuda_kernels`. Pointers are device pointers; `stream`
-/// is a cudaStream_t. Each returns a cudaError_t, 0 where the launch went well. Everything is
-/// computed in float32, sums of many in float64, always in the same order.
+/// Functions that the library exports through `troupe_cuda_kernels`. Pointers are device pointers;
+/// `stream` is a cudaStream_t. Each function returns a cudaError_t, 0 if the launch went well.
+/// Everything is computed in float32, sums of many in float64, always in the same order.
 struct CudaKernels {
   std::int32_t version;
   /// Rows are contiguous, [batch, rows, width]; scale and shift [batch, width].
@@ -55,7 +55,7 @@ struct CudaKernels {
                      const float* sine, std::int64_t batch, std::int64_t rows, std::int64_t heads,
                      std::int64_t width, float eps, void* stream);
   int (*kv_push)(const CudaPush& push, void* stream);
-  /// out = x + alpha[b, side] · (x − older); alpha [B, 2] float32.
+  /// Computes out = x + alpha[b, side] · (x − older); alpha [B, 2] float32.
   int (*extrapolate)(CudaDtype dtype, CudaHeads out, CudaHeads x, CudaHeads older,
                      const float* alpha, std::int32_t side, std::int64_t batch, std::int64_t rows,
                      std::int64_t heads, std::int64_t width, void* stream);

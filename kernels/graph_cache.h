@@ -31,11 +31,11 @@ class GraphCache {
   using Tensors = std::vector<at::Tensor>;
   struct Made {
     Tensors tensors;
-    std::any host = {};  ///< what a call leaves at the host; a replay gives it again
+    std::any host = {};  ///< result that a call leaves at the host; a replay returns it again
   };
   using Body = std::function<Made(const Tensors&)>;
 
-  /// At most `most` recordings; the one longest unused goes.
+  /// Keeps at most `most` recordings; the one that has not been used for longest goes.
   explicit GraphCache(std::size_t most = 128) : most_(most) {}
 
   /// body(inputs): plain where why_plain() tells a reason for their device, else recorded at the
@@ -50,12 +50,13 @@ class GraphCache {
     std::uint64_t recorded = 0;
     std::uint64_t replayed = 0;  // the call that records replays, too
   };
-  /// Since it was made, whatever was cleared.
+  /// Returns the counts since the cache was made; clearing does not reset them.
   const Counts& counts() const { return counts_; }
-  /// Why the newest key that could not be recorded could not; empty where all could.
+  /// Returns the reason why the newest key that could not be recorded could not; empty if all
+  /// could.
   const std::string& failure() const { return failure_; }
 
-  /// Empty where graphs can be recorded on such a device, else why not.
+  /// Returns the reason why graphs cannot be recorded on such a device; empty if they can.
   static std::string why_plain(at::Device device);
 
  private:

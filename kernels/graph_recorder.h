@@ -2,16 +2,17 @@
 
 #include <cstdint>
 
-/// What a library of recorders offers: libtroupe_cuda_graph.so, which links LibTorch's CUDA half
-/// and is loaded only where there is a GPU, or a stand-in that tests put in its place.
+/// Recorders that a library offers: libtroupe_cuda_graph.so, which links LibTorch's CUDA half and
+/// is loaded only if there is a GPU, or a stand-in that tests put in its place.
 namespace troupe::kernels {
 
 /// One recorded piece of work on the device of the library's kind that it was made for.
 class GraphRecorder {
  public:
   virtual ~GraphRecorder() = default;
-  /// From here to `end`, what this thread issues on its current stream is recorded, not run. Waits
-  /// for nothing: transfers that need this thread's next words may be under way on the device.
+  /// Begins a recording: until `end`, work that this thread issues on its current stream is
+  /// recorded, not run. Waits for nothing, because transfers that need this thread may be under way
+  /// on the device.
   virtual void begin() = 0;
   virtual void end() = 0;
   /// Forgets what was recorded since `begin`.

@@ -44,7 +44,7 @@ class CudaGraphRecorder : public GraphRecorder {
     try {
       end();
     } catch (const std::exception&) {
-      // What was recorded in part is of no use.
+      // A partial recording is of no use.
     }
     graph_.reset();
   }

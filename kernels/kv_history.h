@@ -19,8 +19,9 @@ namespace troupe::kernels {
 void kv_push(const std::vector<at::Tensor>& versions, const at::Tensor& fresh, int known,
              const std::optional<at::Tensor>& sums = std::nullopt);
 
-/// How far to go along x1 − x2 from x1: [B, 2] float32 from sums [B, 2, 2] of kv_push,
-/// clamp(numerator / denominator, 0, 1), and 0 where the denominator is 0 or either is not finite.
+/// Returns the factors of the extrapolation from x1 along x1 − x2: [B, 2] float32 from sums
+/// [B, 2, 2] of kv_push, clamp(numerator / denominator, 0, 1), and 0 where the denominator is 0 or
+/// either is not finite.
 at::Tensor extrapolation_factors(const at::Tensor& sums);
 
 }  // namespace troupe::kernels

@@ -61,7 +61,7 @@ void push_by_library(const std::vector<at::Tensor>& versions, const at::Tensor& 
   versions[0].copy_(fresh);
 }
 
-/// In a form that compilers turn into vector code, also without F16C.
+/// Converts to float, in a form that compilers turn into vector code, also without F16C.
 inline float widened(at::Half x) {
   constexpr std::uint32_t kExponent = 0x7f800000;
   const std::uint32_t magnitude = (x.x & 0x7fffu) << 13, sign = (x.x & 0x8000u) << 16;

@@ -63,7 +63,7 @@ __global__ void push_rows(Rows<T> push) {
   }
 }
 
-/// One block a sum; the order of the additions depends on the number of partial sums alone.
+/// Uses one block per sum; the order of the additions depends on the number of partial sums alone.
 __global__ void add_partial(const double* partial, std::int64_t blocks, std::int64_t sums_each,
                             double* sums) {
   double total = 0;

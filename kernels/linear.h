@@ -29,21 +29,23 @@ class Linear {
   /// residual += gate · (x · weightᵀ + bias). residual and x [B, N, ...]; gate [B, out].
   void add_gated_to(at::Tensor& residual, const at::Tensor& x, const at::Tensor& gate) const;
 
-  /// Of a product that is cut by its inputs: shards agree on the `largest` magnitude of each whole
-  /// row, compute sums [rows, out] in float32 and add them up. Sums of bytes are integers: together
-  /// they have the bits of the product that is not cut (below 2^24).
+  /// Parts of a product that is cut by its inputs: shards agree on the `largest` magnitude of each
+  /// whole row, compute sums [rows, out] in float32 and add them up. Sums of bytes are integers:
+  /// together they have the bits of the product that is not cut (below 2^24).
   bool quantized() const { return quantized_.type != WeightType::as_computed; }
   at::Tensor sums(const at::Tensor& x, const at::Tensor& largest) const;
-  /// residual += gate · (what the sums stand for + bias); without a gate, += it.
+  /// Computes residual += gate · (values of the sums + bias); without a gate, residual += values of
+  /// the sums + bias.
   void add_sums_to(at::Tensor& residual, const at::Tensor& sums, const at::Tensor& largest,
                    const std::optional<at::Tensor>& gate) const;
 
   int64_t in_features() const { return in_; }
   int64_t out_features() const { return out_; }
   int64_t bytes() const;
-  /// Adds what it keeps; some may be undefined. Who puts others in their place keeps their shapes.
+  /// Adds pointers to the tensors that the product keeps; some may be undefined. A caller that puts
+  /// other tensors in their place keeps their shapes.
   void list_tensors(std::vector<at::Tensor*>& all);
-  /// Whether `weight` itself is still in use, not a packed copy.
+  /// Returns whether `weight` itself is still in use, not a packed copy.
   bool keeps(const at::Tensor& weight) const;
 
  private:

@@ -93,7 +93,8 @@ void Linear::run_quantized(const at::Tensor& x, at::Tensor& out, Tail tail,
 at::Tensor Linear::sums(const at::Tensor& x, const at::Tensor& largest) const {
   check_input(x);
   at::Tensor sums = quantized_sums(x, largest, quantized_).to(at::kFloat);
-  // What the group's largest magnitude may have lost: a row that is not finite here.
+  // A row that is not finite here makes its sums NaN, even if the group's largest magnitude has
+  // lost that.
   if (sums.numel() > 0) sums.add_((largest_of_rows(x) * 0).unsqueeze(1));
   return sums.contiguous();
 }

@@ -14,7 +14,7 @@ void or_give_back(const Step& step, const GiveBack& give_back) {
     try {
       give_back();
     } catch (const std::exception&) {
-      // It was not taken yet, or is back already.
+      // `step` did not take anything yet, or it has been given back already.
     }
     throw;
   }

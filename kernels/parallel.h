@@ -11,7 +11,7 @@ namespace troupe::kernels {
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work);
 
-/// From now on the calling thread computes alone, whatever `at::set_num_threads` has said.
+/// Makes the calling thread compute alone from now on, whatever `at::set_num_threads` has said.
 void use_one_thread();
 
 }  // namespace troupe::kernels

@@ -140,7 +140,8 @@ class MappedFiles {
     return files;
   }
 
-  /// Null where there are too many: that one is not watched.
+  /// Adds a mapping to those that are watched; returns null, and the mapping is not watched, if
+  /// there are too many.
   Place* add(std::byte* data, std::uint64_t size, const std::filesystem::path& file) {
     const std::lock_guard lock(mutex_);
     const auto free = std::ranges::find_if(

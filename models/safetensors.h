@@ -21,7 +21,7 @@ spec::Dtype dtype_of(at::ScalarType type);
 /// not finite. `tensor` is contiguous, floating and on the CPU.
 void require_finite(const at::Tensor& tensor, const std::string& what);
 
-/// Whether loading looks at every value for NaN and infinity.
+/// Switch: whether loading looks at every value for NaN and infinity.
 enum class FiniteCheck { on, off };
 
 /// The tensors of one component, by read-only memory mapping. Copies are cheap and share the
@@ -44,8 +44,8 @@ class WeightStore {
   at::Tensor get(std::string_view name, at::IntArrayRef shape, at::ScalarType dtype,
                  at::Device device = at::kCPU, FiniteCheck check = FiniteCheck::on) const;
 
-  /// From now on the `get` above with a dtype gives `change(name, stored values)` in that dtype.
-  /// Copies made before do not.
+  /// Makes the `get` above with a dtype return `change(name, stored values)` in that dtype from now
+  /// on. Copies of this store made before are not affected.
   using Change = std::function<at::Tensor(std::string_view name, const at::Tensor& stored)>;
   void adapt(Change change) { change_ = std::move(change); }
 
@@ -64,11 +64,11 @@ class WeightStore {
   std::map<std::filesystem::path, std::shared_ptr<const Mapping>> mappings_;
 };
 
-/// How many files have been mapped so far.
+/// Number of files that have been mapped so far.
 std::uint64_t mappings_made();
-/// Throws std::runtime_error naming a file in the folder `below` that was mapped after so many
-/// others, is mapped still, and was found to be shorter than it was then: what was read
-/// beyond its end is zeros.
+/// Throws std::runtime_error naming a file in the folder `below` that was mapped after the first
+/// `since` files, is still mapped, and is now shorter than when it was mapped: bytes read beyond
+/// its end are zeros.
 void require_whole_files(std::uint64_t since, const std::filesystem::path& below);
 
 /// Writes a safetensors file under a temporary name beside `path`, then renames it, so that `path`

@@ -12,7 +12,7 @@
 
 namespace troupe::web {
 
-/// What the parts of the API are made of. They live as long as the gateway.
+/// Objects that the parts of the API are made of. They live as long as the gateway.
 struct Api {
   JobService& service;
   Router& router;
@@ -25,16 +25,17 @@ inline constexpr std::size_t kMostPictureBody = std::size_t{96} << 20;
 
 Response json_response(const nlohmann::json& document, int status = 200);
 Response error_response(const ApiError& error);
-/// Sends what a handler of a later answer throws, too.
+/// Sends an error as the answer, also one that a handler of a later answer throws.
 void answer_error(const ReplyPtr& reply, const ApiError& error);
 
-/// For whom workers work: the key's name, or where none is asked for the client's address.
+/// Returns for whom workers work: the key's name, or where no key is asked for the client's
+/// address.
 inline std::string asker_of(const Request& request) {
   return request.caller->name.empty() ? request.head.peer : request.caller->name;
 }
 
-/// What `parse` makes of a request, on a worker: how long that takes nobody knows who has not
-/// parsed it. The body is dropped then. ApiErrors are answered.
+/// Parses a request on a worker, since nobody can know beforehand how long that takes, and calls
+/// `then` with the result. The body is dropped then. ApiErrors are answered.
 template <class T>
 void parse_then(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
                 std::function<T()> parse, std::function<void(T)> then) {
@@ -61,11 +62,11 @@ void parse_then(Api& api, const std::shared_ptr<Request>& request, const ReplyPt
       asker_of(*request));
 }
 
-/// The job of a route's {}, if the caller may see it; else throws ApiError 404.
+/// Returns the job of a route's {}, if the caller may see it; else throws ApiError 404.
 JobPtr job_of(const Api& api, const Request& request);
 bool may_see(const Caller& caller, const Job& job);
 
-/// Bytes of pictures, latents and embeds that come with the request.
+/// Returns the bytes of pictures, latents and embeds that come with the request.
 std::size_t bytes_brought(const ImageRequest& request);
 
 /// Hands a job in for the request and calls `then`; refusals are answered. The job is cancelled
@@ -76,7 +77,7 @@ void submit_for(Api& api, Submission submission, const PictureKind& kind, const 
                 const ReplyPtr& reply, std::function<void(const JobPtr&)> then,
                 std::size_t next_bytes = 0, std::optional<JobService::NextJob> next = {});
 
-/// The request's job ends with its client, unless it is detached: cancels when the client goes.
+/// Ends the request's job with its client, unless it is detached: cancels when the client goes.
 /// Listens for as long as the job has not ended and the client is there.
 void follow_for(const Api& api, const JobPtr& job, const ReplyPtr& reply,
                 JobBoard::Listener listener, bool cancel_when_gone);
@@ -88,14 +89,15 @@ void add_cluster_routes(Api& api);  // /health, /v1/models, /api/v1/cluster…
 void add_webui_routes(Api& api);    // /sdapi/v1/…
 void add_videos_routes(Api& api);   // /v1/videos…
 
-/// What a request's ?format= and ?quality= say, else `usual`. Throws ApiError.
+/// Returns the kind of picture that a request's ?format= and ?quality= ask for, else `usual`.
+/// Throws ApiError.
 PictureKind asked_kind(PictureKind usual, const Request& request);
 /// Sends a picture of a job as a file of that kind.
 void send_picture(Api& api, const JobPtr& job, std::size_t number, const PictureKind& kind,
                   const ReplyPtr& reply);
-/// 31 bits: the same number in every language.
+/// Returns a seed of 31 bits: the same number in every language.
 std::uint64_t random_seed();
-/// "http://HOST" as the client called this place.
+/// Returns "http://HOST" as the client called this place.
 std::string base_of(const Request& request);
 
 }  // namespace troupe::web

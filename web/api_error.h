@@ -8,7 +8,7 @@
 
 namespace troupe::web {
 
-/// What an HTTP client is told when something does not work, in the shape of OpenAI's API:
+/// Error that an HTTP client is told when something does not work, in the shape of OpenAI's API:
 /// {"error": {"message", "type", "param", "code"}}. Parsers of requests throw it.
 struct ApiError : std::runtime_error {
   ApiError(int status, std::string code, const std::string& message, std::string param = {})
@@ -22,10 +22,10 @@ struct ApiError : std::runtime_error {
   std::string param;  // the field that is wrong; "" = none alone
 };
 
-/// A name that a client gave, cut where it is too long to be one.
+/// Returns a name that a client gave, cut where it is too long to be one.
 std::string short_name(const std::string& name);
 
-/// A field of a request that is wrong: status 400, code bad_request.
+/// Returns the error for a field of a request that is wrong: status 400, code bad_request.
 inline ApiError bad_field(const std::string& field, const std::string& why) {
   const std::string name = short_name(field);
   return {400, "bad_request", name + ": " + why, name};
@@ -34,9 +34,9 @@ inline ApiError bad_field(const std::string& field, const std::string& why) {
 /// What a cluster says of a request or a job in HTTP's words: the field whose words it begins with,
 /// and in it options of the command line ("--vae-tiling") as "`vae_tiling`". Pure.
 std::string in_fields(std::string_view text);
-/// Without the tag of the room that it comes from, which is for logs.
+/// Returns the text without the tag of the room that it comes from, which is for logs.
 std::string_view without_room(std::string_view text);
-/// What the client API said of a request or a job.
+/// Returns the client API's error about a request or a job as an ApiError.
 ApiError to_api_error(const Error& error);
 nlohmann::json to_json(const ApiError& error);
 

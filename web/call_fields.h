@@ -17,7 +17,7 @@ enum Call : std::uint8_t {
   kImages = kGenerations | kEdits
 };
 
-/// What becomes of a field. taken: the call's parser reads it; harmless: no value changes anything
+/// Treatment of a field. taken: the call's parser reads it; harmless: no value changes anything
 /// here; refused: all but some values are.
 enum class Treatment : std::uint8_t { taken, harmless, refused };
 
@@ -27,7 +27,7 @@ struct CallField {
   std::string_view name;
   Treatment treatment;
   std::string_view passing;  // of what is refused: the values that are not, a JSON list
-  std::string_view says;     // for people: what becomes of it, or what to do instead
+  std::string_view says;     // for people: how the field is treated, or what to do instead
 };
 
 inline constexpr auto kCallFields = std::to_array<CallField>({

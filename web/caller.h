@@ -10,12 +10,12 @@
 
 namespace troupe::web {
 
-/// Who asks, as far as the gateway cares: a key's name, and what it may do.
+/// The one who asks, as far as the gateway cares: a key's name, and what it may do.
 struct Caller {
   std::string name;           // "" where no keys are asked for
-  std::string share;          // that its jobs count for; "" = as the request says
+  std::string share;          // the share that its jobs count for; "" = as the request says
   bool operate = true;        // sees everybody's jobs, logs, and may kill actors
-  std::size_t most_jobs = 0;  // that have not ended; 0 = no limit
+  std::size_t most_jobs = 0;  // jobs that have not ended; 0 = no limit
   double per_minute = 0;      // jobs handed in; 0 = no limit
 };
 
@@ -29,7 +29,8 @@ class ApiKeys {
   static ApiKeys parse(std::string_view text);
 
   bool empty() const { return keys_.empty(); }
-  /// The caller whose key it is, or null. `authorization`: the header's value, "Bearer KEY".
+  /// Returns the caller whose key it is, or null. `authorization`: the header's value, "Bearer
+  /// KEY".
   std::shared_ptr<const Caller> find(std::string_view authorization) const;
 
  private:
@@ -46,16 +47,17 @@ struct NewKey {
   std::string line;
 };
 NewKey make_key(const std::string& name);
-/// Makes a key and adds its line to the file, which is there with all its keys whatever happens
-/// meanwhile: others that add theirs wait for each other. Throws std::runtime_error, also where the
-/// file has a key of that name.
+/// Makes a key and adds its line to the file, which keeps all its keys: processes that add keys at
+/// the same time wait for each other. Throws std::runtime_error, also if the file has a key of that
+/// name.
 NewKey add_key(const std::filesystem::path& file, const std::string& name);
 
 /// Lets so many through within a minute, a few of them at once, but of a caller who was not seen
 /// before one. Pure: `now` in seconds.
 class RateLimits {
  public:
-  /// Seconds to wait, or 0 where the caller may go on, which then counts.
+  /// Returns how many seconds the caller has to wait, or 0 if it may go on; then the request
+  /// counts.
   double ask(const Caller& caller, double now);
 
  private:
@@ -66,10 +68,10 @@ class RateLimits {
   std::map<std::string, Bucket> buckets_;  // one for each key with a limit
 };
 
-/// Why a browser's page must not ask here, or "": a request whose Origin is another place than its
-/// Host, or, on a loopback address, whose Host is another name (a foreign page whose name leads
-/// here). The same where `numeric`, for places without keys: Host is a number, a loopback name or
-/// one of `names`, further names that this place has.
+/// Returns why a browser's page must not ask here, or "": a request whose Origin is another place
+/// than its Host, or, on a loopback address, whose Host is another name (a foreign page whose name
+/// leads here). The same where `numeric`, for places without keys: Host is a number, a loopback
+/// name or one of `names`, further names that this place has.
 std::string foreign(const std::string& host, const std::string& origin,
                     const std::string& fetch_site, bool loopback,
                     const std::vector<std::string>& names, bool numeric = false);

@@ -46,14 +46,15 @@ void read_prompts(Fields& fields, ImageRequest& request) {
   }
 }
 
-/// A field that nobody knows goes first: it may be the prompt's name, misspelt.
+/// Throws for an unknown field before a missing prompt: the field may be the prompt's name,
+/// misspelt.
 void refuse_rest_or_no_prompt(const Fields& fields, const ImageRequest& request) {
   fields.refuse_rest();
   if (request.prompts.empty()) throw bad_field("prompt", "is missing");
 }
 
-/// What every kind of request has: the prompts, the table's fields, degrees, and how the job stands
-/// among others.
+/// Reads what every kind of request has: the prompts, the table's fields, degrees, and how the job
+/// stands among others.
 void read_common(Fields& fields, Submission& submission) {
   ImageRequest& request = submission.request;
   read_prompts(fields, request);

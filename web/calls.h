@@ -21,15 +21,15 @@ inline constexpr auto kNamesOf<web::PictureFormat> =
 
 namespace troupe::web {
 
-/// What a picture's file is; webm and mp4 are of clips.
+/// Kind of a picture's file; webm and mp4 are of clips.
 struct PictureKind {
   PictureFormat format = PictureFormat::png;
   int quality = 90;  // of all but png, 1 to 100; 100 = webp without loss
 };
 std::string media_type_of(PictureFormat format);
-/// Of a video file.
+/// Returns the format of a video file; nothing for a picture's format.
 std::optional<models::ClipFormat> clip_format(PictureFormat format);
-/// Throws ApiError naming `field` for what is none.
+/// Returns the format of that name. Throws ApiError naming `field` if there is none.
 PictureFormat picture_format(const std::string& field, const std::string& name);
 
 /// POST /api/v1/jobs.
@@ -62,9 +62,9 @@ Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases);
 
-/// What a field's base64 stands for.
+/// Returns the bytes that a field's base64 stands for.
 std::string bytes_of_field(const std::string& field, const std::string& base64);
-/// The picture that a field has as base64, as taken_picture has it. Throws ApiError.
+/// Returns the picture that a field has as base64, as taken_picture has it. Throws ApiError.
 std::string picture_of_field(const std::string& field, const std::string& base64,
                              models::AlphaUse alpha = models::AlphaUse::dropped);
 

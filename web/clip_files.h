@@ -26,7 +26,7 @@ class ClipFiles {
   struct Limits {
     std::size_t threads = 2;
     std::size_t waiting = 16;                    // files that are still to be encoded
-    std::size_t waiting_of_one = 8;              // of one of those whose clips they are
+    std::size_t waiting_of_one = 8;              // of one owner of clips
     std::size_t bytes = std::size_t{256} << 20;  // of files that are kept, the newest ones
   };
   struct Key {
@@ -42,20 +42,20 @@ class ClipFiles {
   using Then = std::function<void(Result<File>)>;
 
   ClipFiles(boost::asio::io_context& io, Limits limits, Encode encode);
-  /// Ends what is being encoded.
+  /// Ends the encoding that is under way.
   ~ClipFiles();
 
-  /// Null where it is not kept.
+  /// Returns a file; null if it is not kept.
   File find(const Key& key);
   /// Encodes the picture of that number, unless the file is being made already. `owner`: the key's
   /// name that the job came with. `then` is called later, or at once where too many wait:
   /// "overloaded". Answers with a number for `leave`.
   std::uint64_t make(const Key& key, const std::string& owner,
                      std::shared_ptr<const JobResult> result, Then then);
-  /// Who has asked is gone, and `then` is not called. What nobody waits for any more is not
-  /// encoded, or no further than to the next frame.
+  /// Tells that the one who asked is gone; `then` is not called. A file that nobody waits for any
+  /// more is not encoded, or no further than to the next frame.
   void leave(std::uint64_t asked);
-  /// The job's files go.
+  /// Drops the job's files.
   void drop(const std::string& job);
 
  private:
@@ -78,7 +78,7 @@ class ClipFiles {
   boost::asio::io_context& io_;
   Limits limits_;
   Encode encode_;
-  std::list<std::pair<Key, File>> kept_;  // the one that was asked for last first
+  std::list<std::pair<Key, File>> kept_;  // the file that was asked for last comes first
   std::size_t kept_bytes_ = 0;
   std::list<MakingPtr> making_;  // waiting or begun; of those who wait the next one first
   std::vector<std::string>

@@ -159,7 +159,7 @@ class Watching : public std::enable_shared_from_this<Watching> {
     ReplyPtr reply;
     std::shared_ptr<const Caller> caller;
   };
-  /// Of one cluster.
+  /// Slices of one cluster.
   struct Slices {
     bool asking = false;
     std::uint64_t after = 0;
@@ -169,7 +169,7 @@ class Watching : public std::enable_shared_from_this<Watching> {
   static constexpr double kRecent = 10;
   static constexpr std::size_t kMostRecent = 4000;
 
-  /// With the jobs' ids where the caller may see them.
+  /// Returns the event of the slices, with the jobs' ids where the caller may see them.
   std::string slices_event(double now, std::deque<nlohmann::json> slices,
                            const Caller& caller) const {
     for (auto& slice : slices) {

@@ -55,7 +55,7 @@ void ClusterLink::seek(std::uint64_t job) {
   changed_.notify_all();
 }
 
-/// False when it is time to end.
+/// Waits for `time`. False when it is time to end.
 bool ClusterLink::pause(milliseconds time) {
   std::unique_lock lock(mutex_);
   if (!ending_) changed_.wait_for(lock, time);

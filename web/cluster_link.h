@@ -33,7 +33,7 @@ class ClusterLink {
     bool is_whole = false;  // this one has all of them
     std::vector<std::uint64_t> sought;  // those that were asked for, and are among them if they are
   };
-  /// Called on the gateway's loop.
+  /// Handlers, called on the gateway's loop.
   struct Handlers {
     std::function<void(const std::string& series)> on_connected;
     std::function<void(Result<ClusterInfo>)> on_status;
@@ -46,11 +46,11 @@ class ClusterLink {
   ClusterLink& operator=(const ClusterLink&) = delete;
 
   const Target& target() const { return target_; }
-  /// Null while there is no connection. Any thread.
+  /// Returns the connection; null while there is none. Any thread.
   std::shared_ptr<Connection> connection() const;
-  /// Somebody wants to know of jobs: they are asked for more often for a while.
+  /// Asks for jobs more often for a while, because somebody wants to know of them.
   void want_jobs();
-  /// Somebody wants to know of one that has not been listed.
+  /// Asks for a job that has not been listed, because somebody wants to know of it.
   void seek(std::uint64_t job);
 
  private:

@@ -31,7 +31,7 @@ class ClusterWatchers : public std::enable_shared_from_this<ClusterWatchers> {
     std::string same;  // the document without what always changes
     double told_at = 0;
   };
-  /// False where nothing has changed.
+  /// Makes the newest event. False if nothing has changed.
   bool make(Reading& reading, bool operate, double now) const;
 
   Document document_;

@@ -46,7 +46,7 @@ json beginning(const json& value, std::size_t& left) {
   return part;
 }
 
-/// What was given, for a refusal: its beginning.
+/// Returns the beginning of a given value, for a refusal.
 std::string shown(const json& value) {
   std::size_t left = 2 * kMostShown;
   std::string text = json_text(beginning(value, left));
@@ -55,8 +55,8 @@ std::string shown(const json& value) {
   return json_text(json(text + "…"));  // mends a letter that was cut
 }
 
-/// Whether a client that gives `value` means `other`: 0 and 1 stand for false and true, and a
-/// form's texts for what they say.
+/// Returns whether a client that gives `value` means `other`: 0 and 1 stand for false and true, and
+/// a form's texts for what they say.
 bool means(const json& value, const json& other, bool form) {
   if (value == other) return true;
   if (form && value.is_string() && !other.is_string()) return value == other.dump();
@@ -72,7 +72,7 @@ bool is_set_otherwise(const wire::RequestField& field) {
          field.name == wire::kRequestFields.want_latents.name;
 }
 
-/// What other tools call fields of ours that they mean.
+/// Names of other tools, and the names of our fields that they mean.
 const std::map<std::string, std::string> kMeant = {{"batch_size", "images_per_prompt"},
                                                    {"cfg_scale", "guidance_scale"},
                                                    {"data_parallel_degree", "dp"},

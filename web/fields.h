@@ -14,8 +14,8 @@
 
 namespace troupe::web {
 
-/// A request's body as JSON. Throws ApiError for what is none, is nested deeper than 64 levels or
-/// has more than 100,000 values.
+/// Parses a request's body. Throws ApiError for a body that is not JSON, is nested deeper than 64
+/// levels or has more than 100,000 values.
 nlohmann::json parse_body(const std::string& body);
 
 /// The fields of a request's JSON body, taken one by one. A field that is null counts as left out.
@@ -27,12 +27,12 @@ class Fields {
   /// `form` the values came as a form's texts, and numbers are read from text.
   explicit Fields(nlohmann::json body, std::map<std::string, std::string> aliases = {},
                   bool form = false);
-  /// Parses first. Throws ApiError for what is no JSON.
+  /// Parses the body, then makes its fields. Throws ApiError if the body is not JSON.
   static Fields parse(const std::string& body, std::map<std::string, std::string> aliases = {});
 
   std::optional<std::string> text(const std::string& name);
   std::optional<std::int64_t> whole(const std::string& name, std::int64_t least, std::int64_t most);
-  /// A whole number of up to 64 bits. One with a point is refused: as such it may have been
+  /// Returns a whole number of up to 64 bits. One with a point is refused: as such it may have been
   /// rounded.
   std::optional<std::uint64_t> natural(const std::string& name);
   std::optional<double> number(const std::string& name, const wire::Bounds& bounds);
@@ -40,27 +40,28 @@ class Fields {
   std::optional<std::string> choice(const std::string& name, const std::vector<std::string>& words);
   /// A text, or a list of texts.
   std::optional<std::vector<std::string>> texts(const std::string& name);
-  /// Of std::int32_t, std::uint64_t or double.
+  /// Returns a list of std::int32_t, std::uint64_t or double.
   template <class T>
   std::optional<std::vector<T>> numbers(const std::string& name, const wire::Bounds& bounds);
-  /// Of whatever kind; null where it is left out. Holds for as long as these fields.
+  /// Returns a field's value of whatever kind; null where the field is left out. Valid for as long
+  /// as these fields.
   const nlohmann::json* any(const std::string& name);
   bool has(const std::string& name) const;
   /// Deals with the call's fields that nobody has taken, by call_fields.def: harmless ones are left
   /// unused, of the others the first whose value does not pass is thrown for, with the remedy.
   void settle(Call call);
 
-  /// Every field of transport/wire/request_fields.def that is there, but for the prompts and what
-  /// comes with the progress. Without `method`, more than one patch means pipefusion.
+  /// Reads every field of transport/wire/request_fields.def that is there, but for the prompts and
+  /// what comes with the progress. Without `method`, more than one patch means pipefusion.
   void read_request(ImageRequest& request);
-  /// The degrees, by degree_fields.def; `stages`, and "parallel": "auto".
+  /// Reads the degrees, by degree_fields.def; `stages`, and "parallel": "auto".
   void read_degrees(Parallelism& degrees);
 
-  /// Throws for the first field that nobody has taken, with the known one that was meant.
+  /// Throws for the first field that was not taken, with the known field that was meant.
   void refuse_rest() const;
 
  private:
-  /// Null where it is left out. `asked` becomes the name under which it was given.
+  /// Takes a field; null where it is left out. `asked` becomes the name under which it was given.
   const nlohmann::json* take(const std::string& name, std::string& asked);
   template <class Type, class Member>
   void read_field(const wire::RequestField& field, Member& member);
@@ -75,8 +76,8 @@ class Fields {
   std::set<std::string> taken_;
 };
 
-/// What each field of a request is: name, type, default, bounds, choices and help, as they stand in
-/// the tables; and the names of samplers.
+/// Returns a description of each field of a request: name, type, default, bounds, choices and help,
+/// as they stand in the tables; and the names of samplers.
 nlohmann::json options_json();
 
 }  // namespace troupe::web

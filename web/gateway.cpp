@@ -39,7 +39,8 @@ ApiKeys read_keys(const std::string& path) {
   return keys;
 }
 
-/// As many descriptors as this process may have; half of them at most are connections'.
+/// Raises the limit of descriptors to as many as this process may have, and returns how many
+/// connections there may be: half of the descriptors at most.
 std::size_t connections_for(int wanted) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

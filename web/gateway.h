@@ -42,7 +42,7 @@ class Gateway {
   const std::string& url() const;
   /// Answers requests on this thread until `stop`.
   void run();
-  /// From any thread.
+  /// Makes `run` return. May be called from any thread.
   void stop();
 
  private:

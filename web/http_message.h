@@ -39,7 +39,7 @@ using RequestMemoryPtr = std::shared_ptr<RequestMemory>;
 struct Request {
   RequestHead head;
   std::string body;
-  RequestMemoryPtr memory;  // that is counted for the body and what is made of it; never null
+  RequestMemoryPtr memory;  // memory counted for the body and what is made of it; never null
   std::vector<std::string> params;       // what stood in the places of a route's {}
   std::shared_ptr<const Caller> caller;  // who asks; never null
 };
@@ -70,7 +70,7 @@ class Reply {
  public:
   virtual ~Reply() = default;
   virtual void send(Response response) = 0;
-  /// A stream begins, with this header; `heartbeat` is sent whenever nothing else was for a while.
+  /// Begins a stream with this header; `heartbeat` is sent whenever nothing else was for a while.
   virtual void begin(Response header, std::string heartbeat) = 0;
   /// A further piece, which several may be sent at once. One that `may_drop` is left out while the
   /// client reads too slowly; where it falls behind with the others, it is cut off.

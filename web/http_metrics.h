@@ -8,7 +8,7 @@
 
 namespace troupe::web {
 
-/// What the gateway counts of requests. Pure.
+/// Counts of the gateway's requests. Pure.
 class HttpMetrics {
  public:
   /// A request was answered, or its stream begun. `route`: the pattern, of which there are few.

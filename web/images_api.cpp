@@ -9,7 +9,7 @@
 namespace troupe::web {
 namespace {
 
-/// What openai-python needs to be there; we do not count tokens.
+/// Returns the counts of tokens that openai-python needs to be there; we do not count tokens.
 nlohmann::json usage_json() {
   return {{"input_tokens", 0},
           {"output_tokens", 0},
@@ -17,7 +17,7 @@ nlohmann::json usage_json() {
           {"input_tokens_details", {{"image_tokens", 0}, {"text_tokens", 0}}}};
 }
 
-/// What a whole answer and the last event of a stream say of a picture.
+/// Returns what a whole answer and the last event of a stream say of a picture.
 nlohmann::json described(const std::string& png, const PictureKind& kind) {
   const auto size = models::png_size(png);
   return {{"size", fmt::format("{}x{}", size.width, size.height)},
@@ -151,7 +151,7 @@ struct Painting : std::enable_shared_from_this<Painting> {
     reply->end();
   }
 
-  /// Nothing is to be encoded but base64, and that of little.
+  /// True if only base64 is to be encoded, and little of it.
   bool is_small(const JobResult& result) const {
     constexpr std::size_t kSmall = 256 << 10;
     std::size_t bytes = 0;

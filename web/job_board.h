@@ -27,13 +27,13 @@ inline constexpr auto kNamesOf<web::JobState> = std::to_array<std::string_view>(
 
 namespace troupe::web {
 
-/// Which job: the numbers of a cluster begin again with another series (Inspector::job_series).
+/// Key of a job. The numbers of a cluster begin again with another series (Inspector::job_series).
 struct JobKey {
   std::size_t cluster = 0;   // index
   std::string series;        // as `series_name` makes it
   std::uint64_t number = 0;  // the cluster's own
 
-  /// What the job is called outside, NUMBER-SERIES: opaque to clients.
+  /// Returns the job's name outside, NUMBER-SERIES: opaque to clients.
   std::string id() const;
 };
 /// Eight hexadecimal digits for a series of job numbers.
@@ -55,12 +55,12 @@ struct Job {
       0;  // likewise: what is said above is as old as that; 0 = its cluster is there
   std::vector<std::string> warnings;
   std::string caller;                       // name of the key that it came with; "" = none
-  PictureKind kind;                         // that its pictures are offered as
+  PictureKind kind;                         // kind of file as which its pictures are offered
   bool is_video = false;                    // asked for as OpenAI's videos are
   bool followed = false;                    // its progress comes here
   bool watched_again = false;               // its result could not be fetched once
-  bool cancel_owed = false;                 // its cluster is still to be told
-  int passes = 0;                           // over its cluster's jobs since it was seen there
+  bool cancel_owed = false;                 // its cluster is still to be told to cancel it
+  int passes = 0;                           // its cluster's lists since it was seen there
   std::optional<Error> error;               // how it ended, if not well
   std::shared_ptr<const JobResult> result;  // while it is kept here
   std::string preview;                      // the newest one, PNG bytes
@@ -69,7 +69,7 @@ struct Job {
   bool ended() const { return state >= JobState::succeeded; }
 };
 using JobPtr = std::shared_ptr<Job>;
-/// How a job ended: with its result, which may be large and is held once.
+/// End of a job: with its result, which may be large and is held once.
 using Outcome = Result<std::shared_ptr<const JobResult>>;
 
 /// Returns the last name of a model's folder, which is the model's id where no other has it.
@@ -88,9 +88,9 @@ std::vector<ModelName> name_models(const std::vector<std::string>& folders);
 /// JOB of docs/http.md.
 nlohmann::json to_json(const Job& job);
 
-/// What the gateway remembers of jobs: its own, and those that others submitted to its clusters.
-/// Bounded in jobs and in the bytes of results. Pure: what happens comes in as calls, `now` in
-/// seconds since 1970.
+/// The gateway's memory of jobs: its own, and those that others submitted to its clusters. Bounded
+/// in jobs and in the bytes of results. Pure: what happens comes in as calls, `now` in seconds
+/// since 1970.
 class JobBoard {
  public:
   struct Limits {
@@ -101,43 +101,44 @@ class JobBoard {
   explicit JobBoard(Limits limits) : limits_(limits) {}
 
   enum class What { progress, preview, end };
-  /// Hears of one job, until it is removed.
+  /// Callback for one job, until the job is removed.
   using Listener = std::function<void(const Job&, What)>;
 
-  /// A job was accepted by a cluster.
+  /// Adds a job that was accepted by a cluster.
   JobPtr add(const JobKey& key, double now);
-  /// A job that was submitted here was accepted. How it ends comes by `end`, with its result: what
-  /// a list said of its end before is taken back.
+  /// Adds a job that was submitted here and accepted. Its end comes by `end`, with its result: an
+  /// end that a list reported before is taken back.
   JobPtr submitted(const JobKey& key, double now);
   void progress(const JobPtr& job, const Progress& progress, double now);
   void end(const JobPtr& job, const Outcome& outcome, double now);
-  /// What a cluster says of some of its jobs: unknown ones are added, others that are not followed
-  /// are brought up to date. Jobs that are followed do not end by it.
+  /// Takes a cluster's list of some of its jobs: unknown jobs are added, others that are not
+  /// followed are brought up to date. Jobs that are followed do not end by it.
   void listed(std::size_t cluster, const std::string& series, const std::vector<JobInfo>& jobs,
               double now);
-  /// All of the cluster's jobs were listed since this was said last. What was not among them for
-  /// two times it remembers no more; how that ended nobody knows, and it is forgotten here, too.
+  /// Tells that all of the cluster's jobs were listed since the last call. A job that was not among
+  /// them two times is unknown to the cluster; nobody knows how it ended, and it is forgotten here,
+  /// too.
   void listed_all(std::size_t cluster, const std::string& series);
-  /// The connection to a cluster is lost, and why, or is there again (""): its jobs that have not
-  /// ended say so.
+  /// Tells that the connection to a cluster is lost, and why, or is there again (""): its jobs that
+  /// have not ended say so.
   void set_unreachable(std::size_t cluster, const std::string& why, double now);
-  /// A cluster is gone for good: what has not ended there ends with that error. If it comes back
-  /// all the same, what it lists goes on.
+  /// Tells that a cluster is gone for good: its jobs that have not ended end with that error. If
+  /// the cluster comes back all the same, the jobs that it lists go on.
   void lose(std::size_t cluster, const Error& error, double now);
-  /// A cluster's jobs are those of this series from now on: whatever of others has not ended ends
-  /// with that error.
+  /// Begins a series: the cluster's jobs are those of this series from now on. Jobs of other series
+  /// that have not ended end with that error.
   void begin_series(std::size_t cluster, const std::string& series, const Error& error, double now);
-  /// A result came again.
+  /// Keeps a result that was fetched again.
   void keep(const JobPtr& job, std::shared_ptr<const JobResult> result);
-  /// What is kept of its result goes.
+  /// Drops the job's result, if it is kept.
   void drop_result(const JobPtr& job);
 
   JobPtr find(const std::string& id) const;
-  /// Newest first, `limit` at most, from behind `before` on ("" = from the newest).
+  /// Returns jobs, newest first, `limit` at most, from behind `before` on ("" = from the newest).
   std::vector<JobPtr> list(const std::string& before, std::size_t limit,
                            const std::function<bool(const Job&)>& wanted) const;
   const std::map<std::string, JobPtr>& all() const { return jobs_; }
-  /// That have not ended, and count for this caller.
+  /// Returns the number of jobs that have not ended, and count for this caller.
   std::size_t open_jobs(const std::string& caller) const;
 
   std::uint64_t listen(const std::string& id, Listener listener);

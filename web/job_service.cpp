@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kStartedAnew = "its cluster was started anew, without a journal of its jobs";
 
-/// How much a cluster that is there has to do, by actor.
+/// Returns how much a cluster that is there has to do, per actor.
 double load_of(const JobService::Cluster& cluster) {
   const ClusterInfo& info = *cluster.info;
   double able = 0;
@@ -31,7 +31,7 @@ std::uint64_t random_key() {
   return std::uint64_t{random()} << 32 | random() | 1;
 }
 
-/// To check and copy what it brings along takes long.
+/// Returns whether it takes long to check and copy what the request brings along.
 bool is_heavy(const ImageRequest& request) {
   return !request.init_image.empty() || request.init_latents || !request.prompt_embeds.empty();
 }
@@ -192,7 +192,7 @@ void JobService::status_of_new(std::size_t cluster) {
       watch(job, connection);
 }
 
-/// Nobody waits for what a lost connection was asked for; jobs go on for as long as the cluster may
+/// Fails requests for results over a lost connection; jobs go on for as long as the cluster may
 /// come back.
 void JobService::status_of_gone(std::size_t index) {
   constexpr std::chrono::minutes kComesBack{10};
@@ -339,7 +339,8 @@ void JobService::hand_in(const Connection& connection, const HandedPtr& handed) 
       });
 }
 
-/// Nobody knows whether it was accepted; under the same key it is not accepted twice.
+/// Hands a job in again when nobody knows whether it was accepted; under the same key it is not
+/// accepted twice.
 void JobService::hand_in_again(const Connection& connection, const HandedPtr& handed) {
   work<std::uint64_t>(
       [this, connection, handed] {

@@ -28,7 +28,7 @@ class JobService {
   struct Cluster {
     std::unique_ptr<ClusterLink> link;
     std::optional<ClusterInfo> info;          // the newest; nothing while there is no connection
-    std::string why;                          // there is none
+    std::string why;                          // why there is no connection
     std::string series;                       // of its job numbers; "" before the first connection
     bool is_listed = false;                   // all of these jobs have been listed
     bool is_long = false;                     // they are more than one request lists
@@ -54,8 +54,8 @@ class JobService {
   /// Called whenever a cluster's status has come.
   void on_status(std::function<void()> action) { on_status_.push_back(std::move(action)); }
   void want_jobs();
-  /// A job by its id, or by its number alone where there is one cluster. Throws ApiError: 404, 410
-  /// for a job of a series that has ended, 503 while nobody knows.
+  /// Returns a job by its id, or by its number alone where there is one cluster. Throws ApiError:
+  /// 404, 410 for a job of a series that has ended, 503 while nobody knows.
   JobPtr job(const std::string& id) const;
 
   std::vector<ModelName> models() const;
@@ -71,16 +71,17 @@ class JobService {
               OnSubmitted then, std::optional<NextJob> next = {});
   /// Without `then` a cluster that cannot be told now is told when it can.
   void cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then = {});
-  /// Progress and end of a job that others submitted come here, too.
+  /// Follows a job that others submitted: its progress and its end come here, too.
   void follow(const JobPtr& job);
-  /// The pictures of a job that has succeeded, from the cluster where they are not kept here.
+  /// Gets the pictures of a job that has succeeded, from the cluster where they are not kept here.
   void with_result(const JobPtr& job, OnResult then);
 
   /// Asks a cluster on a worker; `then` gets the answer on the loop.
   template <class T>
   void ask(std::size_t cluster, std::function<Result<T>(Inspector&)> question,
            std::function<void(Result<T>)> then);
-  /// Likewise of a job of its; not where the cluster has begun with other jobs.
+  /// Same as `ask`, about one of the cluster's jobs; not where the cluster has begun with other
+  /// jobs.
   template <class T>
   void ask_of(const Job& job, std::function<Result<T>(Inspector&)> question,
               std::function<void(Result<T>)> then);
@@ -103,7 +104,7 @@ class JobService {
 
  private:
   using Connection = std::shared_ptr<ClusterLink::Connection>;
-  /// The connection to the controller that knows the job.
+  /// Returns the connection to the controller that knows the job.
   Result<Connection> connection_of(const JobKey& job) const;
   template <class T>
   void ask(const Connection& connection, std::function<Result<T>(Inspector&)> question,
@@ -121,7 +122,8 @@ class JobService {
     std::optional<NextJob> next;
   };
   using HandedPtr = std::shared_ptr<const Handed>;
-  /// On a worker, after `work` (null: nothing), which throws what the job is refused for.
+  /// Hands the job in on a worker, after `work` (null: nothing), which throws what the job is
+  /// refused for.
   void hand_in_after(std::function<void()> work, const Connection& connection,
                      const HandedPtr& handed);
   void hand_in(const Connection& connection, const HandedPtr& handed);

@@ -150,7 +150,7 @@ void picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& 
   send_picture(api, job, *number, asked_kind(job->kind, *request), reply);
 }
 
-/// Who knows a link may fetch its picture.
+/// Sends the picture of a link. Anybody who knows the link may fetch it.
 void linked_picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const auto link = api.links.find(request->params.at(0), JobService::now());
   const JobPtr job = link ? link->job.lock() : nullptr;
@@ -159,7 +159,7 @@ void linked_picture(Api& api, const std::shared_ptr<Request>& request, const Rep
   send_picture(api, job, link->picture, link->kind, reply);
 }
 
-/// What has come of a job that has succeeded.
+/// Calls `then` with the result of a job that has succeeded.
 void with_result(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
                  std::function<void(const JobResult&)> then) {
   const JobPtr job = job_of(api, *request);
@@ -203,7 +203,7 @@ void timeline(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr&
       });
 }
 
-/// What the controller and the actors have written lately, under their names.
+/// Answers with what the controller and the actors have written lately, under their names.
 void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   constexpr std::uint32_t kLines = 200;
   constexpr std::size_t kMostBytes = 4 << 20;  // of a cluster of many actors not all

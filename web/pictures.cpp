@@ -23,7 +23,7 @@ struct Pixels {
   std::vector<unsigned char> rgb;
 };
 
-/// A picture of ours, which is 8-bit RGB.
+/// Reads a picture that we have made: 8-bit RGB.
 Pixels read_png(std::string_view png) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
@@ -51,7 +51,8 @@ struct JpegErrors : jpeg_error_mgr {
   std::longjmp(errors->back, 1);
 }
 
-/// False with the reason in `errors`. What it has must need no destructor: libjpeg jumps back.
+/// Writes a JPEG. False with the reason in `errors`. Objects in here must need no destructor:
+/// libjpeg jumps back.
 bool write_jpeg(const Pixels& pixels, int quality, JpegErrors& errors, unsigned char** bytes,
                 unsigned long* size) {
   jpeg_compress_struct info{};

@@ -8,11 +8,11 @@
 
 namespace troupe::web {
 
-/// Who may use a route.
+/// Group of callers that may use a route.
 enum class Access {
   open,     // everybody that reaches the port: the page's files, health
-  user,     // who has a key, where keys are asked for
-  operate,  // whose key has the role operate
+  user,     // callers that have a key, where keys are asked for
+  operate,  // callers whose key has the role operate
 };
 
 struct Route {

@@ -76,7 +76,7 @@ class SessionBase {
   std::uint64_t turn_began = 0;  // its place in the order of all requests
 };
 
-/// What all sessions of a server have in common.
+/// State that all sessions of a server have in common.
 struct Shared {
   ServerOptions options;
   Server::Handler handler;
@@ -102,7 +102,7 @@ struct Shared {
     if (owner->second.connections == 0 && owner->second.body_bytes == 0) owners.erase(owner->first);
   }
 
-  /// Whether a body of that owner may take so many bytes more.
+  /// Returns whether a body of that owner may take so many bytes more.
   bool has_body_room(const Owner& owner, std::size_t more) const {
     return owner.body_bytes + more <= options.most_body_bytes_of_one;
   }
@@ -289,7 +289,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
    public:
     Turn(std::shared_ptr<Session> session, std::uint64_t number)
         : session_(std::move(session)), number_(number) {}
-    /// May be the last that holds the session, on whatever thread.
+    /// Ends the turn. The object may be the last that holds the session, on whatever thread.
     ~Turn() override {
       const auto executor = session_->timer_.get_executor();
       asio::post(executor, [session = std::move(session_), number = number_] {

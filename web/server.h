@@ -17,7 +17,7 @@ struct ServerOptions {
   /// Memory of requests, from their bodies' first bytes until they are dropped.
   std::size_t most_body_bytes = std::size_t{1} << 30;
   std::size_t most_body_bytes_of_one = std::size_t{512} << 20;  // key, or address without keys
-  /// What a byte of a body costs until it is handed in: as it came, parsed, taken out of what was
+  /// Memory per byte of a body until it is handed in: as it came, parsed, taken out of what was
   /// parsed, decoded, and ready to be sent.
   std::size_t memory_per_body_byte = 5;
   std::size_t most_unread_bytes = std::size_t{1} << 30;  // of all answers that are not yet read
@@ -35,14 +35,14 @@ struct ServerCounts {
 /// Where connections are short, whoever has most of them, a key or an address, gives way.
 class Server {
  public:
-  /// What becomes of a request. `admit` sees its beginning, and says how many bytes its body may
-  /// have, or refuses it; then `serve` has it whole.
+  /// Handler of a request. `admit` sees its beginning, and says how many bytes its body may have,
+  /// or refuses it; then `serve` has it whole.
   struct Handler {
     struct Admission {
       std::size_t most_body = 0;
       std::function<void(std::string body, RequestMemoryPtr, const ReplyPtr&)> serve;
       std::optional<Response> refusal;
-      std::string key = {};  // whose request it is; "" = that of the client's address
+      std::string key = {};  // name of the key whose request it is; "" = the client's address
     };
     std::function<Admission(RequestHead)> admit;
   };
@@ -50,7 +50,7 @@ class Server {
   /// Listens. Throws std::runtime_error naming address, port and why, or the TLS file that is
   /// wrong.
   Server(boost::asio::io_context& io, const ServerOptions& options, Handler handler);
-  /// On the loop's thread, or when it does not run.
+  /// Must run on the loop's thread, or when the loop does not run.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

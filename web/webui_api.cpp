@@ -23,7 +23,7 @@ nlohmann::json parameters_json(const ImageRequest& request) {
           {"height", request.height}};
 }
 
-/// What an answer needs beside the pictures.
+/// Content of an answer beside the pictures.
 struct Asked {
   nlohmann::json parameters;
   std::vector<std::uint64_t> seeds;
@@ -52,7 +52,8 @@ std::string answer_text(const Results& results, const Asked& asked) {
       {{"images", std::move(images)}, {"parameters", asked.parameters}, {"info", json_text(info)}});
 }
 
-/// The newest job of theirs that runs: what `progress` and `interrupt` are about.
+/// Returns the caller's newest job that has not ended: `progress` and `interrupt` are about this
+/// job.
 JobPtr running_job(const Api& api, const Caller& caller) {
   const auto jobs = api.service.board().list(
       "", 1, [&](const Job& job) { return may_see(caller, job) && !job.ended(); });

@@ -147,7 +147,7 @@ void read_mask(Fields& fields, WebuiCall& call) {
         unsaid);
 }
 
-/// What the second pass is called that is as the first.
+/// Returns whether a name of the second pass means the same as in the first.
 bool is_same(const std::optional<std::string>& name) {
   return !name || name->empty() || name->starts_with("Use same ");
 }

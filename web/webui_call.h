@@ -15,7 +15,7 @@ struct WebuiCall {
   /// What the highres fix paints each picture by again, larger, with its own seed. The first pass's
   /// pictures take the place of the one that it has to begin with.
   std::optional<ImageRequest> second_pass = {};
-  std::string second_model = {};  // that is named for the second pass; "" = the first's
+  std::string second_model = {};  // model that is named for the second pass; "" = the first's
   bool send_images = true;
   std::vector<std::string> warnings;  // what the web UI would have done otherwise, unasked
 };

@@ -142,7 +142,7 @@ void refuse_word(const std::string& field, const std::string& text, const std::s
   }
 }
 
-/// From "#" to the end of each line.
+/// Removes comments: from "#" to the end of each line.
 std::string without_comments(const std::string& prompt) {
   std::string text;
   for (std::size_t at = 0; at < prompt.size();) {

@@ -26,7 +26,7 @@ at::Tensor incoming(const at::Tensor& row) {
   return row.permute({0, 3, 1, 2});
 }
 
-// What ranks do that share tiles out: rank r has tiles r, r + N, …
+// Work of ranks that share tiles out: rank r has tiles r, r + N, …
 struct SharedTiles {
   std::function<at::Tensor(int index, const models::VaeProgress&)> compute;
   std::function<at::Tensor(int index)> room;  // for a tile that another rank sends

@@ -17,10 +17,10 @@ class HeadExchange {
   /// `heads` of all ranks together are split over them, remainders first.
   HeadExchange(std::shared_ptr<tensor::Group> group, std::int64_t heads, WaitForWork wait);
 
-  /// qkv [B, own tokens, 3, H, d] → [all tokens, B, 3, own heads, d], contiguous, in the order of
-  /// ranks. `tokens`: of each rank.
+  /// Turns qkv [B, own tokens, 3, H, d] into [all tokens, B, 3, own heads, d], contiguous, in the
+  /// order of ranks. `tokens`: number of tokens of each rank.
   at::Tensor scatter_heads(const at::Tensor& qkv, const std::vector<std::int64_t>& tokens);
-  /// out [B, all tokens, own heads, d] → [B, own tokens, H, d].
+  /// Turns `out` [B, all tokens, own heads, d] into [B, own tokens, H, d].
   at::Tensor gather_heads(const at::Tensor& out, const std::vector<std::int64_t>& tokens);
 
   std::int64_t own_heads() const { return head_count(group_->rank()); }

@@ -19,16 +19,16 @@ namespace troupe::actors {
 /// live as long as this. Nothing is negotiated: every size follows from cuts and width.
 class PatchGroup final : public models::unet::PatchExchange {
  public:
-  /// `group` outlives this. `width` is that of the latents. A batch goes off when all ranks'
-  /// values in it reach `batch_bytes`. Throws std::invalid_argument where a rank would have no
-  /// patch.
+  /// `group` outlives this object. `width` is that of the latents. A batch is sent when all ranks'
+  /// values in it reach `batch_bytes`. Throws std::invalid_argument if a rank would have no patch.
   PatchGroup(tensor::Group& group, models::unet::PatchCuts cuts, std::int64_t width,
              WaitForWork wait, std::int64_t batch_bytes = std::int64_t{4} << 20);
 
   int begin() const override { return first_patch(group_.rank()); }
   int end() const override { return first_patch(group_.rank() + 1); }
   void begin_step() override;
-  /// A batch goes off when all of it is there, so none may lie in two parts.
+  /// Makes the sites before and after this point lie in different batches, because a batch is sent
+  /// only when all its values are there.
   void part() override;
   void finish() override;
   std::int64_t bytes() const override;
@@ -37,12 +37,12 @@ class PatchGroup final : public models::unet::PatchExchange {
   std::vector<at::Tensor> stale(const models::unet::Site& site, const std::vector<at::Tensor>& own,
                                 bool keep) override;
 
-  /// Sent by this rank so far, by kind of layer.
+  /// Bytes that this rank has sent so far, by kind of layer.
   const std::map<models::unet::Site::Kind, std::uint64_t>& bytes_sent() const { return sent_; }
   int batches() const { return static_cast<int>(batches_.size()); }
 
  private:
-  /// Where a site's values lie in a batch's buffer.
+  /// Place of a site's values in a batch's buffer.
   struct Slot {
     models::unet::Site site;
     std::vector<std::vector<std::int64_t>> shapes;  // of each patch

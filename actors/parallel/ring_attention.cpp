@@ -122,7 +122,8 @@ at::Tensor RingAttention::attend(int block, const at::Tensor& qkv) {
     const models::KvStore::Items items{call_.first_item, call_.first_item + kv.size(1)};
     const auto fresh = fresh_tokens();
     if (!call_.synchronous && models::count_of(fresh) > 0) {
-      // Where nothing comes from elsewhere, the fresh rows are read back with the others: one run.
+      // If nothing comes from other ranks, the fresh rows are read back with the others, as one
+      // run.
       const bool together = !links_.ring && !delay;
       const auto choices =
           store_->choose(block, call_.step, together ? models::TokenRuns{} : fresh, items.begin);

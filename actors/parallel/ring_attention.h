@@ -37,7 +37,7 @@ class RingAttention {
   RingAttention(int rank, std::unique_ptr<models::KvStore> store, Links links);
 
   void begin(Call call);
-  /// Nothing of earlier calls is used any more.
+  /// Forgets all values of earlier calls.
   void forget();
   /// qkv [own tokens, B, 3, H, d], any strides → [B, own tokens, H, d].
   at::Tensor attend(int block, const at::Tensor& qkv);

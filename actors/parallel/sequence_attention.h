@@ -31,7 +31,7 @@ class SequenceAttention final : public models::AttentionPort {
   /// tokens of one kind.
   void begin(const std::vector<models::TokenRuns>& tokens, int step, bool synchronous,
              bool last_step, std::int64_t first_item = 0, std::int64_t text_tokens = 0);
-  /// Nothing of earlier calls is used any more.
+  /// Forgets all values of earlier calls.
   void forget() { ring_.forget(); }
   at::Tensor attend(int slot, const at::Tensor& qkv,
                     models::Attend to = models::Attend::everything) override;

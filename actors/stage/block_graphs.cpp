@@ -9,7 +9,7 @@
 namespace troupe::actors {
 namespace {
 
-/// What a call leaves at the host.
+/// Results of a call that stay at the host.
 struct Left {
   std::vector<std::string> layers;
   std::string history;
@@ -22,7 +22,7 @@ at::Tensor BlockGraphs::run(const Call& call, const at::Tensor& hidden, LayerWat
   const auto before = store_ ? store_->history(call.slots, call.step) : std::string();
   bool called = false;
   const auto made = cache_.run(call.what + '|' + before, {hidden}, [&](const auto& inputs) {
-    // After a recording that failed.
+    // A second call follows a recording that failed: the store goes back to where it was.
     if (std::exchange(called, true) && store_) store_->set_history(call.slots, call.step, before);
     LayerWatch seen;
     std::vector<at::Tensor> out{compute(inputs[0], seen)};

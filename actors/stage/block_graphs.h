@@ -30,12 +30,13 @@ class BlockGraphs {
   /// `store` is null where nothing is kept from step to step.
   explicit BlockGraphs(models::KvStore* store) : store_(store) {}
 
-  /// compute(hidden), or what it was as a recording; `layers` hears of its layers either way.
+  /// Runs compute(hidden), or the recording of an earlier run; `layers` is told of the layers
+  /// either way.
   at::Tensor run(const Call& call, const at::Tensor& hidden, LayerWatch& layers,
                  const Compute& compute);
 
   kernels::GraphCache::Counts counts() const { return cache_.counts(); }
-  /// Why some call could not be recorded; empty where all could.
+  /// Returns the reason why some call could not be recorded; empty if all could.
   const std::string& failure() const { return cache_.failure(); }
 
  private:

@@ -9,9 +9,10 @@ namespace troupe::actors {
 class DeviceMark {
  public:
   virtual ~DeviceMark() = default;
-  /// The device has come this far. Never waits; throws what the device has run into.
+  /// Returns whether the device has come to this mark. Never waits; throws the error that the
+  /// device has met.
   virtual bool passed() const = 0;
-  /// Seconds of the device from there to here; both were passed.
+  /// Returns the device's seconds from `earlier` to this mark; both were passed.
   virtual double seconds_since(const DeviceMark& earlier) const = 0;
 };
 
@@ -22,7 +23,7 @@ class DeviceClock {
   virtual std::unique_ptr<DeviceMark> mark() = 0;
 };
 
-/// Null on a CPU, where what was called has been done.
+/// Returns the device's clock; null on a CPU, where a call has been done when it returns.
 std::shared_ptr<DeviceClock> make_device_clock(at::Device device);
 
 }  // namespace troupe::actors

@@ -18,7 +18,7 @@ DitNetwork::DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
                                .projects = load.projects,
                                .shard = {load.tp_rank, load.tp_degree}};
   using Keep = models::KeepBlocks;
-  // Where the device's memory is the host's, a copy there would save nothing.
+  // If the device's memory is the host's, a copy there would save nothing.
   const auto streamed = device.is_cpu() ? Keep::from_files : Keep::from_host;
   const auto keep = load.offload == OffloadChoice::blocks ? streamed : Keep::all;
   transformer_ = models::load_transformer(spec, part, dtype, device, tick, &loras,

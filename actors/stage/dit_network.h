@@ -31,7 +31,7 @@ class DitNetwork final : public Network {
   std::unique_ptr<models::DiffusionTransformer> transformer_;
 };
 
-/// A transformer's stage at work: its stale K,V and its caption's.
+/// A transformer's stage at work for one job, with stale K,V and the caption's values.
 class DitJob final : public JobNetwork {
  public:
   DitJob(const models::DiffusionTransformer& transformer, const spec::TransformerSpec& facts,
@@ -56,27 +56,27 @@ class DitJob final : public JobNetwork {
 
  private:
   std::unique_ptr<SequenceAttention> make_attention() const;
-  /// Why a call of the blocks cannot be recorded as a whole; empty where it can.
+  /// Returns the reason why a call of the blocks cannot be recorded as a whole; empty if it can.
   std::string why_plain() const;
   std::unique_ptr<StepCache> make_cache();
-  /// Text tokens that are part of the sequence; 0 where the text is cross-attended to.
+  /// Number of text tokens that are part of the sequence; 0 if the text is cross-attended to.
   std::int64_t text_tokens() const;
-  /// Those of them that a rank computes in a micro-step.
+  /// Returns the text tokens of the sequence that a rank computes in a micro-step.
   spec::TextShare text_of(int patch, int sequence_rank) const;
   spec::TextShare own_text(int patch) const { return text_of(patch, sequence_rank(job_.begin)); }
   RowRuns own_rows(int patch) const {
     return rows_of(job_.begin.micro_steps, patch, sequence_rank(job_.begin));
   }
-  /// Some batch items through some blocks, in all columns of a step cache or in some.
+  /// Runs some batch items through some blocks, in all columns of a step cache or in some.
   at::Tensor run_blocks(const NetworkStep& step, at::Tensor hidden, wire::RowRange items,
                         models::BlockRange blocks, const StepCache::Columns& columns);
-  /// Of a step and of batch items. It lies where it lay in the step before where recordings read
-  /// it.
+  /// Returns the condition of a step and of batch items. If recordings read the condition, it lies
+  /// in the same memory as in the step before.
   const models::StepCondition& condition(int step, wire::RowRange items);
   models::CallTokens call_tokens(int patch) const;
-  /// Tells of an attention's block before it is computed.
+  /// Tells `layers` of the block that an attention belongs to, before the attention is computed.
   void watch(LayerWatch& layers, int slot, const at::Tensor& qkv) const;
-  /// The text of those batch items.
+  /// Returns the text of batch items.
   std::shared_ptr<const models::CaptionCache> caption_of(wire::RowRange items) const;
 
   const models::DiffusionTransformer& transformer_;

@@ -11,30 +11,30 @@
 
 namespace troupe::actors {
 
-/// Whether all values are numbers. On a device the host waits for it.
+/// Returns whether all values are finite. The host waits for a device.
 bool all_finite(const at::Tensor& values);
 
-/// Which layer of a micro-step first met what is no number: one sum a layer, which stays on the
-/// device and is read only when the micro-step's result is not finite.
+/// Finds the layer of a micro-step that first met a value that is not finite: one sum per layer,
+/// which stays on the device and is read only when the micro-step's result is not finite.
 class LayerWatch {
  public:
-  /// A micro-step begins.
+  /// Begins a micro-step.
   void begin() {
     names_.clear();
     sums_.clear();
   }
-  /// Before a layer: some of what it was given, of which something is not finite where anything of
-  /// its input is not. No values say nothing.
+  /// Notes a layer before it runs. `given` is some of the layer's input, and contains a value that
+  /// is not finite if any of the input does. An empty `given` is ignored.
   void see(std::string name, const at::Tensor& given);
 
-  /// What a watch of its own saw of some layers: their names and its sums as one, [names].
+  /// Notes layers that another watch saw: their names and their sums as one tensor, [names].
   void see_all(const std::vector<std::string>& names, const at::Tensor& sums);
 
   const std::vector<std::string>& names() const { return names_; }
-  /// float32, without dimensions, one a name.
+  /// Sums, float32, without dimensions, one per name.
   const std::vector<at::Tensor>& sums() const { return sums_; }
-  /// " after block 3" by the sums as they were read, " before block 0" where the first layer was
-  /// given it; nothing where no layer was seen.
+  /// Returns " after block 3" by the sums as they were read, " before block 0" if the first layer's
+  /// input was not finite; nothing if no layer was seen.
   static std::string first_bad(const std::vector<std::string>& names, const float* sums);
 
  private:
@@ -59,19 +59,20 @@ class FiniteCheck {
   }
   explicit FiniteCheck(Read read, Tell tell = fail_with) : read_(read), tell_(std::move(tell)) {}
 
-  /// Tells of these values, and of earlier ones whose answer is here by now. `layers` are those
-  /// that made them.
+  /// Tells of values that are not finite among these, and among earlier ones whose answer is here
+  /// by now. `layers` are the layers that made `values`.
   void require(const at::Tensor& values, const std::string& what, const std::string& type,
                const LayerWatch& layers);
-  /// As `require`, of values that the host reads anyway: it waits for them. What earlier ones
-  /// answered comes first.
+  /// Same as `require`, but for values that the host reads anyway: it waits for them. Answers to
+  /// earlier questions are read first.
   void require_now(const at::Tensor& values, const std::string& what, const std::string& type);
-  /// Tells of those whose answer is here; the host does not wait.
+  /// Tells of values that are not finite if their answer is here; the host does not wait.
   void read();
-  /// As `read`, of all of them: calls `pause` while an answer is outstanding, until that throws.
+  /// Same as `read`, but for all answers: calls `pause` while an answer is outstanding, until that
+  /// throws.
   void settle(const std::function<void()>& pause);
-  /// Takes pinned memory for as many answers as may be outstanding: to allocate it later may wait
-  /// for the device. Without effect on a CPU.
+  /// Takes pinned memory for `answers` outstanding answers, because allocating it later may wait
+  /// for the device. No effect on a CPU.
   void reserve(std::size_t answers);
 
  private:
@@ -88,9 +89,9 @@ class FiniteCheck {
   void check(const Answer& answer) const;
   Answer ask(const at::Tensor& values, const std::string& what, const std::string& type,
              const LayerWatch& layers);
-  /// Of at least so many numbers.
+  /// Returns a block with room for at least `numbers` numbers.
   at::Tensor take_block(std::int64_t numbers);
-  /// The oldest answer, which is here.
+  /// Takes out the oldest answer, which is here.
   Answer take_answer();
 
   Read read_;

@@ -33,7 +33,7 @@ std::map<std::string, at::Tensor> read_tensors(const wire::ImageRequest& request
   return tensors;
 }
 
-/// Of a mask [B, L], how many tokens it lets through: [B] int64.
+/// Returns the number of tokens that each row of a mask [B, L] lets through: [B] int64.
 at::Tensor lengths_of(const std::string& name, const at::Tensor& mask) {
   const auto lengths = mask.sum(1).to(at::kLong);
   const auto ones = at::arange(mask.size(1), at::kLong).unsqueeze(0).lt(lengths.unsqueeze(1));
@@ -55,7 +55,7 @@ std::vector<models::EncoderOutput> given_text(const spec::ModelSpec& model,
     auto rows = tensors.at(part.name).index_select(0, prompts);
     if (guided) {
       const auto negative = tensors.find(std::string(spec::kNegativeTensor) + part.name);
-      // Where a model's negative text may be missing it is zeros.
+      // If a model's negative text may be missing, it is zeros.
       rows = at::cat({negative == tensors.end() ? at::zeros_like(rows)
                                                 : negative->second.index_select(0, prompts),
                       rows});

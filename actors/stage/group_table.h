@@ -10,7 +10,7 @@
 
 namespace troupe::actors {
 
-/// What names of groups end with on the tensor plane, so that a name is used once.
+/// Suffix of groups' names on the tensor plane, so that a name is used once.
 inline std::string epoch_suffix(std::uint64_t epoch) {
   return " epoch " + std::to_string(epoch);
 }
@@ -22,14 +22,14 @@ class GroupTable {
   void add(std::uint64_t epoch, std::uint32_t id, std::unique_ptr<tensor::Group> group);
   /// Throws std::runtime_error naming epoch and id when there is none.
   std::shared_ptr<tensor::Group> get(std::uint64_t epoch, std::uint32_t id) const;
-  /// All of an epoch, by id.
+  /// Returns all groups of an epoch, by id.
   std::map<std::uint32_t, std::shared_ptr<tensor::Group>> of(std::uint64_t epoch) const;
-  /// Ends every operation of the epoch's groups; they stay until `remove`.
+  /// Ends every operation of the epoch's groups; the groups stay until `remove`.
   void abort(std::uint64_t epoch, const std::string& why);
   void remove(std::uint64_t epoch);
-  /// Sum over the epoch's groups.
+  /// Returns the sum of the counters of the epoch's groups.
   tensor::Counters counters(std::uint64_t epoch) const;
-  /// Bytes that each of the epoch's groups has sent, by id.
+  /// Returns the bytes that each of the epoch's groups has sent, by id.
   std::map<std::uint32_t, std::uint64_t> sent_by_group(std::uint64_t epoch) const;
 
  private:

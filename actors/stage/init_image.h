@@ -20,13 +20,15 @@ class InitImage {
             control::BlobBytes mask)
       : job_(job), latents_(latents), picture_(std::move(picture)), mask_(std::move(mask)) {}
 
-  /// Reads the picture and drops it. Its latents [1, C, h, w], float32, or of seeds for each
-  /// picture as many, at the first of those who encode; undefined at the others, and where there is
-  /// no picture. With a mask [k, C + 1, h, w], the mask last.
+  /// Reads the picture, drops it, and encodes it. The first of the ranks that encode returns the
+  /// latents [1, C, h, w], float32, or with a seed for each picture as many as there are pictures;
+  /// the others return an undefined tensor, as do all if there is no picture. With a mask
+  /// [k, C + 1, h, w], the mask last.
   at::Tensor encode();
   /// Steps keep a blank picture where the job has a mask.
   void keep_blank();
-  /// Everybody's latents from those that one actor has; the whole replica calls it.
+  /// Begins the latents of all ranks from the encoded ones that one actor has; called by the whole
+  /// replica.
   void begin_latents(const at::Tensor& encoded);
 
  private:

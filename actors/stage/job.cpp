@@ -11,8 +11,8 @@ Job::Job(wire::BeginJob begin, const JobTools& tools, const JobInputs& inputs)
       text_(context_, *network_, {context_, latents_, inputs.init_image, inputs.mask_image},
             inputs.prompt_embeds),
       decoder_(context_, latents_, transfers_, step_) {
-  // Of each task that is under way at an actor one answer may be outstanding, and one more. Each
-  // job has its own: others' are still in use.
+  // For each task under way at an actor one answer may be outstanding, and one more. Each job has
+  // blocks of its own: those of other jobs are still in use.
   constexpr std::size_t kAnswers = 8;
   context_.finite.reserve(kAnswers);
 }

@@ -15,7 +15,7 @@
 
 namespace troupe::actors {
 
-/// What was fetched for a job before it begins, where it does not begin with noise.
+/// Inputs that are fetched before a job begins if it does not begin with noise.
 struct JobInputs {
   at::Tensor init_latents;  // float32 [n, C, h, w] of the whole batch
   at::Tensor boundary;      // as assemble_boundary gives it, of this replica's pictures
@@ -46,10 +46,10 @@ class Job {
 
   // For rehearsals.
   void keep_blank_text() { text_.keep_blank(); }
-  /// Leaves behind what the job's previews will need.
+  /// Makes what the job's previews will need.
   void warm_up_previews();
 
-  /// What it keeps, by name, for inspection.
+  /// Returns the tensors that the job keeps, by name, for inspection.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
  private:

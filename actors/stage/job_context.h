@@ -20,7 +20,7 @@
 
 namespace troupe::actors {
 
-/// What a job works with; all of it outlives the job.
+/// Tools of a job; all of them outlive the job.
 struct JobTools {
   Stage& stage;
   GroupTable& groups;
@@ -32,8 +32,8 @@ struct JobTools {
   FiniteCheck::Tell not_finite = fail_with;      // told of what is not
 };
 
-/// What running a task left behind: blobs to fetch, warnings for the user, and of a step's end at
-/// the last stage its timestep.
+/// Results of a task beside its tensors: blobs to fetch, warnings for the user, and, of a step's
+/// end at the last stage, its timestep.
 struct TaskResult {
   std::vector<wire::BlobRef> blobs;
   std::vector<wire::Warning> warnings;
@@ -42,15 +42,15 @@ struct TaskResult {
 
 models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRequest& request);
 
-/// The latents of a picture to begin with are needed: at the start, and with a mask in every step.
+/// Returns whether the latents of a picture to begin with are needed: at the start, and with a mask
+/// in every step.
 inline bool needs_image(const wire::BeginJob& begin) {
   const auto& request = begin.request;
   return request.init_image_bytes > 0 && (begin.first_step == 0 || request.mask_image_bytes > 0);
 }
 
-/// What the parts of a job share: what was asked for, what it is done with, and the shapes that
-/// follow. Every tensor that the job needs is shaped by its BeginJob; nothing is asked of peers but
-/// tensors.
+/// State that the parts of a job share: the request, the tools, and the shapes that follow. Every
+/// tensor that the job needs is shaped by its BeginJob; peers are asked for nothing but tensors.
 struct JobContext {
   JobContext(wire::BeginJob begin, const JobTools& tools);
 
@@ -66,21 +66,21 @@ struct JobContext {
 
   bool first_stage() const { return begin.stage.rank == 0; }
   bool last_stage() const { return begin.stage.rank + 1 == begin.stage.degree; }
-  /// The stage that sends to this one; the last one to the first.
+  /// Returns the stage that sends to this one; for the first stage this is the last.
   int previous_stage() const {
     return (begin.stage.rank + begin.stage.degree - 1) % begin.stage.degree;
   }
   std::int64_t images() const { return begin.last_image - begin.first_image; }
-  /// A negative branch is computed beside the positive one.
+  /// Returns whether a negative branch is computed beside the positive one.
   bool guided() const;
-  /// Of them, those that this actor computes.
+  /// Returns the number of branches that this actor computes.
   std::int64_t branches() const;
-  /// A part of the picture to begin with stays as it is.
+  /// Returns whether a part of the picture to begin with stays as it is.
   bool is_masked() const { return begin.request.mask_image_bytes > 0; }
 
-  /// Micro-steps of a step that goes patch by patch.
+  /// Number of micro-steps of a step that goes patch by patch.
   int micro_steps() const { return static_cast<int>(begin.micro_steps.size()); }
-  /// The plan's word on a step: it takes the whole picture at once, not patch by patch.
+  /// Returns whether the plan takes the whole picture at once in a step, not patch by patch.
   bool is_whole(int step) const { return wire::is_whole(begin.steps.at(step)); }
   /// The micro-step is the last one of its step.
   bool ends_step(StepPlace place) const;
@@ -89,16 +89,16 @@ struct JobContext {
   std::string describe(StepPlace place) const;
 
   int sequence_rank() const { return actors::sequence_rank(begin); }
-  /// Own rows of a micro-step, or with patch -1 of the whole picture.
+  /// Returns the own rows of a micro-step, or with patch -1 those of the whole picture.
   RowRuns own_rows(int patch) const { return rows_of(begin.micro_steps, patch, sequence_rank()); }
-  /// Of these rows' latents: [n, C, rows · patch_size, w].
+  /// Returns the shape of these rows' latents: [n, C, rows · patch_size, w].
   std::vector<std::int64_t> latent_shape(const RowRuns& rows) const;
 
-  /// Of what the host reads: it waits for it. As FiniteCheck::require_now.
+  /// Same as FiniteCheck::require_now, for values that the host reads: it waits for them.
   void require_finite(const at::Tensor& values, const std::string& what);
-  /// Null for id 0.
+  /// Returns the group; null for id 0.
   std::shared_ptr<tensor::Group> group(std::uint32_t id) const;
-  /// A sign of life; throws when the job's epoch has ended.
+  /// Shows progress; throws when the job's epoch has ended.
   void tick() const { tools.progress.tick_in(begin.epoch); }
 };
 

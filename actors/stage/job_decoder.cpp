@@ -57,7 +57,8 @@ OwnPicture own_picture(const wire::ImageRequest& all, std::int64_t image) {
   return own;
 }
 
-/// Of the pictures [first, last) those that a job begins with: each job's preview shows that one.
+/// Returns, of the pictures [first, last), the first picture of each job, which is the one that the
+/// job's preview shows.
 std::vector<std::int64_t> first_pictures(const wire::ImageRequest& request, std::int64_t first,
                                          std::int64_t last) {
   std::vector<std::int64_t> found;

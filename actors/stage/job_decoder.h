@@ -14,25 +14,26 @@
 
 namespace troupe::actors {
 
-/// What becomes of a job's latents: pictures or videos at the end, previews on the way.
+/// Makes the outputs of a job's latents: pictures or videos at the end, previews on the way.
 class JobDecoder {
  public:
   JobDecoder(JobContext& job, JobLatents& latents, JobTransfers& transfers, const JobStep& step)
       : job_(job), latents_(latents), transfers_(transfers), step_(step) {}
 
-  /// A part of the pictures; with the first part, all latents come to those who decode. Where the
-  /// latents are what is asked for, nothing is decoded.
+  /// Decodes a part of the pictures; with the first part, all latents are sent to the ranks that
+  /// decode. If the job asks for latents, nothing is decoded.
   TaskResult decode(int part);
-  /// What of this step is shown at once, where that is asked for: latents, or rough pictures.
+  /// Makes the previews of this step if the job asks for them: latents, or rough pictures.
   std::vector<wire::BlobRef> previews(int step);
 
  private:
-  // Of these pictures, one by one, at the first decoder; nothing at the others.
+  // Decode these pictures one by one; the first decoder returns their blobs, the other ranks
+  // nothing.
   std::vector<wire::BlobRef> decode_pictures(wire::RowRange run);
   std::vector<wire::BlobRef> decode_videos(wire::RowRange run);
   /// Pictures [n, 3, H, W] of [n, C, h, w] at the first decoder, undefined at the others.
   at::Tensor decode_together(const at::Tensor& latents);
-  /// What a picture's file says of it, by keyword.
+  /// Returns the texts of a picture's file, by keyword.
   std::vector<std::pair<std::string, std::string>> picture_text(std::int64_t image) const;
 
   JobContext& job_;

@@ -16,14 +16,14 @@
 
 namespace troupe::actors {
 
-/// A job's latents, and what moves them from step to step: noise, the sampler and its history. At
-/// first and last stage own rows count, at decoders all; other actors have none.
+/// A job's latents, and what moves them from step to step: noise, the sampler and its history. The
+/// first and the last stage hold their own rows, decoders all rows; other actors hold no latents.
 class JobLatents {
  public:
-  /// Where the latents do not begin with noise: `init_latents` float32 [n, C, h, w] of the whole
-  /// batch, or `boundary` as assemble_boundary gives it, of this replica's pictures; else
-  /// undefined. Throws std::invalid_argument when the sampler's options make another number of
-  /// steps than was planned.
+  /// Makes the first latents. If these are not noise, `init_latents` is float32 [n, C, h, w] of the
+  /// whole batch, or `boundary` is as assemble_boundary gives it, of this replica's pictures; else
+  /// both are undefined. Throws std::invalid_argument if the sampler's options make another number
+  /// of steps than was planned.
   JobLatents(JobContext& job, const at::Tensor& init_latents, const at::Tensor& boundary);
 
   /// [n, C, h, w] float32; undefined where the actor has none.
@@ -45,19 +45,19 @@ class JobLatents {
   /// Takes own rows of a patch, or with -1 of the whole picture, one step further.
   void sample(int step, int patch, const at::Tensor& prediction);
 
-  /// Own rows' latents and sampler history, so that the job can be resumed; nothing where another
-  /// actor has the same.
+  /// Publishes the own rows' latents and sampler history, so that the job can be resumed; returns
+  /// nothing if another actor has the same rows.
   std::optional<wire::BlobRef> publish_boundary();
-  /// All latents, float32.
+  /// Publishes all latents, float32.
   wire::BlobRef publish() const;
 
   /// Latents and histories by name, for inspection.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
-  /// Own rows, float32 on the CPU, and which rows they are.
+  /// Returns the own rows, float32 on the CPU, and which rows they are.
   std::pair<at::Tensor, std::vector<wire::LatentRun>> host_rows() const;
 
  private:
-  /// What stays of the picture to begin with.
+  /// Latents for the part of the picture to begin with that stays as it is.
   struct Kept {
     at::Tensor clean, noise, mask;
   };

@@ -20,13 +20,14 @@ class JobStep {
   JobStep(JobContext& job, JobLatents& latents, JobNetwork& network, JobTransfers& transfers)
       : job_(job), latents_(latents), network_(network), transfers_(transfers) {}
 
-  /// True where the rows' latents are a step further now: at the last stage, with the last part of
-  /// the batch.
+  /// Returns true if the rows' latents are a step further now: at the last stage, with the last
+  /// part of the batch.
   bool run(StepPlace place);
-  /// The next micro-step meets a NaN, as if it had computed one.
+  /// Makes the next micro-step meet a NaN, as if it had computed one.
   void poison() { poisoned_ = true; }
 
-  /// What the step cache did, of one rank for all that decide together; nothing at the others.
+  /// Returns the use of the step cache, from one rank for all that decide together; nothing at the
+  /// other ranks.
   CacheUse cache_use() const;
   /// Calls of the network for one picture, branches together, and those of them that its step cache
   /// left out.
@@ -34,19 +35,19 @@ class JobStep {
     std::int64_t all = 0;
     std::int64_t skipped = 0;
   };
-  /// Of a picture of this replica, at the last stage, when all steps are done; nothing without a
-  /// step cache.
+  /// Returns the calls of a picture of this replica, at the last stage, when all steps are done;
+  /// nothing without a step cache.
   std::optional<PictureCalls> calls_of(std::int64_t picture) const;
 
  private:
-  /// Own rows of the latents as the network takes them.
+  /// Returns the own rows of the latents as the network takes them.
   at::Tensor input(const NetworkStep& step, const RowRuns& rows) const;
-  /// All items' prediction once the last part of the batch is here, undefined before.
+  /// Returns all items' prediction once the last part of the batch is here, undefined before.
   at::Tensor join_parts(at::Tensor prediction, StepPlace place);
   at::Tensor guide(at::Tensor prediction, StepPlace place);
   at::Tensor rescale(const at::Tensor& guided, const at::Tensor& text, StepPlace place);
   void count_skips();
-  /// What the micro-step at hand has made for the next stage or the sampler.
+  /// Checks values that the current micro-step has made for the next stage or the sampler.
   void require_finite(const at::Tensor& values, const char* what, const NetworkStep& step);
 
   JobContext& job_;

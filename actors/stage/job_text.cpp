@@ -28,7 +28,8 @@ std::string shortened(const std::string& text) {
   return text.substr(0, head) + " … " + text.substr(tail);
 }
 
-/// What was cut, said once for each prompt; a negative one of all by the first replica.
+/// Warnings about text that was cut, one per prompt; the first replica warns of a negative prompt
+/// for all replicas.
 std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
                                         const std::vector<std::string>& cut, bool guidance) {
   const auto& request = begin.request;

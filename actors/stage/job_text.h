@@ -29,20 +29,22 @@ class JobText {
   /// Keeps a text without words, of the length that texts are padded or cut to, and a blank picture
   /// where the job keeps one.
   void keep_blank();
-  /// What the text encoders of this actor had to do for the job.
+  /// Returns the numbers of prompts that this actor's text encoders encoded or found in the cache
+  /// for the job.
   const Stage::PromptUse& use() const { return use_; }
 
  private:
   bool encodes_negative_alone() const;
-  /// Text of this job's shape, not filled.
+  /// Returns text of this job's shape, not filled.
   EncodedText empty_text() const;
-  /// The prompts of this replica's branches by the text encoders that this actor runs, and where
-  /// it projects by all.
+  /// Encodes the prompts of this replica's branches with the text encoders that this actor runs;
+  /// the result has the outputs of all encoders if this actor projects them.
   std::vector<models::EncoderOutput> encode_prompts(TaskResult& result);
-  /// From who runs them to who projects.
+  /// Brings the outputs from the actors that run the text encoders to the actor that projects them.
   void gather(std::vector<models::EncoderOutput>& outputs);
   EncodedText project(std::vector<models::EncoderOutput> outputs) const;
-  /// What the request brings instead of prompts; `negative` stands before it where there is one.
+  /// Projects the tensors that the request brings instead of prompts; `negative`, if given, stands
+  /// before them.
   EncodedText project_given(std::optional<EncodedText> negative) const;
   void share(EncodedText& text);
   /// Gives the network the text of its own branches.

@@ -11,30 +11,31 @@
 
 namespace troupe::actors {
 
-/// What a job sends to other stages and receives from them: hidden states along the edges between
-/// stages and along skip edges, latents from the last stage to the first and to the decoders.
-/// Receives are posted when their producer is issued, in that order; nothing waits for a send.
+/// Transfers between a job's stages: hidden states along the edges between stages and along skip
+/// edges, latents from the last stage to the first and to the decoders. Receives are posted when
+/// their producer is issued, in that order; nothing waits for a send.
 class JobTransfers {
  public:
   JobTransfers(JobContext& job, JobLatents& latents, JobNetwork& network)
       : job_(job), latents_(latents), network_(network) {}
 
-  /// Posts the receive of what `stage` sends for a micro-step here.
+  /// Posts the receive of what `stage` sends here for a micro-step.
   void post_receive(StepPlace place, int stage);
-  /// The network's hidden states; before them what the stage before tells ahead of them, behind
-  /// them what earlier stages left.
+  /// Returns the network's hidden states; the note of the stage before, which was sent ahead of
+  /// them, is given to the network first, and what earlier stages left is appended.
   at::Tensor take_hidden(const NetworkStep& step);
-  /// At the first stage: the latents that the last stage sent of the step before.
+  /// Takes the latents that the last stage sent of the step before; called at the first stage.
   void take_latents(StepPlace place);
-  /// To the next stage, and to later ones what skips there.
+  /// Sends hidden states to the next stage, and skip states to later stages.
   void send_hidden(const NetworkStep& step, const at::Tensor& hidden);
-  /// At the last stage: the rows' new latents to the first, which needs them for the next step.
+  /// Sends the rows' new latents to the first stage, which needs them for the next step; called at
+  /// the last stage.
   void send_latents(const NetworkStep& step, const RowRuns& rows);
-  /// Brings the latents of all rows to the first `decoders` members of the rows group. Every member
-  /// that holds latents or is one of them calls it.
+  /// Brings the latents of all rows to the first `decoders` members of the rows group. Called by
+  /// every member that holds latents or is one of the decoders.
   void collect_latents(int decoders);
 
-  /// What has arrived and was not taken yet, by name, for inspection.
+  /// Returns the tensors that have arrived and were not taken yet, by name, for inspection.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
  private:

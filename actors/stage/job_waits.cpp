@@ -8,7 +8,7 @@
 namespace troupe::actors {
 namespace {
 
-/// That a task tells of one by one.
+/// Most waits of a task that are reported one by one.
 constexpr std::size_t kMostWaits = 64;
 
 std::int64_t nanoseconds_of(std::chrono::steady_clock::time_point time) {

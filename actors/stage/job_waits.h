@@ -14,7 +14,7 @@
 
 namespace troupe::actors {
 
-/// How a job waits for its peers, and when it did. Used by the work loop only.
+/// Waits of a job for its peers, and their times. Used by the work loop only.
 class JobWaits {
  public:
   /// `clock` is null on a CPU.
@@ -22,18 +22,20 @@ class JobWaits {
            std::shared_ptr<DeviceClock> clock)
       : progress_(progress), epoch_(epoch), deadline_(deadline), clock_(std::move(clock)) {}
 
-  /// Until the operation has ended; on a device the device waits, and the work loop goes on. Throws
-  /// what ended the operation, or EpochEnded.
+  /// Waits until the operation has ended; on a device only the device waits, and the work loop goes
+  /// on. Throws the error that ended the operation, or EpochEnded.
   void wait(const tensor::Work& work);
-  /// Before the host reads what the device makes: it waits, and shows progress while the device
-  /// waits for a peer. At once on a CPU. Throws when the epoch has ended, and at the deadline.
+  /// Waits for the device before the host reads what the device makes, and shows progress while the
+  /// device waits for a peer. Returns at once on a CPU. Throws when the epoch has ended, and at the
+  /// deadline.
   void await_device();
-  /// What the host does between two questions to the device, for one such wait.
+  /// Returns the function that the host calls between two questions to the device, for one such
+  /// wait.
   std::function<void()> pause_for_device() const;
-  /// Of all waits of the work loop so far.
+  /// Returns the seconds of all waits of the work loop so far.
   double seconds() const { return seconds_; }
-  /// When the tasks since the last call waited; past a bound the last wait stands for the rest.
-  /// Where the device waits, it is by its marks.
+  /// Returns the spans of the waits since the last call; past a bound the last span stands for all
+  /// further waits. If the device waits, its marks are the spans.
   std::vector<wire::ClockSpan> take_spans() { return std::exchange(spans_, {}); }
   std::vector<DeviceSpan> take_device_spans() { return std::exchange(device_spans_, {}); }
 

@@ -20,7 +20,8 @@
 
 namespace troupe::actors {
 
-/// Which micro-step: a patch, or a part of the batch of a whole picture (patch -1).
+/// Place of a micro-step: its step, and a patch, or a part of the batch of a whole picture (patch
+/// -1).
 struct StepPlace {
   int step = 0;
   int patch = -1;
@@ -28,7 +29,7 @@ struct StepPlace {
   auto operator<=>(const StepPlace&) const = default;
 };
 
-/// A micro-step as a network is asked for it.
+/// A micro-step that a network is asked to compute.
 struct NetworkStep {
   StepPlace place;
   wire::RowRange items;  // batch items (branches × pictures) that are computed
@@ -36,7 +37,7 @@ struct NetworkStep {
   bool last = false;     // of the job
 };
 
-/// What a job gives its network to work with; all of it outlives the network's part.
+/// Values that a job gives its network; all of them outlive the network's part.
 struct NetworkJob {
   const wire::BeginJob& begin;
   const models::Sampler& sampler;
@@ -51,23 +52,23 @@ struct NetworkJob {
   bool graphs = false;                 // what comes again is to be recorded where it can be
 };
 
-/// What a step cache has been asked, and how often the answer was to leave a call out. A call is a
-/// batch item's patch, or its whole picture, at a step.
+/// Numbers of calls that a step cache has been asked about, and of calls that it left out. A call
+/// is a batch item's patch, or its whole picture, at a step.
 struct CacheUse {
   std::int64_t calls = 0;                      // of each batch item so far
   std::vector<std::int64_t> skipped;           // by batch item; empty without a cache
   std::vector<std::uint32_t> skipped_by_step;  // of all batch items together
 };
 
-/// What became of a job's calls where they are to be CUDA graphs (docs/gpu.md).
+/// Numbers of a job's calls that were recorded and replayed as CUDA graphs (docs/gpu.md).
 struct GraphUse {
   std::uint64_t recorded = 0;
   std::uint64_t replayed = 0;
   std::string why_plain;  // why calls were not recorded; empty where all were
 };
 
-/// A network at work for one job: what it keeps of the job's text and of earlier steps. Latents and
-/// samplers are the job's own business.
+/// A network at work for one job: it keeps the job's text and values of earlier steps. Latents and
+/// samplers belong to the job.
 class JobNetwork {
  public:
   virtual ~JobNetwork() = default;
@@ -75,38 +76,40 @@ class JobNetwork {
   /// The text of this actor's batch items, once, before the first micro-step. mask [B, L], true:
   /// attend to it.
   virtual void keep_text(const models::Caption& text, const at::Tensor& mask) = 0;
-  /// Shape of what earlier stages send for a micro-step: the hidden states of the one before, then
-  /// what each leaves for this one, the nearest first.
+  /// Returns the shape of what earlier stages send for a micro-step: the hidden states of the stage
+  /// before, then the states that each stage leaves for this one, the nearest first.
   virtual std::vector<std::int64_t> input_shape(const NetworkStep& step) const = 0;
-  /// Bytes that each stage tells the next one ahead of a micro-step's hidden states; 0: nothing.
+  /// Returns the bytes of the note that each stage sends to the next one ahead of a micro-step's
+  /// hidden states; 0: no note.
   virtual std::int64_t note_size(const NetworkStep&) const { return 0; }
-  /// What the stage before told, uint8 [note_size]; before `run`.
+  /// Takes the note of the stage before, uint8 [note_size]; called before `run`.
   virtual void take_note(const NetworkStep&, const at::Tensor&) {}
-  /// What the next stage is told; after `run`.
+  /// Returns the note for the next stage; called after `run`.
   virtual at::Tensor note(const NetworkStep&) const { return {}; }
-  /// First stage: own rows of the scaled latents [items, C, rows, w], one run below the other, to
-  /// what the first block takes.
+  /// Embeds own rows of the scaled latents [items, C, rows, w], one run below the other, as the
+  /// first block takes them; first stage only.
   virtual at::Tensor embed(const NetworkStep& step, const at::Tensor& latents) = 0;
-  /// This stage's part of the network; works in place where it can.
+  /// Runs this stage's part of the network; works in place if it can.
   virtual at::Tensor run(const NetworkStep& step, at::Tensor hidden) = 0;
-  /// Last stage: float32 predictions of own rows, [items, C, rows, w].
+  /// Returns float32 predictions of own rows, [items, C, rows, w]; last stage only.
   virtual at::Tensor project(const NetworkStep& step, const at::Tensor& hidden) = 0;
 
-  /// What the work of this step depends on beside its place: steps of one state that take the same
-  /// rows do the same on the same shapes.
+  /// Returns the state that the work of this step depends on beside its place: steps of equal
+  /// states that take the same rows do the same on the same shapes.
   virtual std::string state(int) const { return {}; }
 
-  /// Ranks with patches of their own go side by side and hear of each other's a step later; else
-  /// all rows of a micro-step meet in it.
+  /// Returns true if ranks with patches of their own compute side by side and get each other's
+  /// values a step later; false if all rows of a micro-step meet in it.
   virtual bool hears_a_step_later() const { return false; }
 
-  /// Of what is kept from step to step, text included.
+  /// Returns the bytes of all values kept from step to step, text included.
   virtual std::int64_t bytes() const = 0;
-  /// Bytes that were sent for others to use, by kind of layer, where the network has kinds.
+  /// Returns the bytes that were sent for others to use, by kind of layer, if the network has
+  /// kinds.
   virtual std::map<std::string, std::uint64_t> sent_by_layer() const { return {}; }
   virtual CacheUse cache_use() const { return {}; }
   virtual GraphUse graph_use() const { return {0, 0, "this kind of network is not recorded"}; }
-  /// By name, for inspection.
+  /// Returns the tensors by name, for inspection.
   virtual std::vector<std::pair<std::string, at::Tensor>> tensors() const { return {}; }
 };
 
@@ -114,20 +117,21 @@ class JobNetwork {
 class Network {
  public:
   virtual ~Network() = default;
-  /// Of the weights.
+  /// Returns the bytes of the weights.
   virtual std::int64_t bytes() const = 0;
-  /// What all actors get of the text, by encoder in the order of the folder's. First stage only.
+  /// Projects the text encoders' outputs, in the order of the folder's encoders, to the caption
+  /// that all actors get. First stage only.
   virtual models::Caption project_caption(const std::vector<models::EncoderOutput>& text) const = 0;
-  /// Throws std::invalid_argument where the job asks for what the network does not have.
+  /// Throws std::invalid_argument if the job asks for something that the network does not have.
   virtual std::unique_ptr<JobNetwork> begin(const NetworkJob& job) const = 0;
 };
 
-/// How products of tokens keep their weights.
+/// Returns the type in which products of tokens keep their weights.
 kernels::WeightType weight_type(WeightChoice choice);
 
-/// Reads the weights that `load` names, with what `loras` add to them; `tick` is called before each
-/// tensor, and what it throws ends the reading. Throws std::runtime_error for weights that are
-/// missing, misshapen or not finite.
+/// Reads the weights that `load` names, with the additions of `loras`; `tick` is called before each
+/// tensor, and an exception that it throws ends the reading. Throws std::runtime_error for weights
+/// that are missing, misshapen or not finite.
 std::unique_ptr<Network> load_network(const spec::ModelSpec& spec, const wire::LoadStage& load,
                                       const models::LoraWeights& loras, at::ScalarType dtype,
                                       at::Device device, const std::function<void()>& tick);

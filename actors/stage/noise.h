@@ -21,9 +21,9 @@ class NoiseSource {
   NoiseSource(const std::vector<wire::SeedRun>& runs, std::vector<std::int64_t> shape,
               at::ScalarType draw_type);
 
-  /// The next one, float32.
+  /// Draws the next noise of all pictures, float32.
   at::Tensor draw();
-  /// Of each seed the next one of one picture, [seeds, C, h, w].
+  /// Draws the next noise of one picture for each seed, [seeds, C, h, w].
   at::Tensor draw_one_each();
 
  private:

@@ -20,7 +20,7 @@ class LoadCancelled : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What the work loop and the second lane share: a counter that shows life, the epochs and
+/// State that the work loop and the second lane share: a counter that shows life, the epochs and
 /// deployments that are over, and the jobs that are watched. Thread-safe.
 class WorkProgress {
  public:
@@ -45,7 +45,8 @@ class WorkProgress {
     std::lock_guard lock(mutex_);
     return all_ended_ || unloaded_.contains(deployment);
   }
-  /// What the job makes that is not finite is told from now on, and does not fail it.
+  /// Makes values of the job that are not finite be reported from now on instead of failing the
+  /// job.
   void watch(std::uint64_t job) {
     std::lock_guard lock(mutex_);
     remember(watched_, job);

@@ -5,7 +5,8 @@
 namespace troupe::actors {
 namespace {
 
-/// Of a tensor, in memory of its own: a view would keep all that it looks at.
+/// Returns a copy of a tensor in memory of its own: a view would keep the whole memory that it
+/// views.
 at::Tensor copied_to_host(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return tensor.to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true)

@@ -9,7 +9,7 @@
 
 namespace troupe::actors {
 
-/// What a text encoder made of one text.
+/// Output of a text encoder for one text.
 struct EncodedPrompt {
   at::Tensor states;        // [tokens, d]; without padding that nobody sees; or undefined
   at::Tensor pooled;        // [p], or undefined
@@ -19,9 +19,9 @@ struct EncodedPrompt {
   std::uint64_t bytes() const;
 };
 
-/// What text encoders have made of texts, in host memory, the least recently used of which goes
-/// first. It belongs to one deployment, whose weights, LoRAs and type are the same as long as it
-/// lives, so that a text and the number of its tokens tell what an encoder makes of it.
+/// Outputs of text encoders for texts, in host memory; the least recently used goes first. The
+/// cache belongs to one deployment, whose weights, LoRAs and type are the same as long as it lives,
+/// so that an encoder, a text and the number of its tokens determine the output.
 class PromptCache {
  public:
   struct Key {
@@ -33,12 +33,12 @@ class PromptCache {
     auto operator<=>(const Key&) const = default;
   };
 
-  /// Holds at most so many bytes.
+  /// Makes a cache of at most `most_bytes` bytes.
   explicit PromptCache(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  /// Null where it is not here; good until the next `keep`.
+  /// Returns the output, valid until the next `keep`; null if it is not in the cache.
   const EncodedPrompt* find(const Key& key);
-  /// Copies it, unless it is larger than the whole cache.
+  /// Copies the output into the cache, unless it is larger than the whole cache.
   void keep(const Key& key, const EncodedPrompt& prompt);
 
   std::uint64_t bytes() const { return bytes_; }

@@ -17,7 +17,7 @@
 namespace troupe::actors {
 namespace {
 
-/// So that it starts from noise, at step 0.
+/// Returns the job's BeginJob changed so that the job starts from noise, at step 0.
 wire::BeginJob from_the_start(wire::BeginJob begin) {
   begin.first_step = 0;
   begin.boundary.clear();
@@ -51,7 +51,8 @@ class Rehearsal {
   }
 
  private:
-  /// Steps from that one on, until one is like a step before; answers the first that was not run.
+  /// Runs steps from `step` on, until one is like a step before; returns the first step that was
+  /// not run.
   int run_until_alike(int step) {
     // The second step takes latents from another stage and the sampler's history, and the third a
     // longer one, whatever the network does.
@@ -79,7 +80,7 @@ class Rehearsal {
     return table;
   }
   JobTools quiet(const JobTools& tools) const {
-    // What groups that exchange nothing bring may be any numbers.
+    // Groups that exchange nothing may bring any numbers.
     return {tools.stage,
             *silent_,
             tools.progress,
@@ -102,7 +103,7 @@ class Rehearsal {
     return all;
   }
 
-  /// What the stages before would send for this step.
+  /// Posts the receives of what the stages before would send for this step.
   void post_receives(int step) {
     if (begin_.stage.degree == 1) return;
     const int before = job_.context().previous_stage();
@@ -155,7 +156,7 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
   request.negative_prompts.clear();
   for (auto& prompt : request.prompts)
     prompt.clear();
-  // Those behind the first steps go as they did.
+  // Steps behind the first ones go as those did.
   constexpr std::int32_t kFirstSteps = 4;
   request.steps = std::min(request.steps, request.warmup_steps + kFirstSteps);
   if (!request.refill_steps.empty()) request.refill_steps = {0};

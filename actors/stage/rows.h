@@ -24,8 +24,8 @@ RowRuns rows_of(const std::vector<wire::RowShares>& micro_steps, int micro_step,
 
 std::int64_t count_rows(const RowRuns& rows);
 
-/// The tokens of those rows; `text` of the `text_tokens` that stand before the picture's come
-/// first.
+/// Returns the tokens of `rows`; before them come those of `text`, among the `text_tokens` that
+/// stand before the picture's.
 models::TokenRuns tokens_of(const RowRuns& rows, std::int64_t columns, std::int64_t text_tokens = 0,
                             models::TokenRun text = {});
 

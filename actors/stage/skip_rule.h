@@ -23,13 +23,14 @@ class SkipRule {
   SkipRule(double threshold, std::vector<double> polynomial, std::int64_t items,
            std::int64_t patches);
 
-  /// True where calls are compared with the one before, false where with the last one computed.
+  /// Returns true if calls are compared with the call before, false if with the last one that was
+  /// computed.
   bool adds_up() const { return !polynomial_.empty(); }
-  /// The call has something to be compared with.
+  /// Returns whether the call has something to be compared with.
   bool knows(std::int64_t item, std::int64_t patch) const { return at(item, patch).known; }
-  /// Whether the call is left out; `knows` is true.
+  /// Returns whether the call is left out; `knows` is true.
   bool skips(std::int64_t item, std::int64_t patch, Change change);
-  /// The call is computed without asking.
+  /// Notes that the call is computed without asking.
   void computes(std::int64_t item, std::int64_t patch);
 
  private:

@@ -26,15 +26,15 @@ struct EncodedText {
   at::Tensor lengths;
 };
 
-/// What this actor keeps of one deployment: its blocks' weights, and the ways to the text encoder
-/// and the decoder, which are read when a task asks for them.
+/// State that this actor keeps of one deployment: its blocks' weights, and access to the text
+/// encoder and the decoder, which are read when a task asks for them.
 class Stage {
  public:
   using Tick = std::function<void()>;
 
-  /// Reads the stage's own weights; `tick` is called before each tensor, and what it throws ends
-  /// the loading. Throws std::runtime_error naming file and tensor, or the folder when it is not as
-  /// the job's plan saw it.
+  /// Reads the stage's own weights; `tick` is called before each tensor, and an exception that it
+  /// throws ends the loading. Throws std::runtime_error naming file and tensor, or the folder if it
+  /// has changed since the job was planned.
   Stage(const wire::LoadStage& load, at::Device device, const Tick& tick = {});
 
   const spec::ModelSpec& spec() const { return spec_; }
@@ -45,23 +45,23 @@ class Stage {
   const wire::LoadStage& load() const { return load_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
 
-  /// After a micro-step whose blocks were read from files (offload on a CPU): throws as the
-  /// constructor where these are not those of when the job was planned.
+  /// Throws as the constructor if the folder's files have changed since the job was planned. Called
+  /// after a micro-step whose blocks were read from files (offload on a CPU).
   void check_streamed() const;
 
-  /// Throws where a file of the folder is shorter than when it was mapped: for the end of whatever
+  /// Throws if a file of the folder is shorter than when it was mapped. Called after anything that
   /// reads weights.
   void check_whole() const { models::require_whole_files(mapped_before_, spec_.folder); }
 
-  /// Jobs of that key (rehearsal.h) have been rehearsed here.
+  /// Returns whether jobs of that key (rehearsal.h) have been rehearsed here.
   bool rehearsed(const std::string& key) const { return rehearsed_.contains(key); }
   void note_rehearsed(const std::string& key);
-  /// What they left behind is gone.
+  /// Forgets all rehearsals, because what they left behind is gone.
   void forget_rehearsed() { rehearsed_.clear(); }
 
-  /// Whether text encoders that have been used stay in memory; else they go, at once.
+  /// Sets whether text encoders that have been used stay in memory; if not, they leave it at once.
   void keep_encoders(bool keep);
-  /// Of weights of text encoders that are in memory, in bytes.
+  /// Returns the bytes of text encoders' weights that are in memory.
   std::uint64_t encoder_bytes() const;
   /// Tokenizes and encodes with one of the folder's text encoders, whose weights are gone from
   /// memory when it returns unless they are to stay; what it has encoded before it may know still.
@@ -77,10 +77,11 @@ class Stage {
   /// Of the shape that `encode_text` gives, zeros: to receive it from another actor.
   models::EncoderOutput empty_output(std::size_t encoder, std::int64_t prompts,
                                      int max_length) const;
-  /// For all outputs of `encode_text`, in the encoders' order. States are padded to the caption's
-  /// tokens.
+  /// Projects all outputs of `encode_text`, in the encoders' order. States are padded to the
+  /// caption's tokens.
   EncodedText project_text(const std::vector<models::EncoderOutput>& outputs, int max_length) const;
-  /// Of `encode_text`, or received: no longer than its longest prompt, where padding is of no use.
+  /// Cuts an output of `encode_text`, or one that was received, to the length of its longest prompt
+  /// if padding is of no use.
   models::EncoderOutput without_padding(std::size_t encoder, models::EncoderOutput output) const;
   /// Reads the words that a request brings along. Throws std::runtime_error where a file is not as
   /// it was when the job was accepted.
@@ -92,14 +93,15 @@ class Stage {
     std::uint64_t from_cache = 0;
   };
   const PromptUse& prompt_use() const { return prompt_use_; }
-  /// The encoder of a picture to begin with, read anew: its weights go with it.
+  /// Returns the encoder of a picture to begin with, read anew: its weights are freed with it.
   models::AutoencoderKL picture_encoder() const;
-  /// Loaded when it is first asked for; it stays.
+  /// Returns the VAE, which is loaded when it is first asked for, and stays.
   const models::AutoencoderKL& vae();
-  /// Of a model of videos.
+  /// Returns the VAE of a model of videos.
   const models::AutoencoderKLWan& video_vae();
-  /// The first picture of latents [n, C, h, w], or its first frame, shrunk four-fold before the
-  /// decoder, which costs a sixteenth: [1, 3, about H / 4, about W / 4].
+  /// Returns a rough version of the first picture of latents [n, C, h, w], or of its first frame,
+  /// shrunk four-fold before the decoder, which costs a sixteenth:
+  /// [1, 3, about H / 4, about W / 4].
   at::Tensor rough_picture(const at::Tensor& latents, int num_frames, const Tick& tick);
 
  private:

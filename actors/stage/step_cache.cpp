@@ -102,7 +102,7 @@ at::Tensor StepCache::leave_out(const at::Tensor& hidden, const at::Tensor& resi
     picture(hidden, text).add_(residual);
     return hidden;
   }
-  // What earlier blocks leave for later ones, none of which will look at it.
+  // Later blocks are not computed, so what earlier blocks leave for them is zeros.
   auto out = at::zeros({hidden.size(0), hidden.size(1), shape_.edge}, hidden.options());
   at::Tensor sum = picture(out, text);
   at::add_out(sum, picture(hidden, text), residual);

@@ -34,23 +34,23 @@ class StepCache {
     std::vector<std::int64_t> tokens;     // own tokens of the picture, by micro-step
     std::vector<std::vector<bool>> busy;  // by micro-step and column: there are rows to compute
   };
-  /// Which columns compute.
+  /// Flags of the columns that compute.
   using Columns = std::vector<bool>;
-  /// What the cache asks of the network.
+  /// Calls of the network that the cache makes.
   struct Calls {
-    /// Some blocks for some batch items; hidden is unused where the own column does not compute,
-    /// and then nothing comes back.
+    /// Runs some blocks for some batch items; hidden is unused if the own column does not compute,
+    /// and then nothing is returned.
     std::function<at::Tensor(const NetworkStep&, at::Tensor hidden, wire::RowRange items,
                              models::BlockRange blocks, const Columns&)>
         run;
     std::function<at::Tensor(const NetworkStep&, const at::Tensor& hidden)> signal;
-    /// float64, summed over all ranks of the stage; the host reads them next.
+    /// Sums the values, float64, over all ranks of the stage; the host reads the sums next.
     std::function<void(at::Tensor&)> sum;
   };
 
   StepCache(Shape shape, SkipRule rule, Calls calls);
 
-  /// hidden [items, text + tokens, edge] through the stage. The text's tokens come first.
+  /// Runs hidden [items, text + tokens, edge] through the stage. The text's tokens come first.
   at::Tensor run(const NetworkStep& step, at::Tensor hidden, std::int64_t text);
 
   std::int64_t note_size(const NetworkStep& step) const;
@@ -62,21 +62,22 @@ class StepCache {
 
  private:
   bool first_stage() const { return shape_.blocks.begin == 0; }
-  /// The step is computed without asking: every rank knows.
+  /// Returns whether the step is computed without asking, which every rank knows.
   bool is_forced(const NetworkStep& step) const {
     return step.refill || (shape_.patched && step.place.patch < 0);
   }
-  /// Micro-steps [begin, end) that the step takes at once.
+  /// Returns the micro-steps [begin, end) that the step takes at once.
   wire::RowRange micro_steps(const NetworkStep& step) const;
   bool is_busy(const NetworkStep& step, int column) const;
-  /// Own tokens of the picture [first, second) in the micro-steps.
+  /// Returns the own tokens of the picture [first, second) in the micro-steps.
   std::pair<std::int64_t, std::int64_t> own_tokens(const NetworkStep& step) const;
   at::Tensor picture(const at::Tensor& hidden, std::int64_t text) const {
     return hidden.slice(1, text).slice(2, 0, shape_.width);
   }
 
   void compute_all(const NetworkStep& step);
-  /// given [items, own tokens, d], or [items, d] where it does not depend on tokens.
+  /// Decides which items compute; given [items, own tokens, d], or [items, d] if it does not depend
+  /// on tokens.
   void decide(const NetworkStep& step, const at::Tensor& given);
   at::Tensor changes(const NetworkStep& step, const at::Tensor& watched);
   void keep_watched(const NetworkStep& step, const at::Tensor& watched, bool by_token);

@@ -8,7 +8,7 @@
 namespace troupe::actors {
 namespace {
 
-/// Between two looks: well below the shortest task.
+/// Time between two looks: well below the shortest task.
 constexpr std::chrono::microseconds kLook{100};
 
 std::int64_t nanoseconds(double seconds) {

@@ -22,13 +22,14 @@ struct DeviceSpan {
   std::unique_ptr<DeviceMark> end;
 };
 
-/// Whether a device waits for a peer, which is no hanging: by the marks around such waits of one
-/// task, in their order.
+/// Tells whether a device waits for a peer, which does not count as hanging: by the marks around
+/// such waits of one task, in their order.
 class PeerWaits {
  public:
-  /// Of each wait.
+  /// `patience`: longest time of each wait.
   explicit PeerWaits(std::chrono::nanoseconds patience) : patience_(patience) {}
-  /// It is in one of them now, and has not been seen there for longer than the patience.
+  /// Returns true if the device is in one of the waits now, and has not been seen in it for longer
+  /// than the patience.
   bool now(const std::vector<DeviceSpan>& waits, std::int64_t now_ns);
 
  private:
@@ -37,24 +38,25 @@ class PeerWaits {
   std::optional<std::int64_t> since_ns_;
 };
 
-/// When a task ran and where in it the device waited for peers, by this process's monotonic clock.
+/// Times at which a task ran and at which the device waited for peers within it, by this process's
+/// monotonic clock.
 struct RanAt {
   wire::ClockSpan ran;
   std::vector<wire::ClockSpan> waits;
 };
 
-/// The ends of tasks where the work loop only issues them: a thread that tells of each when the
-/// device has come to it, in the order in which they were added, with the device's own times.
-/// Nobody waits for the device. What has not ended shows no progress, so that a device that hangs
-/// is found by --task-deadline; but a device that waits for a peer does not hang.
+/// Thread that reports the ends of tasks which the work loop only issues: each task when the device
+/// has completed it, in the order in which the tasks were added, with the device's own times.
+/// Nobody waits for the device. A task that has not ended shows no progress, so that a device that
+/// hangs is found by --task-deadline; but a device that waits for a peer does not hang.
 class TaskEnds {
  public:
   struct Tools {
     std::function<void()> begin;  ///< first of all on the thread: makes the device current
     std::function<bool(std::uint64_t epoch)>
         ended;                             ///< nobody waits for that epoch's tasks any more
-    std::function<std::int64_t()> now_ns;  ///< this process's monotonic clock
-    /// Called often while the device waits for a peer, of each wait so long at the most.
+    std::function<std::int64_t()> now_ns;  ///< returns the time of this process's monotonic clock
+    /// Called often while the device waits for a peer, in each wait for at most the patience.
     std::function<void()> waits;
     std::chrono::nanoseconds patience;
   };
@@ -62,13 +64,13 @@ class TaskEnds {
     std::uint64_t epoch = 0;
     DeviceSpan ran;
     std::vector<DeviceSpan> waits;
-    // On this object's thread, one of them.
+    // One of these is called, on this object's thread.
     std::function<void(const RanAt&)> tell;
-    std::function<void(const std::exception&)> fail;  ///< what the device has run into
+    std::function<void(const std::exception&)> fail;  ///< called with the device's error
   };
 
   explicit TaskEnds(Tools tools);
-  /// Ends that have not come are not told.
+  /// Drops the tasks whose end has not come.
   ~TaskEnds();
   TaskEnds(const TaskEnds&) = delete;
   TaskEnds& operator=(const TaskEnds&) = delete;
@@ -77,7 +79,8 @@ class TaskEnds {
 
  private:
   void loop();
-  /// Whether the device has come to its end, or it is dropped. `peers` are of this task.
+  /// Returns whether the task is finished: the device has come to its end, or the task was dropped.
+  /// `peers` are of this task.
   bool settle(Task& task, PeerWaits& peers);
   RanAt times_of(const Task& task);
 

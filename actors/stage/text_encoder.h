@@ -38,12 +38,12 @@ class TextEncoder {
   TextEncoder(const spec::TextEncoderSpec& spec, const models::LoraWeights& loras,
               at::ScalarType dtype, at::Device device);
 
-  /// From now on the weights stay that are read.
+  /// Makes the weights that are read from now on stay in memory.
   void let_stay();
-  /// Of weights that are here, in bytes.
+  /// Returns the bytes of the weights in memory.
   std::uint64_t bytes() const;
-  /// Each text by itself, padded or cut to `most` tokens, so that what becomes of it does not
-  /// depend on the others.
+  /// Encodes each text by itself, padded or cut to `most` tokens, so that its output does not
+  /// depend on the other texts.
   std::vector<EncodedPrompt> encode(const std::vector<std::string>& captions, std::int64_t most,
                                     const Tick& tick, const LearnedWords& learned = {}) const;
 

@@ -42,12 +42,12 @@ Features of_items(const Features& x, wire::RowRange items) {
   return own;
 }
 
-/// Of all patches, [B, positions, C].
+/// Returns the tokens of all patches, [B, positions, C].
 at::Tensor joined_tokens(const Features& x) {
   return models::unet::tokens_of(at::cat(x.patches, 2));
 }
 
-/// Another port with a sign of life before every layer that asks it, which tells of every norm.
+/// Wraps another port: shows progress before every layer that asks it, and tells of every norm.
 class LivePort final : public models::unet::UNetPort {
  public:
   LivePort(models::unet::UNetPort& inner, const NetworkJob& job)
@@ -234,7 +234,7 @@ at::Tensor UNetJob::run_cached(const NetworkStep& step, const at::Tensor& hidden
                                   of_items(condition_, lane.items), text_of(lane.items), port));
     lane.exchange->part();
   }
-  // What the inner layers add to nothing is what they put out.
+  // Inner layers are given zeros, so that their change is their output.
   const auto& like = outer_.front().first.patches.front();
   const auto inner = cache_->run(
       step,

@@ -58,7 +58,7 @@ class UNetJob final : public JobNetwork {
   models::unet::StepMode mode_of(const NetworkStep& step) const;
   std::unique_ptr<StepCache> make_cache(bool ever_stale);
   at::Tensor run_cached(const NetworkStep& step, const at::Tensor& hidden);
-  /// What the inner layers put out, [items, own positions, C].
+  /// Returns the output of the inner layers, [items, own positions, C].
   at::Tensor run_inner(wire::RowRange items);
   std::vector<at::Tensor> patches_of(const at::Tensor& rows) const;
   std::vector<models::unet::TextKeys> text_of(wire::RowRange items) const;
@@ -70,7 +70,7 @@ class UNetJob final : public JobNetwork {
   std::vector<models::unet::TextKeys> text_;
   std::optional<models::unet::AddedCondition> added_;
   std::unique_ptr<StepCache> cache_;  // null without one
-  // Of the step that is running.
+  // State of the step that is running.
   at::Tensor condition_;
   std::vector<models::unet::UNet2DConditionModel::Outer> outer_;  // by lane, with a cache
 };

@@ -64,7 +64,7 @@ CallServer::CallServer(boost::asio::io_context& io, CallServerOptions options,
     return std::nullopt;
   };
   server_->on_connect(refusal_of);
-  // Who calls may be fetched from; all who have the ticket may fetch.
+  // Callers may be fetched from; all who have the ticket may fetch.
   blob_server_->admit([this, refusal_of](const control::PeerInfo& peer) -> control::BlobPass {
     if (auto why = refusal_of(peer)) return {.refusal = std::move(*why)};
     const auto& secret = peer.hello.secret;
@@ -172,7 +172,7 @@ void CallServer::fetch_parts(control::PeerId peer, const std::shared_ptr<Arrivin
       blob_server_->fetch(callers_[peer].incarnation, part.blob, part.bytes,
                           std::max(deadline, control::Milliseconds(1)), arrived);
     } else if (part.endpoint == blob_endpoint()) {
-      // This very process holds it.
+      // This process holds the blob itself.
       control::BlobResult own{blobs_.bytes(part.blob),
                               {wire::FailureCode::not_found, "it was released already"}};
       boost::asio::post(io_, [arrived, own = std::move(own)] { arrived(own); });

@@ -77,7 +77,7 @@ class CallServer {
 
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
-  /// Counts the call; false where it is too much for what waits already.
+  /// Counts the call; returns false if it is too much beside the calls that wait already.
   bool has_room(Caller& caller, const wire::ActorCall& call);
   void fetch_parts(control::PeerId peer, const std::shared_ptr<Arriving>& arriving);
   void deliver_arrived(control::PeerId peer, std::vector<ReadyCall>& ready);

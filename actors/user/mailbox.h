@@ -31,8 +31,8 @@ class Mailbox {
     }
     filled_.notify_one();
   }
-  /// To be taken before every other message: it takes no part in what is done in order. False when
-  /// `most` of such wait already.
+  /// Puts a message that is to be taken before every other one, because it takes no part in what is
+  /// done in order. Returns false if `most` such messages wait already.
   bool put_between(Message message, std::size_t most) {
     {
       std::lock_guard lock(mutex_);
@@ -42,7 +42,7 @@ class Mailbox {
     filled_.notify_one();
     return true;
   }
-  /// The next message; waits until there is one. Nothing once the mailbox is closed.
+  /// Takes the next message; waits until there is one. Returns nothing once the mailbox is closed.
   std::optional<Message> take() {
     std::unique_lock lock(mutex_);
     // The control thread closes the mailbox when the controller is lost, so this wait ends within
@@ -54,7 +54,7 @@ class Mailbox {
     lane.pop_front();
     return message;
   }
-  /// False where `take` would wait.
+  /// Returns false if `take` would wait.
   bool ready() const {
     std::lock_guard lock(mutex_);
     return closed_ || !messages_.empty() || !between_.empty();

@@ -16,7 +16,7 @@ class Plugin {
   explicit Plugin(const std::filesystem::path& file);
 
   const std::string& file() const { return file_; }
-  /// Null when it has none of that name.
+  /// Returns null if the plugin has no class of that name.
   const plugin::Class* find(const std::string& name) const;
   wire::ClassList describe() const;
 

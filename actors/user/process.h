@@ -20,17 +20,17 @@ struct ProcessOptions {
   std::shared_ptr<zmq::context_t> context;
 };
 
-/// What every actor's process is: a control thread (this object's loop) with a link to the
+/// Part that every actor's process has: a control thread (this object's loop) with a link to the
 /// controller, whose heartbeats carry the work loop's own progress. The second lane is here:
-/// messages arrive on the control thread, whatever the work loop is deep in.
+/// messages arrive on the control thread, whatever the work loop is busy with.
 class Process {
  public:
   struct Handlers {  // on the control thread
     std::function<void()> on_ready;
     std::function<void(const wire::Header&, std::span<const std::byte>)> on_message;
-    /// The process leaves: the work loop and all waiting must come free.
+    /// Called when the process leaves: the work loop and all waiting must come free.
     std::function<void()> on_stop;
-    /// What the work loop has done so far; from any thread.
+    /// Returns the amount of work that the work loop has done so far; called from any thread.
     std::function<std::uint64_t()> progress;
   };
 
@@ -73,14 +73,14 @@ class Process {
   bool stopping_ = false;
 };
 
-/// The process ends with the one that spawned it, whatever happens to that one; Ctrl-C is for the
-/// controller. Call first in main.
+/// Makes the process end with the one that spawned it, whatever happens to that one; Ctrl-C is for
+/// the controller. Call first in main.
 void begin_as_child(int parent_pid);
-/// Which life of its actor this process is: TROUPE_INCARNATION, which goes from the environment.
-/// Throws std::runtime_error where the node agent has given none.
+/// Returns this process's incarnation of its actor, from TROUPE_INCARNATION, which is removed from
+/// the environment. Throws std::runtime_error if the node agent has given none.
 std::uint64_t take_incarnation();
-/// A secret that the node agent gave by a variable of the environment, or "". The variable goes,
-/// and its text from the memory that /proc/PID/environ shows.
+/// Returns a secret that the node agent gave by a variable of the environment, or "". The variable
+/// is removed, and its text is erased from the memory that /proc/PID/environ shows.
 std::string take_secret(const char* variable);
 /// Leaves without waiting for a work loop that may be deep in something: the kernel takes
 /// everything back.

@@ -29,7 +29,7 @@ std::string thrown() {
 
 }  // namespace
 
-/// While a method runs, for all who look from outside.
+/// Marks, for all who look from outside, that a method runs, as long as this object lives.
 class UserHost::Running {
  public:
   Running(UserHost& host, const std::string& method) : host_(host) {
@@ -164,7 +164,7 @@ void UserHost::work() {
   });
   if (failure) return;
   for (;;) {
-    // This thread reads its calls itself where it can: a wake-up less for each.
+    // This thread reads its calls itself if it can, which saves a wake-up for each call.
     const auto ready = [this] { return mailbox_.ready(); };
     if (!ready()) process_->loop()->run_until(ready, control::SharedLoop::Clock::time_point::max());
     const auto call = mailbox_.take();
@@ -233,7 +233,7 @@ void UserHost::answer(control::PeerId caller, wire::CallResult result) {
   const auto send = [this] {
     if (!process_->stopping()) send_answers();
   };
-  // What is done until the control thread gets to it goes together.
+  // Answers that are ready before the control thread gets to this are sent together.
   if (mailbox_.ready()) return process_->loop()->post(send);
   process_->loop()->dispatch(send);
 }

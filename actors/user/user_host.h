@@ -30,14 +30,14 @@ struct UserHostOptions {
   int doing = -1;  // descriptor of the memory that says what runs
 };
 
-/// The process of one user's actor: one object, one mailbox, one work loop; callers come to its own
-/// door. It is told by the controller which class to make.
+/// The process of one user's actor: one object, one mailbox, one work loop; callers connect to it
+/// directly. The controller says which class to make.
 class UserHost final : public ActorContext {
  public:
   explicit UserHost(UserHostOptions options);
   ~UserHost() override;
 
-  /// Until the controller says shutdown or is lost. Answers the process's exit code.
+  /// Runs until the controller says shutdown or is lost. Returns the process's exit code.
   int run();
 
   std::uint64_t id() const override { return options_.id; }
@@ -65,7 +65,7 @@ class UserHost final : public ActorContext {
   std::unique_ptr<CallServer> server_;
   Mailbox<ReadyCall> mailbox_;
   Doing doing_;
-  /// Of the work loop: odd while a method runs.
+  /// Progress of the work loop: odd while a method runs.
   std::atomic<std::uint64_t> progress_{0};
 
   wire::CreateActor create_;

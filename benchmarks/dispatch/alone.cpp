@@ -119,7 +119,8 @@ class Play {
       begin(mailing.actor);
   }
 
-  /// Of this actor's first task, if it can.
+  /// Begins this actor's first task, if it is the first of all its members and its predecessors are
+  /// done.
   void begin(ActorId actor) {
     if (actors_[actor].empty()) return;
     const auto key = actors_[actor].front();

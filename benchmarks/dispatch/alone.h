@@ -6,14 +6,14 @@
 
 namespace troupe::bench {
 
-/// So many jobs of the same degrees, each on actors of its own.
+/// Number of jobs of the same degrees, each on actors of its own.
 struct DispatchShape {
   int jobs = 1;
   wire::Parallelism degrees;
 };
 
 int actors_of(const wire::Parallelism& degrees);
-/// What all jobs ask for: a picture of 64 × 64 tokens in 20 steps, in 16 patches.
+/// Returns the request of all jobs: a picture of 64 × 64 tokens in 20 steps, in 16 patches.
 wire::ImageRequest request_of(const wire::Parallelism& degrees);
 
 struct DispatchFigures {

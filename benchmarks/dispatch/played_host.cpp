@@ -31,7 +31,7 @@ double seconds(Clock::duration span) {
   return std::chrono::duration<double>(span).count();
 }
 
-/// One loop, one I/O thread, for all links of a played process.
+/// Loop and I/O thread for all links of a played process.
 struct Loop {
   boost::asio::io_context io{1};
   std::shared_ptr<zmq::context_t> context = control::make_context();
@@ -64,7 +64,7 @@ wire::Hello hello_of(const PlayedActorOptions& options) {
   return hello;
 }
 
-/// What an actor has of its link to the controller.
+/// Link of a played actor to the controller.
 class PlayedLink {
  public:
   virtual ~PlayedLink() = default;
@@ -152,7 +152,7 @@ class PlayedActor {
   void end() {
     if (queue_.empty()) return;
     const auto now = Clock::now();
-    // A loop that was late has several ends to tell of.
+    // A loop that was late has several ends to report.
     while (!queue_.empty() && began_ + task_ <= now) {
       const Entry entry = queue_.front();
       queue_.pop_front();
@@ -166,7 +166,7 @@ class PlayedActor {
       link_.send(done);
       began_ += task_;
     }
-    // That this process was late itself is no wait for the controller.
+    // Lateness of this process itself does not count as waiting for the controller.
     idle_since_ = now;
     if (!queue_.empty()) begin_at(began_);
   }
@@ -362,7 +362,8 @@ class ConnectedActor final : public PlayedLink {
 }  // namespace
 
 void play_host(const PlayedHostOptions& options) {
-  // On another machine it would take nothing from the controller.
+  // The played host runs at low priority: on another machine it would take nothing from the
+  // controller.
   if (nice(10) == -1) std::perror("nice");
   PlayedHost(options).run();
 }

@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kDeadline{60};
 class Watchers {
  public:
   explicit Watchers(const PlayedWatchersOptions& options) : options_(options) {
-    // Each watches its handshake with sockets of its own.
+    // Each link watches its handshake with sockets of its own.
     context_->set(zmq::ctxopt::max_sockets, 4 * options.watchers + 64);
     for (int i = 0; i < options.watchers; ++i) {
       control::ConnectionOptions link;
@@ -73,7 +73,7 @@ class Watchers {
         [this](const wire::Failure& failure) { fail(failure.what); });
   }
 
-  /// Until the job has been handed in.
+  /// Waits for the job, and asks again until the job has been submitted.
   void follow(std::size_t number) {
     auto& watcher = watchers_[number];
     watcher.link->request(wire::WaitJob{watcher.job}, kDeadline,
@@ -105,7 +105,8 @@ class Watchers {
 }  // namespace
 
 void play_watchers(const PlayedWatchersOptions& options) {
-  // On other machines they would take nothing from the controller.
+  // The watchers run at low priority: on other machines they would take nothing from the
+  // controller.
   if (nice(10) == -1) std::perror("nice");
   Watchers(options).run();
 }

@@ -42,7 +42,7 @@ std::string own_program() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
 }
 
-/// Links of 1,024 actors and their hosts.
+/// Raises the limit of descriptors to its maximum, for the links of 1,024 actors and their hosts.
 void allow_descriptors() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -50,7 +50,7 @@ void allow_descriptors() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Of all processes that have ended and were waited for.
+/// Processor time of all processes that have ended and were waited for.
 double seconds_of_children() {
   rusage usage{};
   getrusage(RUSAGE_CHILDREN, &usage);
@@ -60,7 +60,7 @@ double seconds_of_children() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// What the threads of this process have had of the processor, seconds.
+/// Seconds of processor time that the threads of this process have had.
 struct Processor {
   double io = 0;      // ZeroMQ's
   double others = 0;  // the rest
@@ -104,7 +104,7 @@ class Hosts {
       pids_.push_back(pid);
     }
   }
-  /// The first of them vanish, without a word.
+  /// Kills the first `count` hosts, without a goodbye.
   void lose(int count) {
     for (int i = 0; i < count; ++i)
       kill(pids_.at(static_cast<std::size_t>(i)), SIGKILL);

@@ -18,7 +18,7 @@ using bench::take;
 
 constexpr int kLong = 900;  // steps
 
-/// Without recoveries a job ends by its first loss; its client is told the cause.
+/// Times a job that may not recover, and so ends by its first loss: its client is told the cause.
 Row failed_job(const std::string& name, const Options& options) {
   auto wanted = cluster_options(options, 4);
   wanted.max_recoveries = 0;
@@ -44,7 +44,8 @@ Row failed_job(const std::string& name, const Options& options) {
   return {name, {{"its_job_failed", told}}, -1};
 }
 
-/// Clients as processes of their own, each with a job that runs or waits, ended without a word.
+/// Ends clients that are processes of their own, each with a job that runs or waits, without a
+/// goodbye.
 Row lost_clients(const std::string& name, int number, const Options& options) {
   cluster::Cluster cluster(cluster_options(options, 2));
   cluster.wait_ready(2min);

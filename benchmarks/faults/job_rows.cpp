@@ -26,14 +26,14 @@ const Parallelism kPipeline{.dp = 1, .cfg = 2, .pp = 2};
 const Parallelism kWhole{.dp = 1, .cfg = 2, .pp = 1, .ulysses = 2};  // all blocks at every actor
 const Parallelism kShards{.dp = 1, .cfg = 1, .pp = 1, .ulysses = 2, .tp = 2};
 
-/// A cluster, the blow, and what makes it whole again.
+/// A cluster, the blow that strikes it, and the action that makes the cluster whole again.
 struct Scene {
   cluster::Cluster& cluster;
   Client& client;
   std::size_t actors = 4;
   Parallelism degrees = kPipeline;
   bool while_loading = false;
-  /// Who is to be struck, of the actors as they are while the job runs.
+  /// Chooses the actor that is struck, among the actors as they are while the job runs.
   std::function<ActorInfo(const std::vector<ActorInfo>&, std::mt19937&)> choose =
       [](const auto& actors, auto& random) { return actors.at(random() % actors.size()); };
   std::function<void(const ActorInfo&)> strike;
@@ -59,7 +59,7 @@ struct Outcome {
   bool same = false;
 };
 
-/// Nothing where the job had ended before the blow.
+/// Strikes the scene's job; returns nothing if the job had ended before the blow.
 std::optional<Outcome> blow(const Scene& scene, const Options& options,
                             const std::vector<float>& undisturbed, std::mt19937& random) {
   Client& client = scene.client;
@@ -127,7 +127,7 @@ Row measure(const std::string& name, const Scene& scene, const Options& options)
   return {name, {{"noticed", noticed}, {"told_to_go_on", told}, {"a_step_further", further}}, same};
 }
 
-/// One of four actors is struck by a signal.
+/// Strikes one of four actors by a signal.
 NamedRow signalled(const std::string& name, int number, const Parallelism& degrees, bool loading) {
   return {name, [=](const Options& options) {
             auto wanted = cluster_options(options, 4);
@@ -147,7 +147,7 @@ NamedRow signalled(const std::string& name, int number, const Parallelism& degre
           }};
 }
 
-/// One of four work loops stands still while its process tells that it lives.
+/// Stops one of four work loops, while its process reports that it lives.
 Row hung_loop(const std::string& name, const Options& options) {
   auto wanted = cluster_options(options, 4);
   wanted.task_deadline = std::chrono::seconds(kTaskDeadline);

@@ -31,7 +31,7 @@ struct Row {
 double since(Clock::time_point start);
 /// Throws at the deadline of two minutes.
 void wait_for(const char* what, const std::function<bool()>& holds);
-/// So many actors are there, and none is busy.
+/// Waits until there are `actors` actors, and none is busy.
 void wait_until_whole(Client& client, std::size_t actors);
 cluster::ClusterOptions cluster_options(const Options& options, int actors);
 /// The exact demo job, latents wanted.

@@ -35,7 +35,7 @@ Row lost_user(const std::string& name, bool hangs, const Options& options) {
   std::vector<double> noticed, again;
   for (int time = 0; time < options.times; ++time) {
     const auto probe = take(users.spawn<Probe>(wishes, "p")).within(60s);
-    // Who dies within a second of its start begins anew a second later.
+    // An actor that dies within a second of its start begins anew a second later.
     std::this_thread::sleep_for(1200ms);
     const auto victim = process_of(probe.id());
     auto under_way = probe.call<&Probe::sleep>(60'000);

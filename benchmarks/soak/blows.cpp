@@ -48,7 +48,7 @@ class Striker {
     return {};
   }
 
-  /// Who is there and was not frozen before.
+  /// Picks a random actor that is there, may be struck, and was not frozen before.
   std::optional<ActorInfo> victim() {
     auto there = actors();
     std::erase_if(there, [&](const ActorInfo& actor) {
@@ -111,7 +111,7 @@ class Striker {
     ++(orderly ? counts_.guests_left : counts_.guests_killed);
   }
 
-  /// A client that ends without a word in the midst of its job.
+  /// Ends a client in the midst of its job, without a goodbye.
   void vanish() {
     Child client(
         {cluster_.program(), "submit", "--connect", cluster_.endpoint(), "--prompt", "a cat",

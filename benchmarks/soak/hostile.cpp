@@ -131,7 +131,7 @@ class Hostile {
     (void)client.value().cancel(1'000'000'000 + random_());
   }
 
-  /// As many as are taken, each cancelled at once.
+  /// Submits 20 jobs, and cancels at once those that are taken.
   void flood() {
     auto client = Client::connect(cluster_.endpoint(), 5s);
     if (!client) return;

@@ -14,7 +14,7 @@ namespace troupe::soak {
 
 using Clock = std::chrono::steady_clock;
 
-/// What has happened so far; from all threads.
+/// Counts of events so far; written and read by all threads.
 struct Counts {
   std::atomic<int> succeeded = 0, cancelled = 0, failed = 0, different = 0, compared = 0;
   std::atomic<int> host_gone =
@@ -26,7 +26,7 @@ struct Counts {
   std::atomic<int> bits_flipped = 0, salvages = 0, hostile_acts = 0, refused = 0, starvations = 0;
 };
 
-/// What went wrong, a line each.
+/// List of faults, a line each.
 class Faults {
  public:
   void note(const std::string& fault) {

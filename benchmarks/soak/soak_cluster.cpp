@@ -174,7 +174,8 @@ void SoakCluster::restart_guest(bool orderly) {
   guest_->signal(orderly ? SIGINT : SIGKILL);
   if (!guest_->ended(2 * kPatience)) throw std::runtime_error("[soak] the guest does not leave");
   start_guest();
-  // While the controller has not noticed that the old one is gone, it refuses another of its name.
+  // Until the controller has noticed that the old guest is gone, it refuses another one of its
+  // name.
   const auto end = Clock::now() + kPatience;
   while (guest_->ended(2s) && Clock::now() < end)
     start_guest();

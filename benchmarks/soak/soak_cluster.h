@@ -22,7 +22,7 @@ class Child {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  /// False at the deadline.
+  /// Returns false at the deadline.
   bool ended(std::chrono::milliseconds deadline);
 
  private:
@@ -30,7 +30,7 @@ class Child {
   bool ended_ = false;
 };
 
-/// What a process holds; zeros when it is gone.
+/// Resources that a process holds; zeros when the process is gone.
 struct Held {
   double resident_mib = 0;
   int descriptors = 0;

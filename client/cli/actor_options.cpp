@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostActors = 1024;
 
-/// Torch's and other tools' names of a GPU are told what is meant.
+/// Checks --device. Torch's and other tools' names of a GPU are refused with what is meant.
 CLI::Validator device_check() {
   static const auto kDevices = choice_words<DeviceKind>();
   return with_words(CLI::Validator(

@@ -21,21 +21,22 @@ CLI::Validator number_above(double least, double most);
 CLI::Validator seed_check();
 /// One of these words.
 CLI::Validator one_of(std::vector<std::string> words);
-/// `check` with words that `words_of` tells.
+/// Returns `check` with words that `words_of` finds.
 CLI::Validator with_words(CLI::Validator check, const std::vector<std::string>& words);
-/// The words that an option takes, where it takes words only; else none.
+/// Returns the words that an option takes, if it takes words only; else none.
 std::vector<std::string> words_of(CLI::Option& option);
 /// An IPv4 or IPv6 address in numbers.
 CLI::Validator numeric_address();
-/// No empty text, as an unset shell variable leaves behind.
+/// Refuses empty text, as an unset shell variable leaves behind.
 CLI::Validator not_empty();
 
-/// What is wrong with a list of such values, "" where nothing is; `take` is given each in turn.
+/// Reads a list of values that `check` accepts, and calls `take` with each in turn. Returns what is
+/// wrong with the list, "" if nothing is.
 std::string read_list(const std::string& text, const CLI::Validator& check,
                       const std::function<void(const std::string&)>& take = nullptr);
 
-/// An option whose value is a list, as 7,7,7; `check` is of each. An empty place is refused, by its
-/// number. Given twice, it goes on with the second.
+/// Adds an option whose value is a list, as 7,7,7; `check` is for each value. An empty place is
+/// refused, by its number. If the option is given twice, the list goes on with the second.
 template <class T>
 CLI::Option* add_list_option(CLI::App& app, const std::string& name, std::vector<T>& list,
                              const std::string& help, CLI::Validator check) {

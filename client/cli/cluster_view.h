@@ -8,17 +8,16 @@
 
 namespace troupe::cli {
 
-/// Of an actor's or a job's state, as tables show it.
+/// Returns the colour of an actor's or a job's state in tables.
 Colour state_colour(const std::string& state);
-/// Of the cells under STATE.
+/// Returns the colours of the cells under STATE.
 CellColour state_column(const Row& heads);
 
-/// Who lives where and does what, fitted into so many columns (0 = no limit): the rows of
-/// `troupe status` for actors.
-/// Of more than `most` actors the first, and how many there are.
+/// Returns the rows of `troupe status` for actors (host, state, current work), fitted into `width`
+/// columns (0 = no limit). Of more than `most` actors it has the first, and the number of all.
 std::string actors_text(const std::vector<ActorInfo>& all, std::size_t width,
                         std::size_t most = std::string::npos);
-/// All that `troupe status` prints.
+/// Returns all that `troupe status` prints.
 std::string status_text(const ClusterInfo& cluster, std::size_t width,
                         std::size_t most = std::string::npos);
 

@@ -16,7 +16,7 @@ namespace {
 
 using Values = std::vector<std::string>;
 
-/// What is set so, "" where nothing is.
+/// Returns the value of an environment variable, "" if it is not set.
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -36,7 +36,7 @@ bool has_option(const CLI::App& app, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// As if the values were the option's own default: it does not count as given.
+/// Sets an option as if the values were its own default: the option does not count as given.
 void set_default(CLI::Option& option, const Values& values, const std::string& from) {
   try {
     for (const std::string& value : values)

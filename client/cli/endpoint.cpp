@@ -6,7 +6,8 @@ namespace troupe::cli {
 
 namespace {
 
-/// What opened, or a CommandError; keys that cannot be used stand under --keys.
+/// Returns the connection that opened, or throws CommandError; keys that cannot be used stand under
+/// --keys.
 template <class T>
 T let_in(Result<T> opened) {
   if (opened) return std::move(opened.value());

@@ -22,11 +22,13 @@ void add_connect_option(CLI::App& app, Target& target);
 /// `--keys DIR`, else TROUPE_KEYS, alone.
 void add_keys_option(CLI::App& app, std::string& keys, const std::string& help);
 
-/// Connects. Throws UsageError for no endpoint, CommandError where nobody lets us in.
+/// Connects. Throws UsageError if the target is no endpoint, CommandError if no controller lets us
+/// in.
 Client connect(const Target& target);
 Inspector connect_inspector(const Target& target);
 
-/// client::full_endpoint. Throws UsageError, which names `option`, for what is none.
+/// Returns client::full_endpoint of `text`. Throws UsageError, which names `option`, if it is no
+/// endpoint.
 std::string checked_endpoint(const std::string& text, const std::string& option = "--connect");
 
 }  // namespace troupe::cli

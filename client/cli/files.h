@@ -30,16 +30,16 @@ std::string absolute_path(const std::string& path);
 /// Throws UsageError when the file name of `option` has an extension that is not `wanted` (".png").
 void check_extension(const std::string& option, const std::string& path, const std::string& wanted);
 
-/// The name says that latents are to be written, not pictures: x.safetensors.
+/// True if the name says that latents are to be written, not pictures: x.safetensors.
 bool is_latents_name(const std::string& path);
 
-/// What a picture's or a video's file of that name is: of .png and of no ending an apng. Nothing
-/// for another ending.
+/// Returns the format of a picture's or a video's file by its name: apng for .png and for no
+/// ending. Nothing for another ending.
 std::optional<models::ClipFormat> clip_format(const std::string& path);
 
-/// Where `count` pictures go: `out.png` itself for one; `out-0.png`, `out-1.png`, … for several;
-/// where the pattern has `{}`, the number stands there. `.png` is added when missing. Throws
-/// UsageError for another extension or for nothing to write to.
+/// Returns the paths of `count` pictures: `out.png` itself for one; `out-0.png`, `out-1.png`, … for
+/// several; where the pattern has `{}`, the number stands there. `.png` is added when missing.
+/// Throws UsageError for another extension or if the pattern names no file.
 std::vector<std::string> picture_paths(const std::string& pattern, int count);
 
 }  // namespace troupe::cli

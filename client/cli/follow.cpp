@@ -45,7 +45,7 @@ constexpr const char* kStandardOutput = "-";
 namespace fs = std::filesystem;
 constexpr milliseconds kSlice{200};
 constexpr auto kCancelGrace = std::chrono::seconds(15);
-/// Where the actors end with the command anyway.
+/// Grace where the actors end with the command anyway.
 constexpr auto kOwnGrace = std::chrono::seconds(3);
 
 [[noreturn]] void give_up(const std::string& code, const std::string& what,
@@ -53,14 +53,14 @@ constexpr auto kOwnGrace = std::chrono::seconds(3);
   throw CommandError(Error{code, what}, exit_code);
 }
 
-/// Why a job is to stop, and what is said of it.
+/// Reason why a job is to stop, and when the command no longer waits for that.
 struct Stopping {
   bool timed_out = false;
   Clock::time_point give_up_at;
   int signals = 0;  // that had come by then
 };
 
-/// What a command ends with whose job was to stop and may not have.
+/// Ends a command whose job was to stop and may not have stopped: throws CommandError.
 [[noreturn]] void leave(const Stopping& stopping, const std::string& name, const std::string& how,
                         const ResultOptions& options, const SignalWatch& signals) {
   if (stopping.timed_out)
@@ -69,7 +69,7 @@ struct Stopping {
   give_up("interrupted", "interrupted: " + name + " " + how, signals.exit_code());
 }
 
-/// The job's end; a signal or the deadline cancels it first, which `say` tells of.
+/// Waits for the job's end. A signal or the deadline cancels the job first; `say` is told of that.
 JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
                 Client::OnProgress on_progress, const SignalWatch& signals,
                 const std::function<void()>& tick,
@@ -118,16 +118,16 @@ JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
   }
 }
 
-/// Whether one of the pictures is an animation.
+/// Returns whether one of the pictures is an animation.
 bool has_frames(const JobResult& result) {
   return std::any_of(result.pictures.begin(), result.pictures.end(), [](const auto& picture) {
     return models::split_frames(picture.png).size() > 1;
   });
 }
 
-/// Nothing where a signal comes before the file is made. An encoder cannot be stopped within a
-/// frame, and at the end of a WebM within many: it is left alone then, and ends by itself or with
-/// the process.
+/// Encodes a clip; nothing if a signal comes before the file is made. An encoder cannot be stopped
+/// within a frame, and at the end of a WebM within many: it is left alone then, and ends by itself
+/// or with the process.
 std::optional<std::string> encoded_clip(std::string png, models::ClipFormat format,
                                         const std::stop_token& stop) {
   constexpr milliseconds kLook{50};
@@ -148,7 +148,7 @@ class ResultFiles {
   ResultFiles(std::uint64_t job, const ResultOptions& options, const SignalWatch& signals)
       : job_(job), options_(options), signals_(signals) {}
 
-  /// Where the file lies now.
+  /// Writes a file and returns the path where it lies now.
   std::string write(const std::string& path, std::string_view bytes) {
     if (path == kStandardOutput) {
       std::cout.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();
@@ -203,7 +203,8 @@ class ResultFiles {
   }
 
  private:
-  /// In the first folder that takes it; "" where none does, or somebody else keeps it.
+  /// Keeps a file in the first folder that takes it, and returns its path; "" if no folder does, or
+  /// if somebody else keeps the result.
   std::string keep(const std::string& path, std::string_view bytes) const {
     if (!options_.owns_actors) return "";
     const std::string ending = path == kStandardOutput ? ".png" : fs::path(path).extension();
@@ -335,7 +336,8 @@ std::string closing_text(const nlohmann::json& report) {
   return text;
 }
 
-/// Where pictures are shown: what else is on standard output must not have them in it.
+/// Returns the terminal on which pictures are shown. What else is on standard output must not have
+/// pictures in it.
 int shown_on() {
   return isatty(STDOUT_FILENO) == 1 ? STDOUT_FILENO : STDERR_FILENO;
 }

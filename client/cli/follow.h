@@ -13,14 +13,14 @@ class App;
 
 namespace troupe::cli {
 
-/// What goes to standard output: the files' names, or the report, indented or on one line.
+/// Text on standard output: the files' names, or the report, indented or on one line.
 enum class Report { text, json, json_line };
 
-/// What becomes of a job's result: shared by run, submit and wait.
+/// Options for a job's result: shared by run, submit and wait.
 struct ResultOptions {
   std::string output = "out.png";        // "-" = standard output
-  std::optional<int> frames_per_second;  // that videos are shown at
-  bool makes_video = false;              // it is known that the job does
+  std::optional<int> frames_per_second;  // frames per second of videos
+  bool makes_video = false;              // it is known that the job makes a video
   std::string save_latents;              // "" = not
   std::string preview;                   // "" = none
   int preview_every = 1;
@@ -28,8 +28,8 @@ struct ResultOptions {
   bool quiet = false;
   bool show = false;         // the picture in the terminal, too
   std::string show_as;       // name of a PictureProtocol; "" = the terminal's
-  bool cancels = true;       // the job at the deadline or a signal; else it is left alone
-  bool owns_actors = false;  // they end with the command, whatever they are doing
+  bool cancels = true;       // cancels the job at the deadline or a signal; else leaves it alone
+  bool owns_actors = false;  // the actors end with the command, whatever they are doing
 };
 
 void add_result_options(CLI::App& app, ResultOptions& options);
@@ -50,8 +50,8 @@ void check_names(const ResultOptions& options);
 /// folder. `wanted` has standard output for itself unless it is text.
 void check_outputs(const ResultOptions& options, int pictures, Report wanted);
 
-/// What is given and is for videos alone: `--fps`, or `--output` of a video file. "" where nothing
-/// is.
+/// Returns the given option that is for videos alone: `--fps`, or `--output` of a video file. "" if
+/// none is given.
 std::string video_option(const ResultOptions& options);
 
 /// Throws CommandError where there is such an option, and the folder `model` can be read here and

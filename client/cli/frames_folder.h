@@ -8,8 +8,8 @@ namespace troupe::cli {
 bool is_folder_name(const std::string& path);
 
 /// Throws std::runtime_error saying why frames could not be written in that folder, which need not
-/// be there yet. A file in it that is named as a frame and was not written by troupe is such a
-/// reason.
+/// be there yet. A reason is also a file in it that is named as a frame and was not written by
+/// troupe.
 void check_frames_folder(const std::string& path);
 
 /// Writes `frames[i]` of each picture as PATH/0000.png, …, or of several pictures as

@@ -18,7 +18,7 @@ std::size_t help_width() {
   return width == 0 ? kWidth : std::clamp(width, kNarrowestHelp, kWidth);
 }
 
-/// On lines that leave room for what stands to their left.
+/// Breaks a text into lines that leave `left` characters for what stands to their left.
 std::string fitted(const std::string& text, std::size_t left) {
   std::string lines;
   for (const auto& line : wrapped(text, help_width() - left))

@@ -15,8 +15,8 @@ void add_model_plugin_option(CLI::App& app);
 /// The model in the folder that --model names. Throws std::runtime_error that names the option.
 spec::ModelSpec read_model_folder(const std::string& folder);
 
-/// Of a folder that is not there, what else its name may be ("; …": a file, or a model's name on
-/// the Hugging Face hub), or "". `folder`: an absolute path.
+/// Returns what else the name of a folder that does not exist may be ("; …": a file, or a model's
+/// name on the Hugging Face hub), or "". `folder`: an absolute path.
 std::string model_hint(const std::string& folder);
 
 }  // namespace troupe::cli

@@ -88,7 +88,7 @@ void ProgressView::tick() {
   out_.flush();
 }
 
-/// As much as there is room for.
+/// Returns the text of the bar, as much as `room` characters hold.
 std::string ProgressView::bar_text(std::size_t room) const {
   const double seconds = std::chrono::duration<double>(clock_() - began_).count();
   const std::string so_far = seconds < 1    ? ""

@@ -28,7 +28,7 @@ class ProgressView {
                Clock clock = nullptr);
 
   void show(const Progress& progress);
-  /// Draws the bar again where a second has passed, so that the time goes on.
+  /// Draws the bar again if a second has passed, so that the time goes on.
   void tick();
   /// Takes the bar away, so that what is printed next starts on a line of its own.
   void finish();
@@ -37,7 +37,7 @@ class ProgressView {
   void draw_bar();
   void print_line(const Progress& progress);
   std::string bar_text(std::size_t room) const;
-  /// To where the bar that stands there begins.
+  /// Moves the cursor to the beginning of the bar that stands there.
   void go_back();
 
   std::ostream& out_;
@@ -45,7 +45,7 @@ class ProgressView {
   Width width_;
   Clock clock_;
   std::chrono::steady_clock::time_point began_;
-  Progress shown_;  // the last, without what it carried
+  Progress shown_;  // the last progress, without what it carried
   std::string phase_;
   std::chrono::steady_clock::time_point printed_at_{};
   int printed_step_ = -1;

@@ -40,9 +40,9 @@ struct RequestOptions {
 
 void add_request_options(CLI::App& app, RequestOptions& options);
 void add_degree_options(CLI::App& app, RequestOptions& options);
-/// What becomes of the job when actors are lost: run, submit.
+/// Adds the option of run and submit for the loss of actors.
 void add_elastic_option(CLI::App& app, RequestOptions& options);
-/// How the job stands among others: submit.
+/// Adds the options of submit that decide how the job stands among others.
 void add_queue_options(CLI::App& app, RequestOptions& options);
 
 /// Reads `--prompt-embeds`, which stand for prompts. Throws UsageError where `verb` gets neither

@@ -14,7 +14,7 @@
 namespace troupe::cli {
 namespace {
 
-/// What may stand behind an option, or in an argument's place.
+/// Kind of value that may stand behind an option, or in an argument's place.
 enum class ValueKind { none, text, words, file, folder, job };
 
 struct CompletedOption {
@@ -80,7 +80,7 @@ std::string joined_by(const std::vector<std::string>& words, const char* between
   return CLI::detail::join(words, between);
 }
 
-/// Inside '…' of a shell.
+/// Returns the text as it stands inside '…' of a shell; `quote` replaces each quote.
 std::string quoted(const std::string& text, const char* quote) {
   std::string out;
   for (const char c : text)
@@ -88,7 +88,7 @@ std::string quoted(const std::string& text, const char* quote) {
   return out;
 }
 
-/// Of a job's number: those that the cluster knows.
+/// Command that lists the numbers of the jobs that the cluster knows.
 constexpr const char* kJobs =
     "troupe jobs --json 2>/dev/null | sed -n 's/^ *\"id\": \\([0-9]*\\),*$/\\1/p'";
 
@@ -163,7 +163,7 @@ std::string zsh_value(const CompletedOption& option) {
   }
 }
 
-/// Inside '…[…]' of _arguments.
+/// Returns the text as it stands inside '…[…]' of _arguments.
 std::string zsh_text(const std::string& text) {
   std::string out;
   for (const char c : quoted(text, "'\\''")) {

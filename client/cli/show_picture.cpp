@@ -66,7 +66,8 @@ Rgb mean_colour(const RgbPicture& picture, std::size_t x, std::size_t y, std::si
           static_cast<int>(sums[2] / count)};
 }
 
-/// Each letter has an upper pixel in its own colour and a lower one in its background's.
+/// Returns the picture as letters: each has an upper pixel in its own colour and a lower one in its
+/// background's.
 std::string half_blocks(const RgbPicture& picture, std::size_t columns, std::size_t rows) {
   const double scale = std::min({1.0, static_cast<double>(columns) / picture.width,
                                  2.0 * static_cast<double>(rows) / picture.height});
@@ -86,8 +87,8 @@ std::string half_blocks(const RgbPicture& picture, std::size_t columns, std::siz
   return text;
 }
 
-/// Of the cube of 6 × 6 × 6 colours one, its red sixth varying slowest: by ordered dithering, so
-/// that neighbours differ where a colour lies between two of them.
+/// Returns a colour of the cube of 6 × 6 × 6 colours, its red sixth varying slowest: by ordered
+/// dithering, so that neighbours differ where a colour lies between two of the cube's.
 int dithered(const Rgb& colour, std::size_t x, std::size_t y) {
   constexpr int kThresholds[4][4] = {{0, 8, 2, 10}, {12, 4, 14, 6}, {3, 11, 1, 9}, {15, 7, 13, 5}};
   int index = 0;

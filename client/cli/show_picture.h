@@ -8,7 +8,8 @@
 
 namespace troupe::cli {
 
-/// How a terminal shows pictures. half_blocks: as coloured letters, which any does.
+/// Protocol by which a terminal shows pictures. half_blocks: as coloured letters, which any
+/// terminal shows.
 enum class PictureProtocol { of_terminal, kitty, iterm, sixel, half_blocks };
 
 /// How long a terminal has to answer what it shows.
@@ -18,9 +19,9 @@ inline constexpr std::chrono::milliseconds kTerminalWait{500};
 /// terminal_attributes.
 PictureProtocol picture_protocol(std::chrono::milliseconds wait = kTerminalWait);
 
-/// What a terminal of that size shows as the picture (PNG; of an animation its first frame). With
-/// sixels a letter is taken for 8 × 16 pixels. Throws std::runtime_error for a PNG that cannot be
-/// read.
+/// Returns the text that a terminal of that size shows as the picture (PNG; of an animation its
+/// first frame). With sixels a letter is taken for 8 × 16 pixels. Throws std::runtime_error for a
+/// PNG that cannot be read.
 std::string terminal_picture(std::string_view png, PictureProtocol protocol, std::size_t columns,
                              std::size_t rows);
 

@@ -18,16 +18,16 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  /// The first signal that came, 0 if none has.
+  /// Returns the first signal that came, 0 if none has.
   int caught() const { return caught_; }
-  /// Told to stop by the first one.
+  /// Returns the token that the first signal stops.
   std::stop_token token() const { return stop_.get_token(); }
-  /// How many have come.
+  /// Returns the number of signals that have come.
   int count() const { return count_; }
-  /// What a shell expects of a process that ended by that signal.
+  /// Returns the exit code that a shell expects of a process that ended by that signal.
   int exit_code() const { return 128 + caught_; }
-  /// What to do when a signal comes, or at once if one has. Returns when no earlier action is
-  /// running.
+  /// Sets the action for the next signal; calls it at once if a signal has come. Returns when no
+  /// earlier action is running.
   void on_signal(std::function<void()> action);
 
  private:

@@ -17,7 +17,7 @@ constexpr std::size_t kMostHosts = 65'536;
   throw std::runtime_error("[slurm] \"" + text + "\": " + why);
 }
 
-/// At commas outside of brackets.
+/// Splits a list at commas outside of brackets.
 std::vector<std::string> pieces(const std::string& list) {
   std::vector<std::string> all;
   std::string piece;
@@ -84,7 +84,7 @@ std::string task_name(const std::string& node, std::uint32_t local) {
   return local == 0 ? node : fmt::format("{}-{}", node, local);
 }
 
-/// How many tasks each node has: `2(x3),1` is 2, 2, 2, 1.
+/// Reads the number of tasks per node: `2(x3),1` is 2, 2, 2, 1.
 std::vector<std::uint32_t> task_counts(const std::string& text) {
   std::vector<std::uint32_t> counts;
   for (const auto& piece : pieces(text)) {

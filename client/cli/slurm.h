@@ -6,11 +6,11 @@
 
 namespace troupe::cli {
 
-/// The hosts of a Slurm list such as `node[1-2,7],gpu-[001-003]x[0-1]`, in its order. Throws
-/// std::runtime_error: brackets or ranges that make no sense, more than 65,536 hosts.
+/// Returns the hosts of a Slurm list such as `node[1-2,7],gpu-[001-003]x[0-1]`, in its order.
+/// Throws std::runtime_error: brackets or ranges that make no sense, more than 65,536 hosts.
 std::vector<std::string> slurm_hosts(const std::string& list);
 
-/// What `srun` says to this process of its step and its job.
+/// Description of this process's step and job, as `srun` gives it.
 struct SlurmTask {
   struct Place {
     std::string node;
@@ -18,16 +18,16 @@ struct SlurmTask {
   };
   Place self;
   std::string first;  // the job's first node, where its controller is; "" = not said
-  /// The tasks of lower rank, in order; empty where Slurm does not say them, or ranks do not run
+  /// Tasks of lower rank, in order; empty if Slurm does not name them, or if ranks do not run
   /// through a node before the next (--distribution).
   std::vector<Place> before;
 };
 
-/// Nothing outside of `srun`. `variable`: the environment, "" for what is not in it. Throws
-/// std::runtime_error naming a variable that makes no sense.
+/// Reads the task from the environment; nothing outside of `srun`. `variable` returns a variable,
+/// "" for one that is not set. Throws std::runtime_error naming a variable that makes no sense.
 std::optional<SlurmTask> slurm_task(const std::function<std::string(const std::string&)>& variable);
 
-/// That of this process.
+/// Reads the task from the environment of this process.
 std::optional<SlurmTask> slurm_task();
 
 }  // namespace troupe::cli

@@ -33,7 +33,8 @@ E chosen(const std::string& name) {
   return parse_choice<E>(name).value();
 }
 
-/// What comes from a terminal or a file in another encoding is none.
+/// Throws UsageError for text that is too long or not UTF-8. Text from a terminal or a file in
+/// another encoding is not UTF-8.
 void check_text(const std::string& option, const std::string& text, bool cleaned) {
   const auto check_size = [&](std::size_t most, const char* of) {
     if (text.size() > most)
@@ -117,7 +118,7 @@ void check_degrees(const RequestOptions& options) {
                                  options.loras.size(), wire::kMaxLoras));
 }
 
-/// Of these the ones that are given once are everybody's.
+/// Settles the pictures' own settings. Of these the ones that are given once are everybody's.
 void settle_own_settings(RequestOptions& options) {
   ImageRequest& request = options.request;
   if (!request.timesteps.empty() && !request.sigmas.empty())

@@ -9,7 +9,7 @@ namespace {
 
 using Words = std::map<std::string, std::string>;
 
-/// Of words that mean another thing to another command, by its name.
+/// Options of other tools that mean another thing to another command, by the command's name.
 const std::map<std::string, Words> kNamesOfVerb = {
     {"serve",
      {{"--port", "--http"},
@@ -33,7 +33,7 @@ const std::map<std::string, Words> kWhyOfVerb = {
        "it starts a cluster of its own; `troupe join --connect ENDPOINT` adds this host's actors "
        "to one that runs"}}}};
 
-/// Nothing where the option has no place there.
+/// Returns what the words say of an option; null if they do not have it.
 const std::string* found_in(const Words& words, const std::string& option) {
   const auto found = words.find(option);
   return found == words.end() ? nullptr : &found->second;

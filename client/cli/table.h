@@ -11,10 +11,10 @@ namespace troupe::cli {
 
 using Row = std::vector<std::string>;
 
-/// What becomes of cells in columns that had to become narrower.
+/// Treatment of cells in columns that had to become narrower.
 enum class Overflow { wrap, shorten };
 
-/// The colour of a cell, by its column and what stands in it.
+/// Returns the colour of a cell, by its column and its text.
 using CellColour = std::function<Colour(std::size_t column, const std::string& cell)>;
 
 /// Columns two spaces apart, as wide as their widest cell; the heads first. Every line ends with
@@ -23,24 +23,26 @@ using CellColour = std::function<Colour(std::size_t column, const std::string& c
 /// colours, heads are bold and cells have theirs.
 std::string table(const Row& heads, std::vector<Row> rows, std::size_t width = 0,
                   Overflow overflow = Overflow::wrap, const CellColour& colour = nullptr);
-/// Characters in its longest line.
+/// Returns the number of characters in the table's longest line.
 std::size_t table_width(const Row& heads, const std::vector<Row>& rows);
 
-/// The text on lines of at most `width` characters, at least one, broken between words where that
-/// goes.
+/// Breaks the text into lines of at most `width` characters, at least one line, between words where
+/// that goes.
 std::vector<std::string> wrapped(std::string text, std::size_t width);
 
-/// Characters a line of standard output may have: the terminal's columns, 0 (no limit) elsewhere.
+/// Returns how many characters a line of standard output may have: the terminal's columns, 0 (no
+/// limit) elsewhere.
 std::size_t output_width();
 
-/// For a column: "812 MB", "1.4 GB"; "-" for 0.
+/// Formats bytes for a column: "812 MB", "1.4 GB"; "-" for 0.
 std::string bytes_cell(std::uint64_t bytes);
-/// Without what a terminal would obey or be misled by (control characters but \n and tabs, marks
-/// that turn the direction of writing, bytes that are not UTF-8): each is a "?".
+/// Replaces by "?" what a terminal would obey or be misled by (control characters but \n and tabs,
+/// marks that turn the direction of writing, bytes that are not UTF-8).
 std::string printable(const std::string& text);
-/// The same on one line, so that no text from a file or a peer can pass for lines of ours.
+/// Same as `printable`, on one line, so that no text from a file or a peer can pass for lines of
+/// ours.
 std::string on_one_line(const std::string& text);
-/// At most `length` characters, on one line, with … where something was left out.
+/// Returns at most `length` characters, on one line, with … where something was left out.
 std::string shorten(const std::string& text, std::size_t length);
 
 }  // namespace troupe::cli

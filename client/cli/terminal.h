@@ -5,11 +5,12 @@
 
 namespace troupe::cli {
 
-/// Columns of the terminal that a file descriptor is, such as STDOUT_FILENO; 0 where it is none or
-/// does not say.
+/// Returns the columns of the terminal that a file descriptor is, such as STDOUT_FILENO; 0 if it is
+/// no terminal or does not say.
 std::size_t terminal_columns(int descriptor);
 
-/// Its rows, likewise.
+/// Returns the rows of the terminal that a file descriptor is; 0 if it is no terminal or does not
+/// say.
 std::size_t terminal_rows(int descriptor);
 
 /// What the terminal of this process answers when it is asked for its attributes (DA1), such as 4:

@@ -15,12 +15,12 @@ inline constexpr int kOk = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kUsage = 2;
 
-/// The command line makes no sense: exit code 2.
+/// Thrown when the command line makes no sense: exit code 2.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What was asked for did not work: exit code 1, or 128 + signal after a signal.
+/// Thrown when a command did not work: exit code 1, or 128 + signal after a signal.
 struct CommandError : std::runtime_error {
   explicit CommandError(Error why, int exit = kFailed)
       : std::runtime_error(why.message()), error(std::move(why)), exit_code(exit) {}
@@ -28,14 +28,15 @@ struct CommandError : std::runtime_error {
   int exit_code;
 };
 
-/// The value, or a CommandError.
+/// Returns the value, or throws CommandError.
 template <class T>
 T take(Result<T> result) {
   if (!result) throw CommandError(result.error());
   return std::move(result.value());
 }
 
-/// What `read` makes of the file or folder of an option; what goes wrong with it names the option.
+/// Returns what `read` makes of the file or folder of an option; an error of `read` names the
+/// option.
 template <class Read>
 auto naming(const std::string& option, Read&& read) {
   try {
@@ -56,19 +57,19 @@ auto naming(const std::string& option, Read&& read) {
 class Verb {
  public:
   virtual ~Verb() = default;
-  /// Does it, prints the result to standard output, answers with the exit code.
-  /// Throws UsageError, CommandError or any std::exception (exit code 1).
+  /// Runs the verb, prints the result to standard output and returns the exit code. Throws
+  /// UsageError, CommandError or any std::exception (exit code 1).
   virtual int run() = 0;
 
   CLI::App& app() { return *app_; }
   bool json() const { return json_; }
-  /// What goes on when the verb has ended, and how it is reached: said where the result could not
-  /// be printed. Empty where nothing does.
+  /// Describes what goes on when the verb has ended, and how it is reached: printed where the
+  /// result could not be printed. Empty if nothing goes on.
   const std::string& goes_on() const { return goes_on_; }
 
  protected:
   Verb(CLI::App& parent, const std::string& name, const std::string& description);
-  /// What stands below the options in --help: what to know, what to type, and the page of docs/.
+  /// Sets the text below the options in --help: what to know, what to type, and the page of docs/.
   void set_footer(const std::string& text, const std::vector<std::string>& examples,
                   const std::string& page);
   CLI::App* app_;
@@ -76,7 +77,8 @@ class Verb {
   std::string goes_on_;
 };
 
-/// The number of a job as typed. Throws UsageError naming `verb` when missing, and unless a number.
+/// Returns the number of a job as typed. Throws UsageError naming `verb` when missing, and unless a
+/// number.
 std::uint64_t checked_job_id(const std::string& verb, const std::string& text);
 
 std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent);

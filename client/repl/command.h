@@ -11,12 +11,12 @@ namespace troupe::repl {
 
 class Session;
 
-/// How a job is called in what is printed.
+/// Returns the name of a job in what is printed.
 inline std::string name_of(std::uint64_t job) {
   return fmt::format("job {}", job);
 }
 
-/// What an argument of a command is: for completion.
+/// Kind of a command's argument, for completion.
 enum class Argument {
   job,
   job_or_all,
@@ -47,19 +47,19 @@ struct Command {
   std::size_t most = 0;
   /// `words` without the command's name. Prints to standard output; throws what went wrong.
   std::function<void(Session&, const Words& words)> run;
-  bool has_options = false;  // it parses its words itself; `least` and `most` do not count
+  bool has_options = false;  // the command parses its words itself; `least` and `most` do not count
 };
 
 std::vector<Command> cluster_commands();
 std::vector<Command> job_commands();
 std::vector<Command> inside_commands();
 std::vector<Command> actor_commands();
-/// What `inject` can do.
+/// Returns the names of the faults that `inject` can cause.
 std::vector<std::string> fault_names();
 std::vector<Command> user_commands();
-/// All of them with help and quit, in the order in which help lists them.
+/// Returns all commands with help and quit, in the order in which help lists them.
 const std::vector<Command>& all_commands();
-/// Null when there is no such command.
+/// Returns a command by its name, null when there is no such command.
 const Command* find_command(const std::string& name);
 
 }  // namespace troupe::repl

@@ -46,7 +46,8 @@ std::vector<std::string> argument_words(Argument argument, const Words& words,
   }
 }
 
-/// What an option's value may be, or which options there are; nothing where the word is neither.
+/// Returns the possible values of an option, or the options that there are; nothing where the word
+/// is neither.
 std::optional<std::vector<std::string>> option_words(const Words& words) {
   const auto options = options_of(words.front());
   const std::string& option = words[words.size() - 2];

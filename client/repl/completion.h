@@ -8,13 +8,13 @@
 
 namespace troupe::repl {
 
-/// What stands at the cursor, and what could.
+/// Word at the cursor, and the words that it could become.
 struct Completion {
   std::string word;                  // the part of the word that is there, without its quotes
-  char quote = 0;                    // that it is inside of
+  char quote = 0;                    // quote that the word is inside of
   std::vector<std::string> choices;  // sorted; each begins with `word`
-  /// What all choices have in common beyond `word`, as it is to be typed; where there is only one,
-  /// with the quote that ends it and a space, but not behind a folder.
+  /// Returns what all choices have in common beyond `word`, as it is to be typed; if there is only
+  /// one, with the quote that ends it and a space, but not behind a folder.
   std::string to_insert() const;
 };
 

@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-/// JSON has no number for what is not finite.
+/// Returns a value as JSON, which has no number for values that are not finite.
 json number(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

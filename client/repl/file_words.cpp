@@ -8,7 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Nobody reads through more.
+/// Largest number of words; nobody reads through more.
 constexpr std::size_t kMost = 10'000;
 
 }  // namespace

@@ -8,8 +8,8 @@ namespace troupe::repl {
 /// `ending` ("" = all). Those whose names begin with a dot only where it is typed. Sorted.
 std::vector<std::string> file_words(const std::string& typed, const std::string& ending);
 
-/// What a file of an option or argument ends with, by its name in the help: "F.safetensors" has
-/// ".safetensors", "FILE" and "FILE[:SCALE]" have "". Of what names no file nothing.
+/// Returns whether an option or argument is a file or a folder, and the ending of its files, by its
+/// name in the help: "F.safetensors" has ".safetensors", "FILE" and "FILE[:SCALE]" have "".
 bool is_file(const std::string& type);
 std::string ending_of(const std::string& type);
 

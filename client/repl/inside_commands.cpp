@@ -163,7 +163,8 @@ void step(Session& session, const Words& words) {
     control(session, words, JobAction::step);
 }
 
-/// Waits until the job has computed the step, or where none is named has met what is not finite.
+/// Waits until the job has computed the step or, if no step is named, has met a value that is not
+/// finite.
 void until(Session& session, const Words& words) {
   using Clock = std::chrono::steady_clock;
   const auto job = job_of(words[0]);

@@ -33,8 +33,8 @@ class LineEditor {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Where the history is kept: $XDG_STATE_HOME/troupe/repl_history, else below ~/.local/state; ""
-/// when there is no such folder and none can be made.
+/// Returns the file where the history is kept: $XDG_STATE_HOME/troupe/repl_history, else below
+/// ~/.local/state; "" when there is no such folder and none can be made.
 std::string history_file();
 
 }  // namespace troupe::repl

@@ -37,7 +37,7 @@ bool parse(CLI::App& app, const Words& words, bool json);
 struct OptionShape {
   std::string name;                // "--prompt"
   std::string type;                // of its value, as the help names it: "FILE.png"; "" = a flag
-  std::vector<std::string> words;  // that its value may be, where those are all
+  std::vector<std::string> words;  // all words that the value may be
 };
 std::vector<OptionShape> options_of(const std::string& command);
 

@@ -11,7 +11,7 @@ namespace troupe::repl {
 /// command prints one document on one line.
 int run_commands(const cli::Target& target, const std::string& commands, bool json);
 int run_script(const cli::Target& target, std::istream& script, bool json);
-/// On a terminal: 0 whatever the commands did.
+/// Runs a console on a terminal. Answers with 0, whatever the commands did.
 int run_console(const cli::Target& target);
 
 }  // namespace troupe::repl

@@ -25,39 +25,40 @@ class Session {
 
   /// Does what the words say. Errors go to standard error, one line each; false when one did.
   bool run(const Words& words);
-  /// The line that a command could not be made of.
+  /// Prints the complaint about a line that no command could be made of.
   void complain(const std::string& what) const { complain(Error{"usage", what}); }
 
   Client& client() { return *client_; }
   Inspector& inspector() { return *inspector_; }
   const std::string& endpoint() const { return target_.endpoint; }
-  /// Every command prints one JSON document on one line, an error's too.
+  /// True if every command prints one JSON document on one line, also for an error.
   bool json() const { return json_; }
   cli::Report report() const { return json_ ? cli::Report::json_line : cli::Report::text; }
 
-  /// Ctrl-C and the like while a command runs. Only inside one.
+  /// Signals (Ctrl-C and the like) while a command runs. Only inside a command.
   cli::SignalWatch& signals() { return *signals_; }
   /// The signal that ended the last command; 0 if none did.
   int caught() const { return caught_; }
 
-  /// What does not fit on the screen goes through PAGER, or less: for a person at a terminal.
+  /// Sends what does not fit on the screen through PAGER, or less: for a person at a terminal.
   void use_pager() { pages_ = true; }
 
   void quit() { quits_ = true; }
   bool quits() const { return quits_; }
 
-  /// For completion; empty when the cluster does not answer.
+  /// Words for completion; empty when the cluster does not answer.
   std::vector<std::string> job_ids();
   std::vector<std::string> actor_ids();
   std::vector<std::string> user_actors();
-  /// What the last `tensors` told of the job at the actor, both as typed; what every job has where
-  /// nobody asked: asking costs the actor a look at every value.
+  /// Returns the names that the last `tensors` showed of the job at the actor, both as typed;
+  /// before that, the names that every job has: asking costs the actor a look at every value.
   std::vector<std::string> tensor_names(const std::string& actor, const std::string& job) const;
   void keep_tensor_names(const std::string& actor, const std::string& job,
                          std::vector<std::string> names) {
     tensor_names_[{actor, job}] = std::move(names);
   }
-  /// Of the class of that actor, which goes by its number or name; none where there is none.
+  /// Returns the methods of an actor's class. The actor is given by its number or name; none if
+  /// there is no such actor.
   std::vector<std::string> methods(const std::string& actor);
 
  private:

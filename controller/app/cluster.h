@@ -14,16 +14,16 @@ struct ClusterOptions : HostOptions {
   std::string listen;     // "" = ipc in a private folder
   std::string model;      // default model folder; may be empty
   bool insecure = false;  // tcp: ask nobody for keys, also beyond loopback
-  /// Where the actors' tensor plane listens for other hosts, a numeric address; "" = that of
+  /// Numeric address at which the actors' tensor plane listens for other hosts; "" = that of
   /// `listen` where it is numeric, else 127.0.0.1.
   std::string tensor_host;
-  /// tcp: folder of keys (`troupe keys`); "" = on loopback this user's own (own_keys.h), unless
+  /// Folder of keys for tcp (`troupe keys`); "" = on loopback this user's own (own_keys.h), unless
   /// `insecure`.
   std::string keys;
   /// Folders whose models clients may name, with what is below; nothing = any folder.
   std::optional<std::vector<std::string>> allow_models;
   int max_queued_jobs = 64;
-  int max_jobs_together = 4;  // that may share one deployment's actors at a time
+  int max_jobs_together = 4;  // jobs that may share one deployment's actors at a time
   int max_batch = 8;          // pictures of jobs that compute as one; 1 = none do
   std::uint64_t prompt_cache_bytes = 64'000'000;  // of encoded prompts at each actor that encodes
                                                   // for a deployment; 0 = none is kept
@@ -31,7 +31,7 @@ struct ClusterOptions : HostOptions {
   int max_respawns = -1;             // new processes for a place whose process ended; -1 = no limit
   bool logs = false;                 // what goes wrong goes to standard error, too
   std::string journal;               // folder that jobs are kept in; "" = in memory alone
-  bool journal_salvage = false;      // of a damaged journal.db goes on with what can be read
+  bool journal_salvage = false;      // goes on with what can be read of a damaged journal.db
   std::vector<std::string> plugins;  // shared libraries with users' actors (docs/actors.md)
   int metrics_port = -1;  // answers GET /metrics on 127.0.0.1; 0 = any free port, -1 = none
   std::chrono::seconds rejoin_deadline{300};  // of jobs for which too few actors are left
@@ -50,7 +50,7 @@ class Cluster {
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
-  /// What clients connect to, with the real port.
+  /// Endpoint that clients connect to, with the real port.
   const std::string& endpoint() const;
   /// The real port of the metrics; 0 without them.
   std::uint16_t metrics_port() const;

@@ -10,7 +10,7 @@ namespace troupe::cluster {
 /// Plans for the hosts and actors that a cluster has now.
 class ClusterPlanner {
  public:
-  /// `device`: what the cluster was started with.
+  /// `device`: kind of device that the cluster was started with.
   ClusterPlanner(const Members& members, const Deployments& deployments,
                  const jobs::JobTable& table, const HostFigures& figures, DeviceKind device)
       : members_(members),
@@ -19,14 +19,14 @@ class ClusterPlanner {
         figures_(figures),
         device_(device) {}
 
-  /// What jobs with weights of this type are planned for, by what was measured of the
-  /// hosts that are here: of the kind of device that most actors have.
+  /// Returns the machine that jobs with weights of this type are planned for, by what was measured
+  /// of the hosts that are here: of the kind of device that most actors have.
   plan::Machine machine(WeightChoice weight_dtype) const;
-  /// The same, with the memory of the actor that may hold least.
+  /// Returns the same as `machine`, with the memory of the actor that may hold least.
   plan::Machine least_machine() const;
-  /// As jobs::plan_again, with stages as they are loaded already.
+  /// Same as jobs::plan_again, but with stages as they are loaded already.
   plan::Plan plan_again(const jobs::JobEntry& job, int actors) const;
-  /// A request of several jobs, on the degrees that the first one is planned for.
+  /// Plans a request of several jobs, on the degrees that the first job is planned for.
   static plan::Plan plan_batch(const jobs::JobEntry& first, const wire::ImageRequest& request);
 
  private:

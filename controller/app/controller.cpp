@@ -22,7 +22,7 @@
 namespace troupe::cluster {
 namespace {
 
-/// Those that are open here, by name.
+/// Returns the contents of the model plugins that are open here, by file name.
 std::map<std::string, std::string> model_plugins() {
   std::map<std::string, std::string> contents;
   for (const auto& file : spec::user_models().files())

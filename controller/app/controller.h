@@ -31,8 +31,9 @@
 
 namespace troupe::cluster {
 
-/// What ends: all of a cluster with the hosts that joined it, or its controller alone. Where that
-/// keeps a journal, its jobs and hosts wait for the next one then; without a journal nothing does.
+/// Extent of a stop: all of a cluster with the hosts that joined it, or its controller alone. A
+/// controller that keeps a journal leaves its jobs and hosts to the next controller then; without a
+/// journal nothing waits.
 enum class Stop { cluster, controller };
 
 /// The controller on its loop, the composition root: makes what it consists of, says who hears of
@@ -45,14 +46,14 @@ class Controller {
 
   std::string endpoint() const { return endpoints_.endpoint(); }
   std::uint16_t metrics_port() const { return metrics_ ? metrics_->port() : 0; }
-  /// As Startup's.
+  /// Same as Startup::on_ready.
   void on_ready(std::function<void(std::optional<std::string>)> handler) {
     startup_.on_ready(std::move(handler));
   }
-  /// Jobs fail with that cause: `why`. Actors are told to leave, and those that do not are killed;
-  /// then `stopped` is called.
+  /// Stops `what`. Jobs fail with the cause `why`. Actors are told to leave, and those that do not
+  /// are killed; then `stopped` is called.
   void stop(Stop what, const wire::Failure& why, std::function<void()> stopped);
-  /// A client asked the cluster to stop.
+  /// Sets what is called when a client asks the cluster to stop.
   void on_stop_asked(std::function<void()> handler) { stop_asked_ = std::move(handler); }
 
  private:
@@ -112,7 +113,7 @@ class Controller {
   std::function<void()> stop_asked_;
   std::function<void()> stopped_;
   bool stopping_ = false;
-  std::string goodbye_;  // to hosts that wait for the next controller; "" = there are none
+  std::string goodbye_;  // text for hosts that wait for the next controller; "" = there are none
 };
 
 }  // namespace troupe::cluster

@@ -10,10 +10,12 @@
 namespace troupe::cluster {
 namespace {
 
-/// Messages of up to a MiB that lie in ZeroMQ for a peer, and of it, each bounded in no other way.
+/// Number of unread messages, of up to a MiB each, that may lie in ZeroMQ for a peer, and of it:
+/// they are bounded in no other way.
 constexpr int kUnread = 64;
 
-/// Who starts a controller gives one port; the other is named as what it is.
+/// Error when the port of the blob channel is not free. Whoever starts a controller gives one port:
+/// the other one is named as the next, for blobs.
 std::runtime_error no_port_for_blobs(const std::string& endpoint, std::string why) {
   constexpr std::string_view kTag = "[control] ";
   if (why.starts_with(kTag)) why.erase(0, kTag.size());
@@ -21,7 +23,7 @@ std::runtime_error no_port_for_blobs(const std::string& endpoint, std::string wh
                             " needs the next port, too, for blobs: " + why);
 }
 
-/// Of the keys that clients must have; null where none are asked for.
+/// Makes the guard of the keys that clients must have; null where no keys are asked for.
 std::shared_ptr<control::Guard> make_guard(boost::asio::io_context& io,
                                            const ClusterOptions& options,
                                            const control::ServerOptions& server,

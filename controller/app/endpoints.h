@@ -14,7 +14,7 @@
 
 namespace troupe::cluster {
 
-/// Where a cluster listens: the control link, the blob channel beside it, and the keys that are
+/// Endpoints of a cluster: the control link, the blob channel beside it, and the keys that are
 /// asked for there.
 class Endpoints {
  public:
@@ -26,11 +26,11 @@ class Endpoints {
   control::Server& server() { return *server_; }
   control::BlobServer& blob_server() { return *blob_server_; }
   std::string endpoint() const { return server_->endpoint(); }
-  /// Clients, hosts and actors need keys here.
+  /// True when clients, hosts and actors need keys here.
   bool is_keyed() const { return guard_ != nullptr; }
-  /// New keys for processes of the cluster, as text; "" where none are asked for.
+  /// Issues new keys for processes of the cluster, as text; "" where none are asked for.
   std::string issue_keys(const std::string& name, control::ClientRole role);
-  /// Where actors' tensor planes listen for other hosts; "" = on loopback.
+  /// Address at which actors' tensor planes listen for other hosts; "" = on loopback.
   std::string tensor_host() const;
 
  private:

@@ -12,7 +12,7 @@
 namespace troupe::cluster {
 namespace {
 
-/// Of an actor, in one message, which holds so many of the longest.
+/// Most lines of an actor in one message, which holds so many even of the longest lines.
 constexpr std::size_t kMostLines = 400;
 constexpr std::size_t kMostPlugins = 256;
 
@@ -119,7 +119,8 @@ void HostOrders::check_plugins(const wire::Header& header, const std::vector<std
   check_next(std::make_shared<Checking>(Checking{header, files, {}}));
 }
 
-/// Each in a process of its own, one after another; then all are told.
+/// Checks the next plugin, each in a process of its own, one after another; then the controller is
+/// told of all.
 void HostOrders::check_next(const std::shared_ptr<Checking>& checking) {
   auto& reports = checking->checked.reports;
   if (reports.size() == checking->files.size()) return reply(checking->header, checking->checked);

@@ -14,9 +14,9 @@
 
 namespace troupe::cluster {
 
-/// What the controller orders of a host that has joined: processes that begin and end, plugins that
-/// are looked at. For one link to the controller: when that is lost this goes, and its processes
-/// with it. Lives on the node agent's loop.
+/// Orders of the controller to a host that has joined: processes that begin and end, plugins that
+/// are looked at. Serves one link to the controller: when the link is lost the orders go, and their
+/// processes with them. Lives on the node agent's loop.
 class HostOrders {
  public:
   struct Options {
@@ -29,8 +29,9 @@ class HostOrders {
     std::function<control::Connection*()> controller;  // null while there is no link
     std::function<void(const std::string&)> refuse;    // the host cannot be used as it is
     std::function<void()> on_exit;                     // a process has ended, and that was told
-    /// CURVE, of this host for the controller, as text; "" = it asks for none. Its actors show
-    /// these: the next controller knows them, too, while those of the one before are yet to end.
+    /// Returns this host's CURVE keys for the controller, as text; "" = it asks for none. The
+    /// host's actors show these: the next controller knows them, too, while those of the one before
+    /// are yet to end.
     std::function<std::string()> keys;
   };
   /// Throws std::runtime_error when two of its plugins have one name, and what LocalProcessHost
@@ -39,10 +40,10 @@ class HostOrders {
 
   /// False when the message is no order. With `leaving`, nothing new begins.
   bool on_message(const wire::Header& header, std::span<const std::byte> payload, bool leaving);
-  /// Processes, checks of plugins among them.
+  /// Returns the number of processes, checks of plugins among them.
   std::size_t running() const { return processes_.running() + check_.running(); }
   std::size_t running_actors() const { return processes_.running(PeerRole::actor); }
-  /// The host is on its way out: no plugin is looked at any more.
+  /// Ends checks of plugins: the host is on its way out.
   void end_checks() { check_.stop(); }
 
  private:
@@ -53,14 +54,14 @@ class HostOrders {
   };
   void start(const wire::Header& header, wire::StartProcess order, bool leaving);
   void signal(const wire::SignalProcess& order);
-  /// Lines of actors go out together, once a turn of the loop.
+  /// Notes a line of an actor. Lines go out together, once a turn of the loop.
   void wrote(std::uint32_t actor, const std::string& line);
   void tell_lines();
   void exited(const ProcessOwner& owner, std::uint64_t incarnation, const ExitCause& cause);
   void check_plugins(const wire::Header& header, const std::vector<std::string>& files);
   void check_next(const std::shared_ptr<Checking>& checking);
-  /// The file to load in the place of the controller's. Throws std::runtime_error where whoever
-  /// started this host has not named it: what runs here is for him to say.
+  /// Returns the file to load in the place of the controller's. Throws std::runtime_error where
+  /// whoever started this host has not named it: what runs here is for him to say.
   std::string plugin_here(const std::string& path) const;
   template <class M>
   void reply(const wire::Header& header, const M& message) {

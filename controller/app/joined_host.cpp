@@ -48,7 +48,8 @@ class JoinedHost::Impl {
 
  private:
   void connect();
-  /// The actors go at once, for they are not the cluster's any more; then it is looked for again.
+  /// Ends the actors at once, for they are not the cluster's any more; then the controller is
+  /// looked for again.
   void lost(const control::Loss& loss);
   void not_joined(const wire::Failure& failure);
   void say_if_waiting();
@@ -61,18 +62,19 @@ class JoinedHost::Impl {
   void begin_to_drain();
   /// Calls `then` when no process runs here, or it is too late for that.
   void wait_until_empty(control::Clock::time_point until, std::function<void(bool empty)> then);
-  /// No actor runs here: tells `on_drained` where the controller says that they were drained.
+  /// Tells `on_drained`, when no actor runs here, if the controller says that the actors were
+  /// drained.
   void ask_if_drained();
   /// `drained` and `others`: of this host's actors, on the pages of the status before this one.
   void count_drained(std::uint32_t skip, int drained, int others);
   void end(std::optional<std::string> failure);
-  /// Ends in order.
+  /// Leaves the cluster in order.
   void leave(const std::string& why);
   std::string cluster_stopped() const {
     return "the cluster at " + options_.endpoint + " was stopped: this host has left it";
   }
 
-  /// Those before end with all their processes.
+  /// Makes the relay and the orders of a new link. The orders before end with all their processes.
   void make_orders();
   std::string gpus_for_users() const;
 
@@ -105,15 +107,17 @@ namespace {
 constexpr const char* kTold = "this host has left: it was told to";
 constexpr std::chrono::milliseconds kTryAgain{500};
 constexpr std::chrono::milliseconds kLook{50};
-/// A controller that is there answers sooner.
+/// Time within which a controller that is there answers.
 constexpr std::chrono::milliseconds kMoment{300};
 constexpr std::chrono::milliseconds kShortestLook{1000};
 constexpr std::chrono::milliseconds kLongestLook{5000};
 constexpr control::Milliseconds kAnswerDeadline{10'000};
-/// For actors that were told to leave as well.
+/// Deadline for all processes to end when the cluster stops, also for actors that were told to
+/// leave.
 constexpr std::chrono::milliseconds kShutdownDeadline{2000};
 
-/// The numeric address from which this host reaches the endpoint; "" where that cannot be told.
+/// Returns the numeric address from which this host reaches the endpoint; "" where that cannot be
+/// told.
 std::string own_address(const control::Endpoint& to) {
   if (to.ipc) return "";
   addrinfo hints{};

@@ -10,14 +10,15 @@ namespace troupe::cluster {
 /// Environment, for real: sockets, processes, the steady clock. Lives on the io_context.
 class LiveEnvironment final : public Environment {
  public:
-  /// What actors come in to the controller with.
+  /// Token and keys with which actors connect to the controller.
   struct Access {
     std::string token;
     std::string keys;  // CURVE, as text; "" = the controller asks for none
   };
   LiveEnvironment(boost::asio::io_context& io, control::Server& server,
                   control::BlobServer& blob_server, control::BlobStore& blobs, Access access);
-  /// Who starts and ends the process of a place. Before the first spawn.
+  /// Sets the host that starts and ends the process of a place. Must be called before the first
+  /// spawn.
   void use(std::function<ProcessHost&(ActorId)> host_of) { host_of_ = std::move(host_of); }
 
   double now() const override;

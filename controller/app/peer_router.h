@@ -20,7 +20,7 @@
 
 namespace troupe::cluster {
 
-/// Who may come in, and which room a message is for.
+/// Decides who may connect, and passes each message to the room that it is for.
 class PeerRouter {
  public:
   struct Tools {
@@ -42,24 +42,23 @@ class PeerRouter {
 
   /// Listens to both servers from now on.
   explicit PeerRouter(Tools tools);
-  /// The cluster is stopping: nobody is let in any more, and no job is taken in.
+  /// Lets nobody in any more, and takes no job in: the cluster is stopping.
   void close() { closed_ = true; }
 
  private:
   std::optional<std::string> on_connect(const control::PeerInfo& peer);
-  /// Of the blob channel: who shows the secret of his control link.
+  /// Lets a peer into the blob channel that shows the secret of its control link.
   control::BlobPass on_blob_connect(const control::PeerInfo& peer);
   void on_ready(control::PeerId peer);
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
   void on_lost(control::PeerId peer, const control::Loss& loss);
-  /// Why a peer is not let in.
+  /// Returns why a peer is not let in; nothing where it may come in.
   std::optional<std::string> stranger(const control::PeerInfo& peer);
-  /// `why`, which is told if it is a reason.
+  /// Returns `why`, and adds it to the refusals if it is a reason.
   std::optional<std::string> turned_away(const control::PeerInfo& peer,
                                          std::optional<std::string> why);
-  /// Somebody says that he is a process which has a link of its own: its holder and the log are
-  /// told.
+  /// Tells the holder of a link, and the log, that another peer claims to be the holder's process.
   void tell_of_rival(control::PeerId holder, const control::PeerInfo& rival,
                      const std::string& what);
   std::string name_of(control::PeerId peer) const;

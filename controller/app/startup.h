@@ -14,19 +14,20 @@ class Startup {
  public:
   Startup(Members& members, Supervisor& supervisor) : members_(members), supervisor_(supervisor) {}
 
-  /// A place that never had a process.
+  /// Adds a place that never had a process.
   void add(ActorId id) { unfilled_.push_back(id); }
-  /// Goes on; after a process has come or gone.
+  /// Starts further processes, after one has come or gone.
   void fill();
-  /// Users' plugins have been looked at: nothing when all may be used, or why one may not.
+  /// Notes that users' plugins have been looked at: nothing when all may be used, or why one may
+  /// not.
   void plugins_checked(const std::optional<std::string>& why);
   void cannot_start(const std::string& why);
-  /// The cluster is stopping.
+  /// Ends the start: the cluster is stopping.
   void stop(const std::string& why);
   /// `handler` is called once, when all actors but drained ones are ready (nothing) or one cannot
   /// be started (why).
   void on_ready(std::function<void(std::optional<std::string>)> handler);
-  /// Somebody waits for it to end.
+  /// True while somebody waits for the start to end.
   bool under_way() const { return ready_handler_ != nullptr; }
   const std::optional<std::string>& failure() const { return failure_; }
 

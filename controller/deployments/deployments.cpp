@@ -20,7 +20,7 @@ namespace {
 
 constexpr control::Milliseconds kLoadDeadline{900'000};
 constexpr control::Milliseconds kEndDeadline{20'000};
-/// Where the end of an epoch stands behind tasks of others' jobs.
+/// Deadline where the end of an epoch stands behind tasks of others' jobs.
 constexpr control::Milliseconds kBusyEndDeadline{900'000};
 
 }  // namespace
@@ -404,8 +404,8 @@ void Deployments::replace(Deployment& deployment, std::size_t rank, ActorId by) 
 namespace {
 
 constexpr control::Milliseconds kConnectDeadline{20'000};
-/// What keeps groups from being connected is most often a member that is gone: its exit is told a
-/// moment later.
+/// Wait before groups are connected again. A failure is most often due to a member that is gone,
+/// whose exit is told a moment later.
 constexpr double kConnectAgainSeconds = 0.3;
 constexpr int kMaxFailedConnects = 3;
 

@@ -29,7 +29,7 @@ struct Model {
 /// itself again, with the weights that are still there.
 struct Deployment {
   enum class State { preparing, ready, gone };
-  /// What is at one rank.
+  /// State of the weights at one rank.
   struct Holding {
     std::uint64_t asked = 0;   // incarnation that was told to load
     std::uint64_t loaded = 0;  // incarnation that has loaded
@@ -48,8 +48,8 @@ struct Deployment {
   std::vector<plan::GroupPlan> groups;
   std::vector<ActorId> actor_of_rank;
   std::vector<Holding> holdings;  // by rank
-  std::vector<MemoryNeed> needs;  // by rank, of the job that it was loaded for
-  /// By rank: bytes of text encoders that stay there once they have been used; 0 = they do not.
+  std::vector<MemoryNeed> needs;  // by rank, of the job that the deployment was loaded for
+  /// Bytes of text encoders by rank that stay there once they have been used; 0 = none stay.
   std::vector<std::uint64_t> encoders;
   /// Jobs that have it now: bytes that each needs beside the weights, by rank.
   std::map<std::uint64_t, std::vector<std::uint64_t>> jobs;
@@ -60,8 +60,8 @@ struct Deployment {
   bool connecting = false;
   std::string gap;  // why one of its places stays empty
 
-  /// The same for all that compute the same in as many parts, also when it is loaded anew: files,
-  /// types, mesh and stages. LoRAs change values only.
+  /// Returns a hash that is the same for all deployments which compute the same in as many parts,
+  /// also when one is loaded anew: files, types, mesh and stages. LoRAs change values only.
   std::uint64_t kind() const;
   std::uint64_t weight_bytes() const;
   /// Bytes that plans foresee at the actor of a rank, but for what can be given up at any time.
@@ -72,9 +72,9 @@ struct Deployment {
 class DeploymentListener {
  public:
   virtual ~DeploymentListener() = default;
-  /// For the first time, or again in a new epoch.
+  /// The deployment is ready, for the first time or again in a new epoch.
   virtual void deployment_ready(const std::shared_ptr<Deployment>&) {}
-  /// It is gone.
+  /// The deployment is gone.
   virtual void deployment_failed(const std::shared_ptr<Deployment>&, const wire::Failure&) {}
   /// An actor is done with what it did before.
   virtual void actor_free(ActorId) {}
@@ -91,34 +91,35 @@ class Deployments {
  public:
   using Ptr = std::shared_ptr<Deployment>;
 
-  /// `prompt_cache_bytes`: that each actor of a deployment keeps of encoded prompts at most.
+  /// `prompt_cache_bytes`: bytes of encoded prompts that each actor of a deployment keeps at most.
   Deployments(Environment& environment, Members& members, std::uint64_t prompt_cache_bytes = 0)
       : environment_(environment), members_(members), prompt_cache_bytes_(prompt_cache_bytes) {}
   void listen(DeploymentListener& listener) { listeners_.push_back(&listener); }
 
-  /// A deployment for a job of this plan that asks nobody to load: one that has no job now, or else
-  /// the one with the fewest jobs, fewer than `max_jobs`. It has room for the job, perhaps in the
-  /// place of others that nobody uses.
+  /// Returns a deployment for a job of this plan that asks nobody to load: one that has no job now,
+  /// or else the one with the fewest jobs, fewer than `max_jobs`. It has room for the job, perhaps
+  /// in the place of others that nobody uses.
   Ptr find(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
   /// Enough idle actors for the plan's ranks, large enough for them, or nothing. Those that keep no
   /// deployment come first, then those with room for one more, then those whose deployments have
   /// not been used for longest; of these as many kinds as `beside` allows.
   enum class Beside { nothing, what_stays, what_may_go };
   std::optional<std::vector<ActorId>> choose_actors(const plan::Plan& plan, Beside beside) const;
-  /// How many jobs of this plan could begin side by side on idle actors, each large enough for any
-  /// of its ranks.
+  /// Returns how many jobs of this plan could begin side by side on idle actors, each large enough
+  /// for any of its ranks.
   int places_for(const plan::Plan& plan) const;
-  /// Begins to load at the actors. Of what they keep so much is unloaded that the plan fits in.
+  /// Begins to load at the actors. They unload as much of what they keep as makes room for the
+  /// plan.
   Ptr load(const Model& model, const plan::Plan& plan, std::vector<ActorId> actors);
-  /// The job has it, and its actors, from now on; others make room for it. It fits: `find` or
-  /// `choose_actors` said so. Where its text encoders fit in as well, they stay.
+  /// Gives the deployment and its actors to the job; other deployments make room for it. It fits:
+  /// `find` or `choose_actors` said so. Where the job's text encoders fit in as well, they stay.
   void enter(const Ptr& deployment, std::uint64_t job, const plan::Plan& plan);
-  /// The job has its actors no longer; `deployment` may be null.
+  /// Takes the actors back from the job; `deployment` may be null.
   void leave(const Ptr& deployment, std::uint64_t job);
-  /// A rank of the plan that is too large for all actors, whatever they keep now; nothing also when
-  /// there are too few of them.
+  /// Returns a rank of the plan that is too large for all actors, whatever they keep now; nothing
+  /// also when there are too few of them.
   std::optional<Shortage> shortage(const plan::Plan& plan) const;
-  /// What a job of this plan waits for, in words.
+  /// Returns what a job of this plan waits for, in words.
   std::string waits_for(const Model& model, const plan::Plan& plan, std::size_t max_jobs) const;
   /// Ends the epoch: its operations end with this cause everywhere. Then it prepares itself anew.
   void begin_anew(const Ptr& deployment, const std::string& why);
@@ -133,46 +134,48 @@ class Deployments {
   void actor_gone(ActorId id, const std::string& why);
 
   Ptr get(std::uint64_t id) const;
-  /// All that the actor keeps a part of, least recently used first; what it has jobs of last.
+  /// Returns all deployments that the actor keeps a part of, the least recently used first and the
+  /// one that it has jobs of last.
   std::vector<Ptr> at(ActorId id) const;
-  /// That it has jobs of; null when it has none.
+  /// Returns the deployment that the actor has jobs of; null when it has no jobs.
   Ptr in_use(ActorId id) const;
-  /// All its actors are ready.
+  /// True when all actors of the deployment are ready.
   bool all_ready(const Deployment& deployment) const;
-  /// Some of its actors have jobs of another one.
+  /// True when some of the deployment's actors have jobs of another deployment.
   bool shares_actors(const Deployment& deployment) const;
   /// Bytes that plans foresee at the actor for what it keeps and does.
   std::uint64_t held(ActorId id) const;
-  /// The rank's part fits into what the place may hold.
+  /// True when the rank's part fits into what the place may hold.
   bool suits(const Deployment& deployment, std::size_t rank, ActorId id) const;
-  /// One of its actors is leaving.
+  /// True when one of the deployment's actors is leaving.
   bool is_drained(const Deployment& deployment) const;
-  /// Told to load or to connect and not done with it.
+  /// True when the actor was told to load or to connect and is not done with it.
   bool preparing(ActorId id) const;
   bool preparing(ActorId id, const Deployment& deployment) const;
 
  private:
   bool matches(const Deployment& deployment, const Model& model, const plan::Plan& plan) const;
   Room room_of(ActorId id) const;
-  /// Its actors, and what a job of these needs would bring to each.
+  /// Returns the deployment's actors as rooms, with the bytes that a job of these needs would bring
+  /// to each.
   std::vector<Room> rooms_for(const Deployment& deployment,
                               const std::vector<MemoryNeed>& needs) const;
   void make_room(const std::vector<Room>& rooms, std::uint64_t keep);
-  /// The rank's text encoders stay, so many bytes, if there is room for them once those have gone
-  /// of deployments that nobody uses.
+  /// Lets the rank's text encoders, so many bytes, stay if there is room for them once the text
+  /// encoders of unused deployments have gone.
   void let_encoders_stay(Deployment& deployment, std::size_t rank, std::uint64_t bytes);
   void give_up(const std::vector<Evictions::Encoders>& encoders);
   void advance(const Ptr& deployment);
-  /// Of actors, least used first, as many as there are ranks, by mesh/placement.h: the axes that
-  /// exchange most stay inside a host. By rank.
+  /// Chooses as many of the actors, which come least used first, as there are ranks, by
+  /// mesh/placement.h: the axes that exchange most stay inside a host. Returns them by rank.
   std::vector<ActorId> gather(const std::vector<ActorId>& from, const mesh::Degrees& degrees) const;
-  /// shm inside a host, tcp between hosts, nccl on GPUs.
+  /// Returns the group's backend: shm inside a host, tcp between hosts, nccl on GPUs.
   std::string backend_of(const Deployment& deployment, const plan::GroupPlan& group) const;
   /// True when a spare took a place.
   bool fill_places(Deployment& deployment);
   std::optional<ActorId> spare_for(const Deployment& deployment, std::size_t rank) const;
-  /// There are actors for all places that nobody will fill again; those that keep what nobody uses
-  /// let go of it.
+  /// Returns whether there are actors for all places that nobody will fill again. Those that keep
+  /// unused deployments let go of them.
   bool can_be_whole(const Deployment& deployment);
   std::string why_empty(const Deployment& deployment) const;
   void replace(Deployment& deployment, std::size_t rank, ActorId by);

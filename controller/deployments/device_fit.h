@@ -5,15 +5,15 @@
 
 namespace troupe::cluster {
 
-/// An actor on this kind of device can compute with weights kept like this.
-/// Whether a GPU is new enough for fp8 only its actor can say.
+/// True when an actor on this kind of device can compute with weights kept like this. Whether a GPU
+/// is new enough for fp8 only its actor can say.
 inline bool has_products_of(DeviceKind device_kind, WeightChoice weight_dtype) {
   if (weight_dtype == WeightChoice::int8) return device_kind == DeviceKind::cpu;
   if (weight_dtype == WeightChoice::fp8) return device_kind == DeviceKind::cuda;
   return true;
 }
 
-/// Why `where`, whose devices cannot, is refused for weights of this type.
+/// Returns why weights of this type are refused by `where`, whose devices cannot compute with them.
 inline std::string no_products_text(WeightChoice weight_dtype, const std::string& where) {
   if (weight_dtype == WeightChoice::int8)
     return "[weights] int8 is for actors on the CPU, and " + where +

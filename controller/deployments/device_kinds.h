@@ -12,13 +12,14 @@ namespace troupe::cluster {
 /// Actors of each kind of device (cpu, cuda) that take jobs or will once they have started, of the
 /// kinds that compute with weights of this type ("" = any).
 std::map<DeviceKind, int> living_by_kind(const Members& members, WeightChoice weight_dtype);
-/// Of the kind that has most of them: no job has more ranks.
+/// Returns the number of these actors of the kind that has most: no job has more ranks.
 int most_alike(const Members& members, WeightChoice weight_dtype);
-/// That kind; `own` where none has more, and where there are none at all.
+/// Returns the kind of device that has most of these actors; `own` where no kind has more than it,
+/// and where there are none at all.
 DeviceKind commonest_kind(const Members& members, WeightChoice weight_dtype, DeviceKind own);
 
-/// Why a job of so many ranks is refused: how many actors there are of each kind, how many others
-/// are drained or cannot start, and, where kinds together would do, what helps.
+/// Returns why a job of so many ranks is refused: how many actors there are of each kind, how many
+/// others are drained or cannot start, and, where kinds together would do, what helps.
 std::string too_few_text(const Members& members, WeightChoice weight_dtype, int world);
 
 }  // namespace troupe::cluster

@@ -22,14 +22,14 @@ class Environment {
 
   /// Seconds on a clock that only goes forward.
   virtual double now() const = 0;
-  /// Never 0.
+  /// Returns a random number, never 0.
   virtual std::uint64_t random() = 0;
-  /// Calls `action` once, `seconds` from now. There is no taking it back: it looks for itself
-  /// whether it is still wanted.
+  /// Calls `action` once, `seconds` from now. That cannot be taken back: the action looks for
+  /// itself whether it is still wanted.
   virtual void after(double seconds, std::function<void()> action) = 0;
   void post(std::function<void()> action) { after(0, std::move(action)); }
 
-  /// As control::Server's.
+  /// Same as in control::Server.
   template <class M>
   bool send(control::PeerId peer, const M& message) {
     return send_frame(peer, wire::encode_frame({}, message));
@@ -43,20 +43,20 @@ class Environment {
   virtual void request_frame(control::PeerId peer, std::string frame,
                              control::Milliseconds deadline, control::ReplyHandler handler) = 0;
   virtual void drop(control::PeerId peer, const std::string& why) = 0;
-  /// When the peer's work loop was last seen to get on, in seconds of `now`; nothing when there is
-  /// no such peer.
+  /// Returns when the peer's work loop was last seen to get on, in seconds of `now`; nothing when
+  /// there is no such peer.
   virtual std::optional<double> last_progress(control::PeerId peer) const = 0;
 
-  /// What a peer's work loop has counted, by the heartbeats that came: in seconds of `now`.
+  /// Count of a peer's work loop by the heartbeats that came, with times in seconds of `now`.
   struct Pace {
     std::uint64_t count = 0;
     double changed = 0;  // when the count was first heard
     double heard = 0;    // when anything was heard last
   };
-  /// Nothing when there is no such peer, or nobody here listens to that.
+  /// Returns nothing when there is no such peer, or when nobody here counts its heartbeats.
   virtual std::optional<Pace> pace(control::PeerId) const { return std::nullopt; }
 
-  /// A blob that the actor's process holds comes here.
+  /// Fetches a blob that the actor's process holds.
   virtual void fetch_blob(std::uint64_t incarnation, const wire::BlobRef& blob,
                           control::Milliseconds deadline, control::BlobHandler handler) = 0;
   /// Holds a blob for others to fetch, until it is dropped.

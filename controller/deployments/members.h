@@ -20,7 +20,7 @@ using ActorId = std::uint32_t;
 /// Bytes that may be held where no limit is known: nothing is too much.
 inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
-/// leaving: its link is lost, its process may still live.
+/// State of an actor. leaving: its link is lost, its process may still live.
 enum class ActorState { starting, ready, leaving, dead };
 const char* to_string(ActorState state);
 
@@ -38,9 +38,9 @@ struct Actor {
   std::uint64_t restarts = 0;
   std::uint32_t failed_starts = 0;               // in a row, without a hello
   std::map<std::string, std::string> addresses;  // tensor-plane address by backend name
-  std::set<std::uint64_t> jobs;                  // that have it now
+  std::set<std::uint64_t> jobs;                  // jobs that have the actor now
   std::map<std::uint64_t, std::int32_t> parts;  // deployments that it keeps a part of, and its rank
-  std::set<std::uint64_t> leaving_epochs;       // told to end them and has not answered yet
+  std::set<std::uint64_t> leaving_epochs;       // epochs that it was told to end, unanswered
   std::optional<std::uint64_t> memory_limit;    // bytes of its jobs and models, where known
   std::string last_cause;                       // why its last process ended
   bool draining = false;                        // it gets no new jobs and leaves when it has none
@@ -52,13 +52,14 @@ struct Actor {
     return parse_choice<DeviceKind>(device.substr(0, device.find(':'))).value_or(DeviceKind::cpu);
   }
   std::uint64_t may_hold() const { return memory_limit.value_or(kNoLimit); }
-  /// It, or the next process in its place, goes on serving those whose jobs it has.
+  /// True while the actor, or the next process in its place, goes on serving those whose jobs it
+  /// has.
   bool lasting() const { return !closed && !evicted; }
-  /// It takes new jobs, or will once it has started.
+  /// True when the actor takes new jobs, or will once it has started.
   bool usable() const {
     return (state == ActorState::starting || state == ActorState::ready) && accepts_jobs();
   }
-  /// The place takes new jobs, whoever fills it.
+  /// True when the place takes new jobs, whichever process fills it.
   bool accepts_jobs() const { return lasting() && !draining; }
   /// Returns the state as people are told it: of a place that leaves "draining", then "drained".
   const char* shown_state() const {
@@ -67,22 +68,22 @@ struct Actor {
   }
 };
 
-/// Who is in the cluster. A pure table: what happens comes in as calls, nothing is sent or timed
-/// here. It alone changes an actor.
+/// Table of all actors of the cluster. It is pure: what happens comes in as calls, and nothing is
+/// sent or timed here. It alone changes an actor.
 class Members {
  public:
-  /// `token` is what a process of this cluster shows in its hello.
-  /// `model_plugins`: contents_text of both halves of each that this process has open, by name.
+  /// `token`: shown by a process of this cluster in its hello. `model_plugins`: contents_text of
+  /// both halves of each model plugin that this process has open, by name.
   explicit Members(std::string token, std::map<std::string, std::string> model_plugins = {})
       : token_(std::move(token)), model_plugins_(std::move(model_plugins)) {}
 
   const Actor& add(const std::string& host, const std::string& device, bool remote = false);
-  /// Places of other hosts that no process will fill and that keep nothing, but for the last `kept`
-  /// of them, by their numbers: of hosts that come and go under ever new names not all are listed
-  /// for ever.
+  /// Returns places of other hosts that no process will fill and that keep nothing, but for the
+  /// last `kept` of them, by their numbers: of hosts that come and go under ever new names not all
+  /// are listed for ever.
   std::vector<ActorId> forgettable(const std::function<bool(const std::string& host)>& is_here,
                                    std::size_t kept) const;
-  /// Such a place becomes one of this host's, as one that is added.
+  /// Makes such a place one of this host's, the same as one that is added.
   void move(ActorId id, const std::string& host, const std::string& device);
   /// "actor 3", with more than one host "actor 3 on NAME".
   std::string name_of(ActorId id) const;
@@ -99,16 +100,18 @@ class Members {
   void spawn_later(ActorId id, std::uint64_t incarnation);
   /// No process could be spawned.
   void start_failed(ActorId id) { actors_.at(id).state = ActorState::dead; }
-  /// A hello of an actor: nothing when it is the process that fills the place, else why it is
-  /// refused (fencing).
+  /// Checks a hello of an actor: nothing when it is the process that fills the place, else why it
+  /// is refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
-  /// Why this is none of the processes that fill the places now; nothing when it is one.
+  /// Returns why the peer is none of the processes that fill the places now; nothing when it is
+  /// one.
   std::optional<std::string> stranger(const control::PeerInfo& peer) const;
-  /// Whether some actor's newest process has this incarnation.
+  /// Returns whether some actor's newest process has this incarnation.
   bool has_process(std::uint64_t incarnation) const;
-  /// Its link is gone: it gets nothing more to do. Null when the peer is no actor.
+  /// Records that the peer's link is gone: its actor gets nothing more to do. Null when the peer is
+  /// no actor.
   const Actor* lost(control::PeerId peer);
-  /// That process fills the place, and its end was not told yet.
+  /// True when that process fills the place and its end was not told yet.
   bool fills(ActorId id, std::uint64_t incarnation) const;
   /// The process is gone. False when it does not fill the place, or that was told before.
   bool exited(ActorId id, std::uint64_t incarnation, const std::string& cause);
@@ -134,42 +137,44 @@ class Members {
   void keep_part(ActorId id, std::uint64_t deployment, std::int32_t rank) {
     actors_.at(id).parts[deployment] = rank;
   }
-  /// False when it did not keep one.
+  /// Drops the actor's part of the deployment. False when the actor did not keep one.
   bool drop_part(ActorId id, std::uint64_t deployment) {
     return actors_.at(id).parts.erase(deployment) > 0;
   }
-  /// The actor is told to end an epoch, and has answered that it did.
+  /// Notes that the actor is told to end an epoch; `left_epoch`, that it has answered that it did.
   void leave_epoch(ActorId id, std::uint64_t epoch) { actors_.at(id).leaving_epochs.insert(epoch); }
   void left_epoch(ActorId id, std::uint64_t epoch) { actors_.at(id).leaving_epochs.erase(epoch); }
 
-  /// The actor is held by an injected hold, or goes on.
+  /// Notes that the actor is held by an injected hold, or goes on.
   void hold(ActorId id, bool held) { actors_.at(id).held = held; }
 
-  /// Null when the peer is no actor.
+  /// Returns the peer's actor; null when the peer is no actor.
   const Actor* by_peer(control::PeerId peer) const;
   /// Ready actors without a job, and done with what they did before.
   std::vector<ActorId> idle() const;
   bool is_idle(ActorId id) const;
-  /// A job has these actors, or has them no longer.
+  /// Gives these actors to a job; `take_back` ends that.
   void give(std::uint64_t job, const std::vector<ActorId>& actors);
   void take_back(std::uint64_t job);
-  /// The job has another actor in that one's place.
+  /// Gives the job another actor in the place of `old`.
   void replace(std::uint64_t job, ActorId old, ActorId by);
   std::size_t ready_count() const;
   /// Actors that are ready or may become so.
   std::size_t living_count() const;
-  /// Bytes that those that take jobs may hold, least first, and how many of them at least so much.
-  /// One of 0 bytes where that is not known of any; those that may hold nothing count as of 1.
+  /// Memory limits, in bytes, of the actors that take jobs, least first, each with the number of
+  /// actors that may hold at least so much. One of 0 bytes where no actor's limit is known; actors
+  /// that may hold nothing count as 1 byte.
   std::vector<std::pair<std::uint64_t, int>> memory_steps() const;
 
  private:
-  /// Nine tenths of what its process found free, divided over the host's places, or over those on
-  /// its GPU, and no less than these have: perhaps 0. Nothing where it does not say.
+  /// Nine tenths of what the actor's process found free, divided over the host's places, or over
+  /// those on its GPU, and no less than these have: perhaps 0. Nothing where the hello does not
+  /// say.
   std::optional<std::uint64_t> share_of_memory(const Actor& actor, const wire::Hello& hello) const;
 
   Actor empty_place(ActorId id, const std::string& host, const std::string& device,
                     bool remote) const;
-  /// 0 = it has none any more.
+  /// Sets the actor's peer; 0 = it has none any more.
   void set_peer(Actor& actor, control::PeerId peer);
 
   std::string token_;

@@ -19,7 +19,7 @@ bool lacks(const Room& room) {
   return lacks_memory(room) || (room.newcomer && room.residents.size() >= kMostResidents);
 }
 
-/// What goes first of two.
+/// True when `a` goes before `b`.
 bool goes_before(const Resident& a, const Resident& b) {
   const auto key = [](const Resident& one) {
     return std::tuple(one.in_use, one.last_used, one.deployment);
@@ -49,7 +49,7 @@ void take_out(std::vector<Room>& rooms, std::uint64_t deployment) {
                   [&](const Resident& one) { return one.deployment == deployment; });
 }
 
-/// Of those that nobody uses, where no text encoder is left to give up.
+/// Chooses unused deployments to unload where no text encoder is left to give up.
 std::optional<std::vector<std::uint64_t>> unloaded(std::vector<Room> rooms, std::uint64_t keep) {
   std::vector<std::uint64_t> gone;
   for (;;) {

@@ -11,9 +11,9 @@
 
 namespace troupe::cluster {
 
-/// What a rank of a plan needs at its actor, in bytes: `weights`, the decoder's among them, as
-/// long as the actor keeps its deployment, `working` beside them while a job runs. `encoders`: what
-/// its text encoders' weights take where there is room for them, too; nothing depends on it.
+/// Bytes that a rank of a plan needs at its actor: `weights`, the decoder's among them, as long as
+/// the actor keeps its deployment, `working` beside them while a job runs. `encoders`: the bytes of
+/// its text encoders' weights where there is room for them, too; nothing depends on it.
 struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t working = 0;
@@ -22,7 +22,7 @@ struct MemoryNeed {
   std::uint64_t total() const { return weights + working; }
 };
 
-/// By world rank.
+/// Returns the needs of a plan's ranks, by world rank.
 std::vector<MemoryNeed> needs_of(const plan::Plan& plan);
 
 /// A deployment's part at one actor.
@@ -40,19 +40,19 @@ struct Room {
   ActorId actor = 0;
   std::uint64_t limit = kNoLimit;  // bytes
   std::uint64_t wanted = 0;        // bytes that are to come in
-  bool newcomer = false;           // as another resident
+  bool newcomer = false;           // what comes in is another resident
   std::vector<Resident> residents;
 
   std::uint64_t held() const;
-  /// Of this the text encoders.
+  /// Bytes of `held` that are text encoders.
   std::uint64_t encoders() const;
 };
 
-/// How many deployments an actor keeps at most, however little memory they take: each has groups,
-/// and those have file descriptors.
+/// Most deployments that an actor keeps, however little memory they take: each has groups, and
+/// groups have file descriptors.
 inline constexpr std::size_t kMostResidents = 4;
 
-/// What is let go of.
+/// Text encoders and deployments that are let go of.
 struct Evictions {
   struct Encoders {
     ActorId actor = 0;
@@ -65,8 +65,8 @@ struct Evictions {
   bool empty() const { return encoders.empty() && deployments.empty(); }
 };
 
-/// What is to go so that what is wanted fits in everywhere. At the actors that lack room first text
-/// encoders, of deployments in use last, then deployments that nobody uses; of both the least
+/// Chooses what has to go so that what is wanted fits in everywhere. At the actors that lack room
+/// first text encoders go, of deployments in use last, then unused deployments; of both the least
 /// recently used first, until there is enough. Nothing when all of them together would not do.
 /// Deployment `keep` stays.
 std::optional<Evictions> evictions(const std::vector<Room>& rooms, std::uint64_t keep = 0);
@@ -79,14 +79,15 @@ struct Shortage {
   std::uint64_t limit = 0;
 };
 
-/// Which of these actors takes which rank when memory alone decides: who needs most gets the one
+/// Assigns these actors to ranks when memory alone decides: the rank that needs most gets the actor
 /// with the highest limit. With fewer actors than ranks, or where one does not fit: nothing, and
-/// `why` says which.
+/// `why` says which rank.
 std::optional<std::vector<ActorId>> by_memory(const std::vector<MemoryNeed>& needs,
                                               std::vector<std::pair<ActorId, std::uint64_t>> limits,
                                               std::optional<Shortage>* why = nullptr);
 
-/// How many parts that need so many bytes find an actor of their own at most; limits as in Room.
+/// Returns how many parts that need so many bytes find an actor of their own at most; limits as in
+/// Room.
 std::size_t most_placed(std::vector<std::uint64_t> needs, std::vector<std::uint64_t> limits);
 
 }  // namespace troupe::cluster

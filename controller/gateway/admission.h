@@ -11,17 +11,17 @@
 
 namespace troupe::gateway {
 
-/// How a job comes in: its model read, the request checked, planned and kept, the client answered.
+/// Takes a job in: has its model read, checks, plans and keeps the request, and answers the client.
 class Admission {
  public:
   Admission(const ClusterFacts& facts, const Tools& tools, ModelReader& reader)
       : facts_(facts), tools_(tools), reader_(reader) {}
 
   void submit(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
-  /// From now on no job is taken in, also none whose model is being read or whose latents are on
-  /// their way.
+  /// Takes no job in from now on, also none whose model is being read or whose latents are on their
+  /// way.
   void close(std::string why) { closed_ = std::move(why); }
-  /// What a job began with is kept no longer.
+  /// Drops the inputs (latents, pictures) that a job began with.
   void drop_inputs(wire::ImageRequest request);
 
  private:
@@ -30,7 +30,7 @@ class Admission {
   /// before a byte of it comes. A job that is only to be checked is answered then.
   void fetch_inputs(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
                     const ModelReading& reading);
-  /// One after another, from the one of that index on; then the job is accepted.
+  /// Fetches the job's inputs one after another, beginning at `index`; then the job is accepted.
   void fetch_input(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
                    const ModelReading& reading, std::uint64_t upload, std::size_t index);
   std::optional<std::string> no_room_for_input(control::PeerId client, const std::string& behalf,
@@ -44,10 +44,11 @@ class Admission {
   /// Completes the job by its model and plans it; nothing when it was `refused`.
   std::optional<plan::Plan> planned(wire::JobSpec& job, const ModelReading& reading,
                                     const Refused& refused) const;
-  /// It is in the journal, or there is none: it may begin, and its client is told.
+  /// Lets a job begin that is in the journal, or for which there is no journal, and tells its
+  /// client.
   void admit(jobs::JobId job, bool in_time);
   void not_kept(jobs::JobId job, const std::string& why);
-  /// Somebody hands in what is known already: it is told of the same job.
+  /// Answers somebody who hands in a job that is known already: with the same job.
   void accept_again(control::PeerId peer, const wire::Header& header, jobs::JobEntry& job);
   void answer_accepted(control::PeerId peer, const wire::Header& header, const jobs::JobEntry& job);
   void refuse(control::PeerId peer, const wire::Header& header, const wire::Failure& why);
@@ -66,7 +67,7 @@ class Admission {
     std::string behalf;
     std::uint64_t bytes = 0;
     control::Clock::time_point until;
-    std::vector<std::string> warnings = {};  // what the job does not take of its pictures
+    std::vector<std::string> warnings = {};  // parts of its pictures that the job does not take
   };
   std::map<std::uint64_t, Upload> uploads_;  // on their way
   std::uint64_t last_upload_ = 0;

@@ -10,8 +10,8 @@
 
 namespace troupe::gateway {
 
-/// What went wrong in the cluster, for people to read. The last few are in its status, each with
-/// the time (UTC) before it.
+/// Failures of the cluster, for people to read. The last few are in its status, each with the time
+/// (UTC) before it.
 class FailureLog {
  public:
   /// `now`: seconds. `log` hears of every failure; may be empty.

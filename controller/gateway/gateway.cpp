@@ -8,7 +8,7 @@
 namespace troupe::gateway {
 namespace {
 
-/// However many watch a job, what they are told is encoded once.
+/// Sends a message to all who watch a job: it is encoded once, however many they are.
 template <class M>
 void tell_watchers(control::Server& server, const jobs::JobEntry& job, const M& message) {
   if (job.client.watchers.empty()) return;

@@ -9,45 +9,47 @@
 
 namespace troupe::gateway {
 
-/// What clients may ask for: checks it, and passes it on. Answers every request, with a failure
-/// value where it must. Tells them, and the journal, what becomes of their jobs.
+/// Checks clients' requests and passes them on. Answers every request, with a failure value where
+/// it must. Tells clients, and the journal, what becomes of their jobs.
 class Gateway final : public jobs::JobListener {
  public:
   Gateway(ClusterFacts facts, Tools tools);
-  /// Who looks inside is sent on there. Before any job comes in.
+  /// Sets the introspection that requests to look inside are passed to. Must be called before any
+  /// job comes in.
   void use(Introspection& introspection) { introspection_ = &introspection; }
 
-  /// Of a peer whose role permits a message of that kind (`refusal`, which the router asks).
+  /// Takes a message of a peer whose role permits that kind (`refusal`, which the router asks).
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
-  /// From now on no job is taken in, also none whose model is being read or whose latents are on
-  /// their way.
-  /// With a journal, those that have not ended stay in it as they are.
+  /// Takes no job in from now on, also none whose model is being read or whose latents are on their
+  /// way.
+  /// With a journal, jobs that have not ended stay in it as they are.
   void close(const std::string& why);
-  /// Jobs of an earlier controller, held in the table, go on as soon as they are planned anew.
-  /// `cause`: how that controller ended.
+  /// Takes up jobs of an earlier controller, held in the table, which go on as soon as they are
+  /// planned anew. `cause`: how that controller ended.
   void take_up(const journal::Revival& revival, const std::string& cause) {
     restored_.take_up(revival, cause);
   }
-  /// Its jobs are cancelled unless they are detached. With a journal they go on, too, while
-  /// somebody else waits for them, who may be the same client, come back before its old link was
-  /// given up; and where nobody closed the link (Loss::given_up), or who waited leaves, they are
-  /// cancelled only if nobody is back within the grace.
+  /// Cancels the jobs of a client that is gone, unless they are detached. With a journal they go
+  /// on, too, while somebody else waits for them, who may be the same client, come back before its
+  /// old link was given up; and where nobody closed the link (Loss::given_up), or the one who
+  /// waited leaves, they are cancelled only if nobody is back within the grace.
   void client_lost(control::PeerId peer, const control::Loss& loss);
 
-  // Of JobListener:
+  // Methods of JobListener:
   void progress(const jobs::JobEntry& job, const wire::JobProgress& progress) override;
-  /// What had happened is written down, and its file named.
+  /// Writes down what had happened, and adds the file's name to the job's failure.
   void failing(jobs::JobEntry& job) override;
   void batch_failing(const jobs::JobEntry& batch, const std::string& cause) override;
-  /// With a journal, once its end is in there.
+  /// Tells of the job's end; with a journal, once the end is in there.
   void finished(jobs::JobEntry& job) override;
   void boundary(const jobs::JobEntry& job) override;
   void forgotten(const jobs::JobEntry& job) override;
 
  private:
   void say_finished(const jobs::JobEntry& job);
-  /// Its end is told all the same, with what became of it in the journal.
+  /// Tells of the job's end although it could not be journaled, with what became of it in the
+  /// journal.
   void say_not_kept(jobs::JobEntry& job, const std::string& error);
   void watch(control::PeerId peer, const wire::Header& header, jobs::JobId job);
   void cancel(control::PeerId peer, const wire::Header& header, jobs::JobId job);

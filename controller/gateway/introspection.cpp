@@ -47,7 +47,7 @@ std::string name_of_actor(std::uint32_t actor) {
   return fmt::format("actor {}", actor);
 }
 
-/// "step 5 patch 1", "decode".
+/// Returns "step 5 patch 1", "decode".
 std::string text_of(const wire::HoldPoint& at) {
   std::string text = to_string(at.phase);
   if (at.step >= 0) text += fmt::format(" {}", at.step);
@@ -55,7 +55,7 @@ std::string text_of(const wire::HoldPoint& at) {
   return text;
 }
 
-/// What becomes of an actor by a fault that it meets itself.
+/// Returns what becomes of an actor by a fault that it meets itself.
 std::string text_of(const wire::InjectFault& fault, const cluster::Actor& actor) {
   std::string what = "throws in its next task";
   if (fault.fault == wire::FaultKind::not_finite) what = "meets a NaN in its next micro-step";
@@ -309,7 +309,7 @@ namespace {
 
 using wire::FailureCode;
 
-/// "2026-11-21 09:41:02.123", where the controller is.
+/// Returns "2026-11-21 09:41:02.123", in the time zone of the controller.
 std::string time_text(std::int64_t wall_ns) {
   const std::time_t seconds = wall_ns / 1'000'000'000;
   std::tm parts{};
@@ -423,7 +423,7 @@ void Introspection::send_timeline(const Asker& asker, jobs::JobId job) {
 }
 
 void Introspection::get_logs(const Asker& asker, const wire::GetLogs& question) {
-  /// What a message holds beside everything else.
+  /// Bytes of lines that a message holds beside everything else.
   constexpr std::size_t kMostBytes = 800'000;
   wire::LogLines lines;
   if (question.actor < 0) {
@@ -477,7 +477,7 @@ namespace {
 constexpr std::size_t kKeptRecords = 16;
 constexpr std::size_t kKeptFiles = 256;
 
-/// What the disk may take until the loop goes on without knowing.
+/// Time that the loop gives the disk before it goes on without knowing the outcome.
 constexpr std::chrono::milliseconds kAtOnce{100};
 
 }  // namespace
@@ -569,7 +569,7 @@ using wire::FailureCode;
 
 constexpr control::Milliseconds kRenderDeadline{25'000};
 constexpr control::Milliseconds kFetchDeadline{20'000};
-/// Of the float32 latents of one job; what a controller puts up with.
+/// Most bytes of the float32 latents of one job that a controller puts up with.
 constexpr std::uint64_t kMostBytes = 1u << 30;
 constexpr long kMostAtOnce = 4;
 

@@ -22,8 +22,8 @@
 
 namespace troupe::gateway {
 
-/// For those who look inside, and for those who pause and break things. Answers from what
-/// the recorder remembers, or asks the actors.
+/// Serves those who look inside, and those who pause and break things. Answers from what the
+/// recorder remembers, or asks the actors.
 class Introspection {
  public:
   struct Tools {
@@ -35,14 +35,15 @@ class Introspection {
     recorder::Recorder& recorder;
     /// Sends a signal to an actor's process; false when there is none.
     std::function<bool(cluster::ActorId, int signal)> signal;
-    /// What an actor's processes have written: lines after a number, the last so many of them.
+    /// Returns what an actor's processes have written: lines after a number, the last so many of
+    /// them.
     std::function<wire::LogLines(cluster::ActorId, std::uint64_t after, std::size_t lines)> lines;
     std::string host;
     std::uint32_t pid = 0;
     std::string log_folder;  // of flight records; empty = they are kept in memory only
     std::function<plan::Machine()> machine = {};        // what jobs are planned for
     std::function<void(const std::string&)> note = {};  // a failure for people to read
-    std::function<std::string()> metrics = {};          // as metrics_text makes it
+    std::function<std::string()> metrics = {};          // metrics as metrics_text makes them
     /// Writes a flight record, on a thread of its own, as write_whole does.
     std::function<std::string(const std::filesystem::path&, std::string_view)> write =
         [](const auto& path, auto text) { return write_whole(path, text); };
@@ -57,17 +58,18 @@ class Introspection {
   /// True when the message is for this class. Every request is answered, sooner or later.
   bool on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
-  /// An actor's process is here: its clock is read, now and every few seconds.
+  /// Reads the clock of an actor whose process is here, now and every few seconds.
   void actor_ready(cluster::ActorId actor);
-  /// A job is about to end failed, or a batch to let its jobs begin anew: what had happened is
-  /// written down. Answers the file's path, empty where there will be none. The disk has a tenth of
-  /// a second for it; where it takes longer, the file comes later, or a note why it does not.
+  /// Writes down what had happened before a job ends failed, or before a batch lets its jobs begin
+  /// anew. Returns the file's path, empty where there will be no file. The disk has a tenth of a
+  /// second for it; where it takes longer, the file comes later, or a note why it does not.
   std::string record_failure(jobs::JobId job, const std::string& failure);
-  /// The same of an actor that hangs and is about to be killed for it. Its job may outlive that.
+  /// Same as record_failure, but for an actor that hangs and is about to be killed for it. Its job
+  /// may outlive that.
   std::string record_hang(cluster::ActorId actor, const std::string& why);
 
  private:
-  /// Longer than an actor makes its asker wait.
+  /// Deadline for an actor's answer; longer than an actor makes its asker wait.
   static constexpr control::Milliseconds kActorDeadline{10'000};
   struct Asker {
     control::PeerId peer = 0;
@@ -76,10 +78,10 @@ class Introspection {
   struct Collection;  // of a job's latents
   struct Failed {
     jobs::JobId job = 0;
-    std::string name;               // of a batch
-    std::vector<jobs::JobId> jobs;  // whose failure it is
+    std::string name;               // name of a batch
+    std::vector<jobs::JobId> jobs;  // jobs whose failure it is
     std::string failure;
-    std::string file;                           // once it is there
+    std::string file;                           // path of the record's file, once it is there
     std::shared_ptr<const std::string> record;  // JSON
   };
   /// Keeps the record of that run, in memory and as a file of this name.
@@ -92,9 +94,9 @@ class Introspection {
     tools_.server.reply(asker.peer, asker.header, message);
   }
   void refuse(const Asker& asker, wire::FailureCode code, const std::string& why);
-  /// The job, if it is there and the asker may see it; else the asker is refused.
+  /// Returns the job, if it is there and the asker may see it; else refuses the asker.
   const jobs::JobEntry* job_for(const Asker& asker, jobs::JobId job);
-  /// The actor, if it is there and ready; else the asker is refused.
+  /// Returns the actor, if it is there and ready; else refuses the asker.
   const cluster::Actor* ready_actor(const Asker& asker, std::uint32_t actor);
   template <class Answer, class M>
   void pass_on(const Asker& asker, const M& message, std::uint32_t actor);
@@ -107,19 +109,19 @@ class Introspection {
   void fail(Collection& collection, const wire::Failure& failure);
 
   void control_job(const Asker& asker, const wire::ControlJob& order);
-  /// It is let go, and paused where it has computed `step`.
+  /// Lets the job go on, and pauses it where it has computed `step`.
   void run_until(const Asker& asker, const jobs::JobEntry& job, int step);
   void inject(const Asker& asker, const wire::InjectFault& fault);
   void get_document(const Asker& asker, const wire::GetDocument& question);
-  /// JSON of the slices after that number.
+  /// Returns the slices after that number as JSON.
   std::string slices(std::uint64_t after) const;
   void get_logs(const Asker& asker, const wire::GetLogs& question);
-  /// On the side: a long one takes a while to write.
+  /// Sends a job's time line. It is written on a thread of its own: a long one takes a while.
   void send_timeline(const Asker& asker, jobs::JobId job);
-  /// `own_only`: without what happened to other jobs meanwhile.
+  /// Returns the failures as JSON. `own_only`: without what happened to other jobs meanwhile.
   std::string failures(jobs::JobId job, bool own_only) const;
   void read_clock(cluster::ActorId actor, std::uint64_t incarnation, int readings);
-  /// Held for the asker to fetch; only the newest few are.
+  /// Holds a blob for the asker to fetch; only the newest few are held.
   wire::BlobRef keep(const std::string& name, std::string bytes,
                      std::vector<std::int64_t> shape = {});
   recorder::Nanoseconds now() const;

@@ -22,11 +22,12 @@ struct MetricsFacts {
   double uptime_seconds = 0;
 };
 
-/// What the controller knows of the cluster, as Prometheus text. No prompts, ids of jobs or paths
-/// are in it: what it is labelled by is bounded.
+/// Returns what the controller knows of the cluster, as Prometheus text. The text contains no
+/// prompts, ids of jobs or paths: the values of its labels are bounded.
 std::string metrics_text(const MetricsFacts& facts);
 
-/// Resident bytes of a process on this host; 0 when it cannot be read. Source: proc(5), statm.
+/// Returns the resident bytes of a process on this host; 0 when they cannot be read. Source:
+/// proc(5), statm.
 std::uint64_t resident_bytes(std::uint32_t pid);
 
 }  // namespace troupe::gateway

@@ -26,13 +26,13 @@ constexpr std::size_t kMaxError = 4096;
 
 }  // namespace
 
-/// Of the reading threads alone, but for `give_up`.
+/// Memory of what was read. Belongs to the reading threads alone, but for `give_up`.
 class ModelReader::Memory {
  public:
   Memory(Read read, AllowedFolders allowed)
       : read_(std::move(read)), allowed_(std::move(allowed)) {}
 
-  /// Nobody waits for a reading any more.
+  /// Gives up all readings: nobody waits for them any more.
   void give_up() { given_up_ = true; }
   bool given_up() const { return given_up_; }
 
@@ -74,7 +74,8 @@ class ModelReader::Memory {
                              ": it is being written to: try again later");
   }
 
-  /// Paths that clients may not name are refused before they are looked at.
+  /// Adds the LoRAs to a reading. Paths that clients may not name are refused before they are
+  /// looked at.
   void add_loras(ModelReading& reading, const std::vector<wire::Lora>& loras) const {
     for (const auto& lora : loras) {
       const auto found = allowed_.resolve_file(lora.path, spec::kAdapterConfig);

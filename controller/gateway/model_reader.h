@@ -19,8 +19,8 @@
 
 namespace troupe::gateway {
 
-/// What a folder holds, and its fingerprint (models/spec/fingerprint.h) at that time; or why it
-/// cannot be read.
+/// Model of a folder, and the folder's fingerprint (models/spec/fingerprint.h) at that time; or why
+/// the folder cannot be read.
 struct ModelReading {
   std::shared_ptr<const spec::ModelSpec> model;  // null on failure
   std::uint64_t fingerprint = 0;
@@ -43,20 +43,20 @@ class ModelReader {
   using Read = std::function<spec::ModelSpec(const std::string& folder)>;
 
   explicit ModelReader(boost::asio::io_context& io, Read read = {}, AllowedFolders allowed = {});
-  /// Handlers that have not been called are dropped. Waits a moment for readings in hand; one that
-  /// hangs in the file system is left to itself.
+  /// Drops handlers that have not been called. Waits a moment for readings in hand; one that hangs
+  /// in the file system is left to itself.
   ~ModelReader();
   ModelReader(const ModelReader&) = delete;
   ModelReader& operator=(const ModelReader&) = delete;
 
-  /// The handler is called once, on the loop, never inside this call: with what was read, or after
+  /// Calls the handler once, on the loop, never inside this call: with what was read, or after
   /// `within` with a reading that is late (where it was begun it goes on, and keeps its thread). In
   /// the order of these calls for the same folder and files, which are read one at a time. The
   /// LoRAs and embeddings of the request are read after the folder and held against it; they, too,
   /// must lie in allowed folders.
   void read(std::string folder, const wire::ImageRequest& request, std::chrono::milliseconds within,
             Handler handler);
-  /// Readings asked for and not yet handed over.
+  /// Returns the number of readings asked for and not yet handed over.
   std::size_t waiting() const { return asked_.size(); }
 
  private:
@@ -84,7 +84,7 @@ class ModelReader {
   boost::asio::io_context& io_;
   std::shared_ptr<Memory> memory_;
   std::map<std::uint64_t, Asked> asked_;  // by the number of their call
-  std::set<std::uint64_t> waiting_;       // of those, the ones that have not been begun
+  std::set<std::uint64_t> waiting_;       // numbers of readings that have not been begun
   std::set<Files> in_hand_;               // also of readings that came too late
   std::uint64_t last_ = 0;
   SideThread threads_;

@@ -9,22 +9,22 @@
 
 namespace troupe::gateway {
 
-/// The least role that may send a message of this kind to a controller. Whose job it is about is
-/// another question: `job_refusal`.
+/// Returns the least role that may send a message of this kind to a controller. Whose job it is
+/// about is another question: `job_refusal`.
 control::ClientRole needed_role(wire::Kind kind);
 
-/// Why this user may not send it; nothing where he may.
+/// Returns why this user may not send a message of this kind; nothing where he may.
 std::optional<std::string> refusal(const control::ClientUser& user, wire::Kind kind);
 
-/// Why this user's process may not join as a host, which is given the cluster's secrets; nothing
-/// where it may. Keys that the controller has issued to its own processes are not for that.
+/// Returns why this user's process may not join as a host, which is given the cluster's secrets;
+/// nothing where it may. Keys that the controller has issued to its own processes are not for that.
 std::optional<std::string> host_refusal(const control::ClientUser& user);
 
-/// Whether a job is one of those that this user may see and change.
+/// Returns whether a job is one of those that this user may see and change.
 bool may_see(const control::ClientUser& user, const jobs::JobEntry& job);
-/// Why this user may not see or change a job that is not his.
+/// Returns why this user may not see or change a job that is not his.
 std::string job_refusal(const control::ClientUser& user, jobs::JobId job);
-/// The job, if it is there and the peer may see it; else the peer is refused.
+/// Returns the job, if it is there and the peer may see it; else refuses the peer.
 jobs::JobEntry* job_for(control::Server& server, jobs::JobTable& table, control::PeerId peer,
                         const wire::Header& header, jobs::JobId job);
 

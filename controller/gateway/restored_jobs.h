@@ -15,11 +15,12 @@ class RestoredJobs {
   RestoredJobs(const ClusterFacts& facts, const Tools& tools, ModelReader& reader)
       : facts_(facts), tools_(tools), reader_(reader) {}
 
-  /// Jobs of an earlier controller, held in the table. `cause`: how that controller ended.
+  /// Takes up jobs of an earlier controller, held in the table. `cause`: how that controller ended.
   void take_up(const journal::Revival& revival, const std::string& cause);
-  /// The job is nobody's now. It is cancelled with that cause when it is still so after the grace.
+  /// Waits for the client of a job that is nobody's now. The job is cancelled with that cause when
+  /// it is still nobody's after the grace.
   void await_client(jobs::JobId job, const std::string& cause);
-  /// With a journal, those that have not ended stay in it as they are.
+  /// Stops taking jobs up. With a journal, jobs that have not ended stay in it as they are.
   void close() { closed_ = true; }
 
  private:
@@ -29,7 +30,7 @@ class RestoredJobs {
   const Tools& tools_;
   ModelReader& reader_;
   bool closed_ = false;
-  std::map<jobs::JobId, std::uint64_t> away_;  // whose client is awaited, by which absence
+  std::map<jobs::JobId, std::uint64_t> away_;  // jobs whose client is awaited, and the absence
   std::uint64_t absences_ = 0;
 };
 

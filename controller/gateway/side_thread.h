@@ -12,23 +12,23 @@ namespace troupe::gateway {
 class SideThread {
  public:
   using OnLoop = std::function<void()>;
-  /// Runs on the thread; what it answers, if anything, runs on the loop, and what it throws is
-  /// thrown there. It holds what it needs: it may outlive whoever posted it.
+  /// Work for the thread; what it answers, if anything, runs on the loop, and what it throws is
+  /// thrown there. The work holds what it needs: it may outlive whoever posted it.
   using Work = std::function<OnLoop()>;
 
   /// `to_loop` brings something to the loop; it is called on the thread. Of several `threads` each
   /// takes what was posted first.
   explicit SideThread(std::function<void(OnLoop)> to_loop, std::size_t most = 64, int threads = 1);
-  /// Nothing comes to the loop any more. What was posted is done first, for a moment; work that
+  /// Lets nothing come to the loop any more. What was posted is done first, for a moment; work that
   /// hangs in the file system is left to itself.
   ~SideThread();
   SideThread(const SideThread&) = delete;
   SideThread& operator=(const SideThread&) = delete;
 
-  /// Begun in the order of these calls. False, and nothing will be done, where `most` are waiting
-  /// already.
+  /// Posts work, which is begun in the order of these calls. False, and nothing will be done, where
+  /// `most` are waiting already.
   bool post(Work work);
-  /// Nothing waits or is being done.
+  /// True when nothing waits or is being done.
   bool idle() const;
 
  private:

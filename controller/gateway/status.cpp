@@ -9,8 +9,8 @@
 namespace troupe::gateway {
 namespace {
 
-/// The beginning of a longer text and …, whole UTF-8 letters: lists of jobs must fit into one
-/// message.
+/// Returns the beginning of a longer text and …, whole UTF-8 letters: lists of jobs must fit into
+/// one message.
 std::string beginning(const std::string& text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
   while (bytes > 0 && (text[bytes] & 0xc0) == 0x80)
@@ -34,10 +34,10 @@ std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
   return rows;
 }
 
-/// Whether what the actor does is one of the user's own jobs.
+/// Returns whether what the actor does is one of the user's own jobs.
 bool may_see_work(const control::ClientUser& user, const Tools& tools, cluster::ActorId actor) {
   if (user.role >= control::ClientRole::all_jobs) return true;
-  // All that it has, since any of these may be what it loads.
+  // All jobs that the actor has, since any of these may be what it loads.
   auto runs = tools.members.at(actor).jobs;
   if (const auto current = tools.runner.dispatcher().current(actor)) runs = {current->first};
   return std::ranges::all_of(runs, [&](const jobs::JobId run) {
@@ -79,8 +79,8 @@ struct Listed {
   std::int32_t position = 0;  // of one that waits
 };
 
-/// Those that run, those that wait in the order of their turns, those that have ended, newest
-/// first.
+/// Returns the jobs that run, those that wait in the order of their turns, and those that have
+/// ended, newest first.
 std::vector<Listed> in_order(const Tools& tools) {
   std::vector<Listed> order, without_turn, ended;
   const auto turns = tools.table.queue();

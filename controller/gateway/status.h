@@ -4,10 +4,11 @@
 
 namespace troupe::gateway {
 
-/// A page of the jobs that this user may see, for `troupe jobs`.
+/// Returns a page of the jobs that this user may see, for `troupe jobs`.
 wire::JobList job_list(const Tools& tools, const control::ClientUser& user,
                        const wire::ListJobs& asked);
-/// For `troupe status`. What failed of late is for those who may see everybody's jobs.
+/// Returns the cluster's status for `troupe status`. Recent failures are for those who may see
+/// everybody's jobs.
 wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools,
                                    const control::ClientUser& user, const wire::GetStatus& asked);
 

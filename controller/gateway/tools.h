@@ -16,7 +16,7 @@
 
 namespace troupe::gateway {
 
-/// Who this cluster is, for status and for defaults of requests.
+/// Facts of this cluster, for status and for defaults of requests.
 struct ClusterFacts {
   std::string version;
   std::string host;
@@ -27,7 +27,7 @@ struct ClusterFacts {
   double started = 0;
 };
 
-/// What the classes of this room work with.
+/// Objects and limits that the classes of this room work with.
 struct Tools {
   boost::asio::io_context& io;
   control::Server& server;
@@ -43,30 +43,31 @@ struct Tools {
   ModelReader::Read read_model = {};  // null = from the folder
   AllowedFolders allowed_models = {};
   journal::Journal* journal = nullptr;     // of the jobs; may be null
-  recorder::Recorder* recorder = nullptr;  // what is of note is remembered there; may be null
-  int max_restarts = 3;  // of a controller that a job outlives without a step between them
-  /// How long a job waits for its client to come back.
+  recorder::Recorder* recorder = nullptr;  // remembers what is of note; may be null
+  int max_restarts = 3;  // restarts of a controller that a job outlives without a step between
+  /// Time that a job waits for its client to come back.
   std::chrono::milliseconds grace = std::chrono::seconds(60);
   /// From when its inputs are here until a job is accepted. A client gives up after 30 s
   /// (client/deadlines.h), and must not find its job running then.
   std::chrono::milliseconds accept_within = std::chrono::seconds(25);
-  /// What jobs begin with (latents, pictures, prompt embeds), on its way here and of jobs that have
-  /// not ended: of all, of a client's, and of those that were handed in on the same behalf.
+  /// Limits, in bytes, for what jobs begin with (latents, pictures, prompt embeds), on its way here
+  /// and of jobs that have not ended: of all jobs, of a client's, and of those that were handed in
+  /// on the same behalf.
   struct InputBytes {
     std::uint64_t all = 4ull << 30;
     std::uint64_t of_client = 2ull << 30;
     std::uint64_t on_same_behalf = 1ull << 30;
 
-    /// A quarter of this memory at most, in the same proportions.
+    /// Limits that are a quarter of this memory at most, in the same proportions.
     static InputBytes within(std::uint64_t memory);
   };
   InputBytes max_input_bytes = {};
-  /// What jobs with weights of this type are planned for. Null = a host of this process's cores
-  /// that nobody has measured.
+  /// Returns the machine that jobs with weights of this type are planned for. Null = a host of this
+  /// process's cores that nobody has measured.
   std::function<plan::Machine(WeightChoice weight_dtype)> machine = {};
 
   recorder::Nanoseconds monotonic() const { return recorder::nanoseconds(now()); }
-  /// What the request is planned for.
+  /// Returns the machine that the request is planned for.
   plan::Machine machine_for(const ClusterFacts& facts, const wire::ImageRequest& request) const;
 };
 

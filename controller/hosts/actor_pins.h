@@ -7,8 +7,8 @@
 
 namespace troupe::cluster {
 
-/// GPUs of this host that CUDA shows to a process of this environment. Where their order cannot be
-/// told, all that the driver knows.
+/// Returns the number of GPUs of this host that CUDA shows to a process of this environment. Where
+/// their order cannot be told, all that the driver knows.
 int visible_gpus();
 
 struct PinOptions {
@@ -19,19 +19,19 @@ struct PinOptions {
   std::string root = {};  // where sys and proc are looked for; "" = /
 };
 
-/// Which CPUs the actors of this host get, by what the host looked like at first.
+/// Pins of this host's actors to CPUs, by what the host looked like at first.
 class ActorPins {
  public:
-  /// Nobody is pinned.
+  /// Pins no actor.
   ActorPins() = default;
   /// Reads the host's nodes. Throws std::runtime_error when `how` is not known; what cannot be read
   /// costs the pins alone.
   explicit ActorPins(const PinOptions& options);
 
-  /// Of an actor, on "cpu" or "cuda:N"; null where it has none. Actors on the CPU are ranked in the
-  /// order in which they are asked for, and keep their pin.
+  /// Returns the pin of an actor on "cpu" or "cuda:N"; null where it has none. Actors on the CPU
+  /// are ranked in the order in which they are asked for, and keep their pin.
   const Pin* of(std::uint32_t id, const std::string& device);
-  /// Why an actor without a pin has none; "" where there is nothing to choose.
+  /// Returns why an actor without a pin has none; "" where there is nothing to choose.
   const std::string& why_not() const { return pins_.why_not; }
 
  private:

@@ -11,7 +11,7 @@
 namespace troupe::cluster {
 namespace {
 
-/// Room for that many CPUs.
+/// Set of CPUs with room for that many.
 struct CpuSet {
   explicit CpuSet(int count)
       : cpus(CPU_ALLOC(static_cast<std::size_t>(count))),

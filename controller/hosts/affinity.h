@@ -4,12 +4,13 @@
 
 namespace troupe::cluster {
 
-/// CPUs that the calling thread may use, ascending: its affinity within its control group's cpuset.
-/// None where the kernel does not say.
+/// Returns the CPUs that the calling thread may use, ascending: its affinity within its control
+/// group's cpuset. None where the kernel does not say.
 std::vector<int> allowed_cpus();
 
-/// While it lives the calling thread, and what it spawns for good, runs on these CPUs alone; with
-/// none of them, or where the kernel refuses, where it ran before.
+/// Binds the calling thread, and what the thread spawns for good, to these CPUs alone while the
+/// object lives; with none of them, or where the kernel refuses, the thread runs where it ran
+/// before.
 class OnCpus {
  public:
   explicit OnCpus(const std::vector<int>& cpus);
@@ -17,7 +18,7 @@ class OnCpus {
   OnCpus(const OnCpus&) = delete;
   OnCpus& operator=(const OnCpus&) = delete;
 
-  /// Why the kernel refused; "" when it did not.
+  /// Returns why the kernel refused; "" when it did not.
   const std::string& error() const { return error_; }
 
  private:

@@ -13,9 +13,9 @@
 namespace troupe::cluster {
 namespace {
 
-/// Threads a core that are many.
+/// Number of threads per core that is many.
 constexpr int kManyThreads = 8;
-/// What an actor without a model has for itself, measured: its libraries' pages are shared.
+/// Bytes that an actor without a model has for itself, measured: its libraries' pages are shared.
 constexpr std::uint64_t kEmptyActor = 60'000'000;
 
 }  // namespace

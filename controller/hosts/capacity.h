@@ -7,29 +7,30 @@
 
 namespace troupe::cluster {
 
-/// What actors are started on.
+/// Cores and memory of a host that actors are started on.
 struct HostCapacity {
   int cores = 0;                             // that this process may use
   std::optional<std::uint64_t> free_memory;  // bytes, within its control groups' limits, if known
 };
 
-/// Of this host, now. `root` as in available_memory.
+/// Returns the capacity of this host, now. `root` as in available_memory.
 HostCapacity local_capacity(const std::filesystem::path& root = "/");
 
-/// This host's GPUs from number `first_gpu` on: those that users' actors may have.
+/// Returns this host's GPUs from number `first_gpu` on: those that users' actors may have.
 std::vector<std::int32_t> local_gpus(int first_gpu);
 
-/// What is to be said before so many actors are started there: that they have more threads than
-/// cores by far, where they compute on the CPU. Pure.
+/// Returns a warning for so many actors on such a host: that they have more threads than cores by
+/// far, where they compute on the CPU. Pure.
 std::optional<std::string> crowding(int actors, int threads_per_actor, const std::string& device,
                                     const HostCapacity& capacity);
 
-/// Why so many actors cannot be started there: they take more memory than is free before any model
-/// is loaded, so that the kernel would kill whom it likes. Nothing where that is not known. Pure.
+/// Returns why so many actors cannot be started on such a host: they take more memory than is free
+/// before any model is loaded, so that the kernel would kill whom it likes. Nothing where the free
+/// memory is not known. Pure.
 std::optional<std::string> too_crowded(int actors, const HostCapacity& capacity);
 
-/// How many of a host's actors may be starting at the same time: each computes while it starts, and
-/// more of them would only keep the controller from answering.
+/// Returns how many of a host's actors may be starting at the same time: each computes while it
+/// starts, and more of them would only keep the controller from answering.
 int starting_at_once(int cores);
 
 }  // namespace troupe::cluster

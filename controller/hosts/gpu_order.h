@@ -15,15 +15,15 @@ struct LocalGpu {
   bool operator==(const LocalGpu&) const = default;
 };
 
-/// What a process's environment says of the GPUs that CUDA shows it.
+/// Settings of a process's environment for the GPUs that CUDA shows it.
 struct CudaView {
   std::optional<std::string> visible = {};  // CUDA_VISIBLE_DEVICES
   std::string order = {};                   // CUDA_DEVICE_ORDER
 };
 
-/// The GPUs as CUDA counts them: by bus where it was told so or where they are of one model, and
-/// only those that are visible. Throws std::invalid_argument where the order cannot be told:
-/// several models and CUDA's own order of speed, parts of GPUs (MIG). Pure.
+/// Returns the GPUs as CUDA counts them: by bus where it was told so or where they are of one
+/// model, and only those that are visible. Throws std::invalid_argument where the order cannot be
+/// told: several models and CUDA's own order of speed, parts of GPUs (MIG). Pure.
 std::vector<LocalGpu> in_cuda_order(std::vector<LocalGpu> gpus, const CudaView& view);
 
 }  // namespace troupe::cluster

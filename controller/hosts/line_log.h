@@ -19,7 +19,7 @@ class LineLog {
   }
   /// Number of the newest line; 0 while there is none.
   std::uint64_t last() const { return last_; }
-  /// Of the lines after number `after` that are still here the last `limit`.
+  /// Returns the last `limit` of the lines after number `after` that are still here.
   std::vector<std::string> lines(std::uint64_t after, std::size_t limit) const {
     const auto newer = last_ > after ? last_ - after : 0;
     const auto count = std::min({static_cast<std::size_t>(newer), lines_.size(), limit});

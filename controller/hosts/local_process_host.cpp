@@ -19,15 +19,15 @@
 namespace troupe::cluster {
 namespace {
 
-/// Who ends younger than this may not have come to its hello, which tells of the device.
+/// Age before which a process may not have come to its hello, which tells of the device.
 constexpr std::chrono::minutes kBeforeHello{2};
-/// The memory in which a user's actor says what it does.
+/// Bytes of the memory in which a user's actor says what it does.
 constexpr std::size_t kDoingBytes = 256;
 constexpr std::size_t kKeptUserLogs = 256;
 
-/// What CUDA and NCCL read when they start in an actor (docs/gpu.md tells why); what the user has
-/// set himself stands. NCCL lets ranks share a GPU that take each other for other hosts: then each
-/// actor has a name of its own, whatever the user has set.
+/// Returns settings that CUDA and NCCL read when they start in an actor (docs/gpu.md tells why);
+/// what the user has set himself stands. NCCL lets ranks share a GPU that take each other for other
+/// hosts: then each actor has a name of its own, whatever the user has set.
 std::vector<std::string> gpu_settings(std::uint64_t actor, bool shares_gpu) {
   std::vector<std::string> settings;
   for (const auto& [key, value] :

@@ -30,7 +30,7 @@ class LocalProcessHost final : public ProcessHost {
     HostOptions host;          // all but the memory's limit is used; actor_program is named
     std::string host_program;  // troupe-host, for users' actors that need no torch
     std::string control_endpoint;
-    std::string actor_endpoint = {};  // where actors reach it instead; "" = there
+    std::string actor_endpoint = {};  // where actors reach the controller instead; "" = there
     std::string blob_endpoint;
     std::string listen_host;  // where tensor planes and users' actors listen for other hosts; "" =
                               // loopback
@@ -40,7 +40,7 @@ class LocalProcessHost final : public ProcessHost {
   LocalProcessHost(boost::asio::io_context& io, Options options, OnExit on_exit);
   ~LocalProcessHost() override;
 
-  /// Told of each line that goes into the logs of actors.
+  /// Sets what is told of each line that goes into the logs of actors.
   void on_line(OnLine on_line) { on_line_ = std::move(on_line); }
 
   std::uint32_t start(const wire::StartProcess& launch) override;
@@ -48,9 +48,9 @@ class LocalProcessHost final : public ProcessHost {
   void end(const ProcessOwner& owner, const std::string& why) override;
   const LineLog& lines(std::uint32_t actor) override { return logs_[actor]; }
   std::size_t running() const override { return processes_.size(); }
-  /// Processes of owners of that role.
+  /// Returns the number of processes of owners of that role.
   std::size_t running(PeerRole role) const;
-  /// The incarnation of the owner's newest process; 0 where that has ended.
+  /// Returns the incarnation of the owner's newest process; 0 where that has ended.
   std::uint64_t newest(const ProcessOwner& owner) const;
 
  private:
@@ -59,7 +59,7 @@ class LocalProcessHost final : public ProcessHost {
     std::unique_ptr<Process> process;
     FileHandle doing;  // of a user's actor: memory in which it says which method it is in
     std::vector<std::filesystem::path> sockets;
-    /// What the process wrote last into the memory it was given.
+    /// Returns the method that the process wrote last into the memory it was given.
     std::string method() const;
   };
   void prepare_actor(const wire::StartProcess& launch, ProcessOptions& options);
@@ -67,10 +67,10 @@ class LocalProcessHost final : public ProcessHost {
                           Running& running) const;
   void exited(std::uint64_t incarnation, const ExitCause& cause);
   std::string user_endpoint(const wire::StartProcess& launch, const char* suffix) const;
-  /// Which CPUs a process was given, as the end of a line.
+  /// Returns the CPUs that a process was given, as the end of a line.
   std::string place(const Pin* pin) const;
   void note(std::uint32_t actor, const std::string& line);
-  /// Of users' actors that have ended the newest logs stay.
+  /// Removes old logs of users' actors that have ended; the newest stay.
   void forget_old_logs(std::uint64_t ended);
   std::filesystem::path user_log(std::uint64_t user_actor) const;
 
@@ -79,7 +79,7 @@ class LocalProcessHost final : public ProcessHost {
   OnExit on_exit_;
   OnLine on_line_;
   ActorPins pins_;
-  /// Which process was told to say how fast its device is, and when.
+  /// Process that was told to say how fast its device is, and when.
   struct Measuring {
     std::uint64_t incarnation = 0;
     std::chrono::steady_clock::time_point since;
@@ -91,11 +91,13 @@ class LocalProcessHost final : public ProcessHost {
   std::map<std::uint64_t, Running> processes_;  // by incarnation: an old one may still be ending
 };
 
-/// troupe-actor beside the running executable. Throws std::runtime_error when there is none.
+/// Returns the path of troupe-actor beside the running executable. Throws std::runtime_error when
+/// there is none.
 std::string find_actor_program();
-/// Where troupe-host lies beside `actor_program`, whether it is there or not.
+/// Returns the path of troupe-host beside `actor_program`, whether there is one or not.
 std::string host_program_beside(const std::string& actor_program);
-/// The same. Throws std::runtime_error when there is none.
+/// Returns the path of troupe-host beside `actor_program`. Throws std::runtime_error when there is
+/// none.
 std::string find_host_program(const std::string& actor_program);
 
 }  // namespace troupe::cluster

@@ -22,7 +22,8 @@ int take_number(std::string_view& text, std::string_view whole) {
   return value;
 }
 
-/// How many of `count` actors each node gets: by its CPUs, the rest to the largest remainders.
+/// Returns how many of `count` actors each node gets: by its CPUs, the rest to the largest
+/// remainders.
 std::vector<int> spread(int count, const std::vector<Pin>& nodes) {
   long cpus = 0;
   for (const auto& node : nodes)

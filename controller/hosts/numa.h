@@ -14,16 +14,16 @@ struct NumaNode {
   bool operator==(const NumaNode&) const = default;
 };
 
-/// What matters of a host's actor, in order of local rank.
+/// Facts of a host's actor that decide its pin; actors come in order of local rank.
 struct PinnedActor {
   bool on_gpu = false;
   int gpu_node = -1;  // of its GPU; -1 = not known
   int threads = 1;
 };
 
-/// Where an actor may run: all CPUs of a node that this process may use. What it allocates is of
-/// that node too, for the kernel takes a page from where it is touched first; pages of mapped files
-/// lie where somebody first read them.
+/// CPUs that an actor may run on: all CPUs of a node that this process may use. Memory that the
+/// actor allocates is of that node too, for the kernel takes a page from where it is touched first;
+/// pages of mapped files lie where somebody first read them.
 struct Pin {
   int node = 0;
   std::vector<int> cpus;
@@ -33,7 +33,7 @@ struct Pin {
 
 struct Pins {
   std::vector<std::optional<Pin>> of_actor;  // nothing = it runs where this process may
-  std::string why_not;                       // where an actor on a host of several nodes has none
+  std::string why_not;                       // why an actor on a host of several nodes has no pin
 };
 
 /// Spreads a host's actors over its nodes. Actors on the CPU in proportion to the nodes' allowed
@@ -43,10 +43,10 @@ struct Pins {
 Pins pins_of(const std::vector<NumaNode>& nodes, const std::vector<int>& allowed,
              const std::vector<PinnedActor>& actors);
 
-/// "0-3,8" as Linux writes CPUs down, in ascending order; "" is none. Throws std::invalid_argument
-/// naming what is wrong: not a list, out of order, a number above 65535.
+/// Reads "0-3,8" as Linux writes CPUs down, in ascending order; "" is none. Throws
+/// std::invalid_argument naming what is wrong: not a list, out of order, a number above 65535.
 std::vector<int> parse_cpu_list(std::string_view text);
-/// The same backwards.
+/// Returns the CPUs in the form that parse_cpu_list reads.
 std::string cpu_list_text(const std::vector<int>& cpus);
 
 }  // namespace troupe::cluster

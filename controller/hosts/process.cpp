@@ -223,7 +223,8 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
     }
   }
 
-  /// A full disk costs the log, not the actor; nor does an actor that says much cost the disk.
+  /// Appends to the log. A full disk costs the log, not the actor; nor does an actor that says much
+  /// cost the disk.
   void append_to_log(std::string_view text) {
     if (!log_) return;
     const std::uint64_t room = log_bytes_ - std::min(logged_, log_bytes_);
@@ -261,7 +262,7 @@ class Process::Impl : public std::enable_shared_from_this<Process::Impl> {
                [self = shared_from_this(), status] { self->read_the_rest(status); });
   }
 
-  /// What it wrote last is still in the pipe.
+  /// Reads what the process wrote last, which is still in the pipe, and tells of its end.
   void read_the_rest(int status) {
     boost::system::error_code error;
     output_.non_blocking(true, error);

@@ -19,8 +19,8 @@ struct ProcessOptions {
   std::filesystem::path
       log;  // standard output and error are appended to it; empty = kept in memory only
   std::uint64_t log_bytes = 64u << 20;  // at most, of a log; what comes after is not written
-  std::function<void(const std::string&)> on_line = {};  // told of each line it writes
-  std::vector<int> cpus = {};  // it runs on these alone; none = on those of this process
+  std::function<void(const std::string&)> on_line = {};  // told of each line of the process
+  std::vector<int> cpus = {};  // CPUs that it runs on; none = those of this process
   int inherited = -1;          // a descriptor of this process that it has as kInherited; -1 = none
 };
 
@@ -42,12 +42,14 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const;
-  /// It runs on the CPUs that the options name; false where there are none or the kernel refused.
+  /// True when the process runs on the CPUs that the options name; false where there are none or
+  /// the kernel refused.
   bool pinned() const;
   void kill(int signal);
-  /// Kills it for sure. The first reason that is given is said in its log.
+  /// Kills the process for sure. The first reason that is given is said in its log.
   void end(const std::string& why);
-  /// A line of its log that is not its own: told to `on_line`, and never a cause of its end.
+  /// Adds a line to the process's log that the process did not write: told to `on_line`, and never
+  /// a cause of its end.
   void say(const std::string& line);
 
  private:

@@ -9,7 +9,7 @@
 namespace troupe::jobs {
 namespace {
 
-/// Numbers the prompt as the member does. False where it is another member's.
+/// Numbers the warning's prompt as the member does. False where the prompt is another member's.
 bool make_own(wire::Warning& warning, const BatchMember& member,
               const wire::ImageRequest& request) {
   if (!warning.prompt) return true;

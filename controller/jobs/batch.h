@@ -11,7 +11,7 @@ namespace troupe::jobs {
 /// warnings and a report, and ends when all of them have left it.
 class Batch final : public Results {
  public:
-  /// `entry`: of the table, until the batch is closed.
+  /// `entry`: the batch's in the table, until the batch is closed.
   Batch(RunTools& tools, BatchEntry& entry) : Results(tools), entry_(entry) {}
 
   std::string name() const override;
@@ -24,15 +24,16 @@ class Batch final : public Results {
   void boundary_kept() override {}
   void drop() override;
   void succeed(const RunFigures& figures) override;
-  /// The batch has failed: its jobs wait again, each for itself.
+  /// Fails the batch: its jobs wait again, each for itself.
   void fail(const wire::Failure& why) override;
   void end(wire::JobState state, const wire::Failure& failure) override;
-  /// It is charged with its part of the batch's time, and what the batch has for it goes.
+  /// Charges the member with its part of the batch's time, and lets go of what the batch has for
+  /// it.
   void leaving(JobEntry& member) override;
   bool is_left() override;
 
  private:
-  /// What came for one of the jobs.
+  /// Pictures, latents and previews that came for one of the jobs.
   struct Portion {
     std::map<std::int32_t, wire::BlobRef> pictures;  // by picture of the batch
     std::map<std::int32_t, wire::BlobRef> latents;   // by dp replica
@@ -42,11 +43,11 @@ class Batch final : public Results {
   std::vector<JobId> living() const { return tools_.table.members_of(entry_.run.id); }
   JobEntry& job(JobId id) { return *tools_.table.find(id); }
   void say_who_is_in_it();
-  /// To each job its own rows of a replica's latents.
+  /// Hands to each job its own rows of a replica's latents.
   void take_latents(const Origin& from, const wire::BlobRef& whole, const std::string& bytes);
-  /// The job whose that preview or picture is; null when it has left.
+  /// Returns the job that the preview or picture belongs to; null when the job has left.
   const BatchMember* owner_of(const Origin& from) const;
-  /// A member is charged with its part of the batch's time, by pictures.
+  /// Charges a member with its part of the batch's time, by pictures.
   void charge_part(const BatchMember& member);
   void succeed(JobEntry& job, const RunFigures& figures);
   void drop(Portion& portion);

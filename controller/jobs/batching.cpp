@@ -24,12 +24,13 @@ std::int64_t pictures_of(const JobEntry& job) {
   return pictures_of(job.spec.request);
 }
 
-/// One by one: an empty one then means another thing to some models than none at all.
+/// True when the job gives negative prompts one by one: an empty one then means another thing to
+/// some models than none at all.
 bool gives_negatives(const JobEntry& job) {
   return !job.spec.request.negative_prompts.empty();
 }
 
-/// The spec without what may differ. Every field that is added to it counts by itself.
+/// Returns the spec without what may differ. Every field that is added to it counts by itself.
 std::string terms_of(const JobEntry& job) {
   auto spec = job.spec;
   wire::for_each_field([&](const wire::RequestField& field, auto member) {

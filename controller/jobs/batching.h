@@ -7,48 +7,48 @@
 
 namespace troupe::jobs {
 
-/// Why a job of such a request computes by itself in a cluster whose batches have at most
+/// Returns why a job of such a request computes by itself in a cluster whose batches have at most
 /// `max_pictures`, whoever waits beside it; "" where it need not.
 std::string batching_obstacle(const wire::ImageRequest& request, std::int64_t max_pictures);
 
-/// The job may compute with others at all: it allows it, waits, has no boundary to go on from,
-/// begins with noise, has no step cache and has not been in a batch that failed.
+/// True when the job may compute with others at all: it allows it, waits, has no boundary to go on
+/// from, begins with noise, has no step cache and has not been in a batch that failed.
 bool can_batch(const JobEntry& job);
 
-/// Two jobs that can: alike in everything but prompts, seed and whose they are.
+/// True when two jobs that can batch are alike in everything but prompts, seed and whose they are.
 bool alike(const JobEntry& a, const JobEntry& b);
 
-/// Of jobs that wait, in the order in which they do, those that compute as one with the first of
-/// them, itself included: the next that are alike, as long as all have at most `max_pictures`, and
-/// no more than what falls to one batch where `places` jobs could begin side by side. One job alone
+/// Chooses the jobs that compute as one with the first of those that wait, in their order and
+/// itself included: the next that are alike, as long as all have at most `max_pictures`, and no
+/// more than what falls to one batch where `places` jobs could begin side by side. One job alone
 /// where there is no company.
 std::vector<const JobEntry*> companions(const std::vector<const JobEntry*>& waiting,
                                         std::int64_t max_pictures, std::int64_t places);
 
-/// The degrees and stages that a job is planned for now: of an elastic one perhaps not those that
-/// were asked for.
+/// Returns the degrees and stages that a job is planned for now: for an elastic job perhaps not
+/// those that were asked for.
 wire::Parallelism parallelism_of(const JobEntry& job);
 
-/// Prompts one job after another, and whose seed each picture has.
+/// Combines the jobs' requests: prompts one job after another, and the seed of each picture.
 wire::ImageRequest combined_request(const std::vector<const JobEntry*>& jobs);
 
-/// The batch of these jobs: the first one's terms, this plan. It has no number yet.
+/// Makes the batch of these jobs: the first one's terms, this plan. The batch has no number yet.
 BatchEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan);
 
-/// A job's part in its batch; std::out_of_range where it was never in it.
+/// Returns a job's part in its batch; throws std::out_of_range where it was never in it.
 const BatchMember& member_of(const BatchEntry& batch, JobId job);
 
-/// Of the pictures of one dp replica of the batch, those of a member: counted in the batch. Empty
-/// where it has none there.
+/// Returns a member's pictures among those of one dp replica, counted in the batch. Empty where the
+/// member has none there.
 wire::RowRange share_of_replica(const BatchMember& member, wire::RowRange replica);
 
-/// Those bytes of a replica's [n, …] tensor that are the member's pictures.
+/// Returns the bytes of a replica's [n, …] tensor that are the member's pictures.
 std::string cut_pictures(const std::string& bytes, wire::RowRange replica, wire::RowRange own);
 
-/// "computes with jobs 3, 5".
+/// Returns "computes with jobs 3, 5".
 std::string company_text(const std::vector<JobId>& others);
 
-/// "job 3", "jobs 3, 5".
+/// Returns "job 3", "jobs 3, 5".
 std::string jobs_text(const std::vector<JobId>& jobs);
 
 }  // namespace troupe::jobs

@@ -5,8 +5,8 @@
 
 namespace troupe::jobs {
 
-/// What the actor of a rank is told when the job begins there, at its first step or at its
-/// boundary. Pure.
+/// Makes the message that tells the actor of a rank that the job begins there, at its first step or
+/// at its boundary. Pure.
 wire::BeginJob begin_message(const JobEntry& job, const std::string& name,
                              const cluster::Deployment& deployment, int rank);
 

@@ -16,7 +16,7 @@ struct InputBlob {
   Number* bytes;
 };
 
-/// All that a request may have.
+/// Returns all inputs that a request may have.
 template <class Request>
 auto input_blobs(Request& request) {
   using Number = std::remove_pointer_t<decltype(&request.init_latents_blob)>;

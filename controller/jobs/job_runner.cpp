@@ -21,7 +21,7 @@ namespace {
 /// Unfinished tasks that may lie at an actor: enough to hide a control-plane round trip behind any
 /// micro-step.
 constexpr int kWindow = 6;
-/// How long clients may still fetch the last previews and latents of a job that has ended, seconds.
+/// Seconds for which clients may still fetch the last previews and latents of a job that has ended.
 constexpr double kInterimGrace = 30;
 
 }  // namespace

@@ -24,18 +24,18 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
     JobTable& table;
     RunnerOptions options = {};
     recorder::Recorder* recorder = nullptr;  // told of what happens; may be null
-    /// The plan of the job's request, refill steps included, on at most so many actors. Throws
-    /// std::invalid_argument where there is none. Null: no job is elastic.
+    /// Makes the plan of the job's request, refill steps included, on at most so many actors.
+    /// Throws std::invalid_argument where there is none. Null: no job is elastic.
     std::function<plan::Plan(const JobEntry&, int actors)> plan_again = nullptr;
-    /// The plan of that request, of several jobs, on the degrees that the first one's plan has now.
-    /// Throws std::invalid_argument where there is none. Null: no jobs compute as one.
+    /// Makes the plan of a request of several jobs, on the degrees that the first one's plan has
+    /// now. Throws std::invalid_argument where there is none. Null: no jobs compute as one.
     std::function<plan::Plan(const JobEntry& first, const wire::ImageRequest&)> plan_batch =
         nullptr;
   };
 
   explicit JobRunner(Tools tools);
   ~JobRunner() override;
-  /// Tells this one, and nobody else, what becomes of jobs.
+  /// Makes `listener` the only one that is told what becomes of jobs.
   void listen(JobListener& listener) { tools_.listener = &listener; }
 
   /// Starts queued jobs for which there are actors. Call when a job came in or actors became free.
@@ -43,35 +43,35 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// Ends a job early: at once when it waits or loads, or others compute with it; else when what is
   /// issued has drained.
   void cancel(JobId job, const std::string& why);
-  /// A job that waits and whose end had been asked for of an earlier controller.
+  /// Cancels a job that waits and whose end had been asked for of an earlier controller.
   void cancel_again(JobId job);
-  /// A job that waits fails.
+  /// Lets a job that waits fail.
   void give_up(JobId job, const wire::Failure& why);
   /// Lets go of ended jobs beyond what is kept.
   void expire();
-  /// Of a job that has not ended: no more of its tasks are issued, but for those up to `last_step`,
-  /// if any; one is; or all are again. A job that has not begun yet, or begins again, begins
-  /// paused. False when there is nothing to do.
+  /// Pauses a job that has not ended: no more of its tasks are issued, but for those up to
+  /// `last_step`, if any. `step` issues one task, and `resume` all again. A job that has not begun
+  /// yet, or begins again, begins paused. False when there is nothing to do.
   bool pause(JobId job, int last_step = -1);
   bool step(JobId job);
-  /// One that was paused for what is not finite fails with that.
+  /// Lets a paused job go on. A job that was paused for what is not finite fails with that.
   bool resume(JobId job);
-  /// It goes on, and is paused as soon as something that it makes is not finite. False when there
-  /// is nothing to do.
+  /// Lets the job go on, and pauses it as soon as something that it makes is not finite. False when
+  /// there is nothing to do.
   bool stop_at_not_finite(JobId job);
-  /// What it is paused for; "" where it is not, or somebody has paused it.
+  /// Returns what the job is paused for; "" where it is not paused, or somebody has paused it.
   std::string met(JobId job) const;
 
   void task_done(cluster::ActorId actor, const wire::TaskDone& done);
   void task_failed(cluster::ActorId actor, const wire::TaskFailed& failed);
-  /// An actor's process is gone. `cause` says how. Its jobs go on from their boundaries once its
-  /// deployment is whole again, or fail.
+  /// Handles the loss of an actor's process. `cause` says how it ended. The actor's jobs go on from
+  /// their boundaries once their deployment is whole again, or fail.
   void actor_lost(cluster::ActorId actor, const std::string& cause);
   void deployment_ready(const cluster::Deployments::Ptr& deployment) override;
   void deployment_failed(const cluster::Deployments::Ptr& deployment,
                          const wire::Failure& failure) override;
   void actor_free(cluster::ActorId actor) override;
-  /// The deployment's jobs stop and wait for it to be whole again, or to fail; that is no loss.
+  /// Stops the deployment's jobs, which wait for it to be whole again, or to fail; that is no loss.
   void interrupt_jobs(const cluster::Deployments::Ptr& deployment, const std::string& why);
   /// Places take no jobs any more. Jobs that wait and need more actors than are left, or larger
   /// ones, are planned for those that are left if they are elastic; others wait for hosts to join.
@@ -83,29 +83,31 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// Every job ends now, with this cause.
   void fail_all(const wire::Failure& why);
 
-  /// All its jobs are elastic and have a plan that the actors which are left could hold.
+  /// True when all jobs of the deployment are elastic and have a plan that the actors which are
+  /// left could hold.
   bool all_fit_elsewhere(const cluster::Deployment& deployment) const;
-  /// "job 3 step 5 patch 1 stage 0", or empty.
+  /// Returns "job 3 step 5 patch 1 stage 0", or empty.
   std::string doing(cluster::ActorId actor) const;
   bool busy(cluster::ActorId actor) const { return dispatcher_.outstanding(actor) > 0; }
   const schedule::Dispatcher& dispatcher() const { return dispatcher_; }
   bool paused(JobId job) const { return paused_.contains(job); }
-  /// The number under which the job's tasks run or ran: of its batch, where it is in one.
+  /// Returns the number under which the job's tasks run or ran: that of its batch, where it is in
+  /// one.
   JobId run_of(JobId job) const;
-  /// The jobs that run under this number.
+  /// Returns the jobs that run under this number.
   std::vector<JobId> jobs_of(JobId run) const;
-  /// "job 3", or "batch 9 (jobs 3, 5)".
+  /// Returns "job 3", or "batch 9 (jobs 3, 5)".
   std::string name_of(JobId run) const;
-  /// Why it has not begun yet; "" when it has.
+  /// Returns why the job has not begun yet; "" when it has.
   std::string waits_for(const JobEntry& job) const;
-  /// Why a job of this request will compute by itself whoever waits beside it; "" where it need
-  /// not.
+  /// Returns why a job of this request will compute by itself whoever waits beside it; "" where it
+  /// need not.
   std::string batching_obstacle(const wire::ImageRequest& request) const;
 
  private:
   using RunPtr = std::shared_ptr<Run>;
 
-  // Of RunCarrier:
+  // Methods of RunCarrier:
   void tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) override;
   void finish(JobId job, wire::JobState state, wire::Failure failure) override;
   void close(JobId batch, const std::string& how) override;
@@ -113,28 +115,30 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   void end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
                  std::optional<JobId> culprit) override;
 
-  /// As above; where it is lost while it prepares itself, `while_preparing` says whether that
-  /// counts for runs which wait for it.
+  /// Same as above, but where the deployment is lost while it prepares itself, `while_preparing`
+  /// says whether that counts for runs which wait for it.
   void end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
                  std::optional<JobId> culprit, bool while_preparing);
-  /// Not before the caller, who may be in the midst of that run, has returned.
+  /// Lets a run fail once the caller, who may be in the midst of that run, has returned.
   void fail_soon(JobId run, wire::Failure failure);
   void start_soon();
   bool start(JobEntry& job);
-  /// The job begins as one with others that wait. False where it has to begin alone.
+  /// Lets the job begin as one with others that wait. False where it has to begin alone.
   bool start_batch(const JobEntry& first);
-  /// Whoever stops a job by itself must not stop others with it.
+  /// True when somebody stops this job by itself, which must not stop others with it.
   bool stops_alone(JobId job) const { return paused(job) || watched_.contains(job); }
-  /// The first, and those that wait beside it and do not stop alone, in their order.
+  /// Returns the first job, and those that wait beside it and do not stop alone, in their order.
   std::vector<const JobEntry*> waiting_with(const JobEntry& first) const;
-  /// Why it is about to begin by itself, for its client; "" where it does not ask for a batch.
+  /// Returns why the job is about to begin by itself, for its client; "" where it does not ask for
+  /// a batch.
   std::string why_not_batched(const JobEntry& first) const;
-  /// There is a deployment for it, or idle actors.
+  /// True when there is a deployment for the job, or idle actors.
   bool has_place(const JobEntry& job) const;
-  /// The batch under way that the job computes in; null where it does not.
+  /// Returns the batch under way that the job computes in; null where it computes in none.
   RunPtr batch_with(const JobEntry& job) const;
-  /// Some actors are large enough for it, whatever else they keep now. If not, an elastic job is
-  /// planned for what there is; any other one cannot go on, for the reason returned.
+  /// Returns nothing when some actors are large enough for the job, whatever else they keep now. If
+  /// not, an elastic job is planned for what there is; any other job cannot go on, for the reason
+  /// returned.
   std::optional<wire::Failure> misfit(JobEntry& job);
   /// There are as many actors as the job needs, or it is elastic and planned for those that there
   /// are.
@@ -149,7 +153,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// Why the first in the queue does; those behind it wait for that. `run`: its own, where it has
   /// begun before.
   void say_why_waiting(JobEntry& first, Run* run);
-  /// A deployment for the job's plan: one that is there, or one that begins to load.
+  /// Returns a deployment for the job's plan: one that is there, or one that begins to load.
   cluster::Deployments::Ptr find_deployment(const JobEntry& job);
   void add_run(JobEntry& entry, std::unique_ptr<Results> results,
                const cluster::Deployments::Ptr& deployment);
@@ -158,21 +162,23 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// Brings an elastic job that needs more than so many actors down to them. False when it cannot
   /// go on.
   bool fit(JobEntry& job, int actors);
-  /// A run that has lost its deployment for good waits for another one. False when it cannot.
+  /// Lets a run that has lost its deployment for good wait for another one. False when it cannot.
   bool move_out(Run& run, int survivors);
-  /// Actors that nobody but these runs has, now or soon; of the kind that has most of them.
+  /// Counts the actors that nobody but these runs has, now or soon; of the kind that has most of
+  /// them.
   int survivors_of(const std::vector<RunPtr>& runs, WeightChoice weight_dtype) const;
-  /// Sends what may go now; after something was changed at the dispatcher.
+  /// Sends tasks that may go now. Must be called after something was changed at the dispatcher.
   void pump();
-  /// The same once this turn of the loop has brought all that it brings: of many ends that came
-  /// together one decision.
+  /// Same as pump, but once this turn of the loop has brought all that it brings: one decision for
+  /// many ends of tasks that came together.
   void pump_soon();
-  /// Lets go of what its last steps left, when clients have had time to fetch it.
+  /// Lets go of the previews and latents of the job's last steps, when clients have had time to
+  /// fetch them.
   void forget_interim(JobEntry& job);
   void drop_run(JobId run);
   RunPtr find(JobId run) const;
   std::vector<RunPtr> runs_on(const cluster::Deployment& deployment) const;
-  /// That wait for another deployment.
+  /// Returns the runs that wait for another deployment.
   std::vector<RunPtr> unplaced() const;
 
   schedule::Dispatcher dispatcher_;
@@ -191,7 +197,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   std::string last_loss_ = "actors have left";
   bool start_posted_ = false;
   bool pump_posted_ = false;
-  JobId waits_first_ = 0;  // for whom there was no place when last looked
+  JobId waits_first_ = 0;  // job for which there was no place when last looked
 };
 
 }  // namespace troupe::jobs

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int32_t kHighestPriority = 100;
 constexpr std::size_t kLongestName = 64;
-/// How much the newest job counts in the mean cost.
+/// Weight of the newest job in the mean cost.
 constexpr double kNewest = 0.25;
 
 }  // namespace

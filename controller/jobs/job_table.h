@@ -20,19 +20,19 @@ namespace troupe::jobs {
 
 using JobId = std::uint64_t;
 
-/// Where a job can be taken up again: after a step that has left the last stage everywhere, with
-/// the latents and sampler histories of that moment, held by the controller.
+/// Point at which a job can be taken up again: after a step that has left the last stage
+/// everywhere, with the latents and sampler histories of that moment, held by the controller.
 struct Boundary {
   std::int32_t next_step = 0;
   std::vector<wire::BoundaryPiece> pieces;
 };
 
-/// How a job went on after its deployment's epoch had ended.
+/// Recovery of a job after its deployment's epoch had ended.
 struct Recovery {
   std::string cause;
-  std::int32_t step = 0;  // it went on with
+  std::int32_t step = 0;  // step that it went on with
   double began = 0;       // the loss
-  double resumed = 0;     // its actors were told to begin again; 0 = not yet
+  double resumed = 0;     // when its actors were told to begin again; 0 = not yet
 };
 
 /// A run of steps that a job computed on one mesh.
@@ -41,31 +41,31 @@ struct JobPart {
   mesh::Degrees degrees;
 };
 
-/// Who handed a job in, and who hears of it. The gateway's.
+/// Client that handed a job in, and those who hear of it. Written by the gateway.
 struct JobClient {
   std::uint64_t key = 0;    // of the submission, so that none counts twice; 0 = none
   std::uint64_t owner = 0;  // peer that submitted it; 0 = it has not come back yet
   std::uint64_t number =
-      0;             // that the job counts for; stays when the owner has come back as another peer
-  std::string user;  // whose key it came in with; "" = nobody was asked for one
-  bool apart = false;    // its user may not know of other users' jobs
+      0;               // client that it counts for; stays when the owner comes back as another peer
+  std::string user;    // user whose key it came in with; "" = nobody was asked for one
+  bool apart = false;  // its user may not know of other users' jobs
   bool adopted = false;  // the owner has only waited for it: its client may still come back
   std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
   bool detached = false;
   bool unsaid = false;  // it has ended, but nobody is to be told yet: until then it is kept
 };
 
-/// How a job came as far as it is: what it goes on from, and what befell it. The run's; `restarts`
-/// and `restart_step` are the journal's.
+/// Course of a job so far: what it goes on from, and what befell it. Written by the run; `restarts`
+/// and `restart_step` by the journal.
 struct JobCourse {
   std::optional<Boundary> boundary;
   std::vector<Recovery> recoveries;
-  std::vector<JobPart> parts;  // of elastic jobs more than one
-  std::int32_t restarts = 0;   // of the controller while it ran, without a step between them
+  std::vector<JobPart> parts;  // meshes that it computed on; of elastic jobs more than one
+  std::int32_t restarts = 0;   // restarts of the controller while it ran, without a step between
   std::int32_t restart_step = 0;
 };
 
-/// What has come of a job. The run's.
+/// Results of a job. Written by the run.
 struct JobOutcome {
   std::vector<wire::BlobRef> blobs;  // results, held by the controller
   std::deque<std::vector<wire::BlobRef>>
@@ -74,25 +74,24 @@ struct JobOutcome {
   std::vector<std::string> warnings;  // of its actors, each once however often its tasks ran
 };
 
-/// What a job has cost its share. The table's.
+/// Cost of a job to its share. Written by the table.
 struct JobCost {
   double actor_seconds = 0;  // charged so far
-  double before = 0;         // of these before it began, this time
+  double before = 0;         // actor-seconds before it began, this time
 };
 
-/// Whether a job computes with others.
+/// Batch of a job, or why it computes by itself.
 struct JobBatching {
   JobId number = 0;     // of the batch that it computes or has computed in; 0 = by itself
   bool alone = false;   // a batch that it was in has failed: never again with others
-  std::string why_not;  // it began by itself, although it may batch
+  std::string why_not;  // why it began by itself, although it may batch
 };
 
-/// One job's record, or what several that compute as one are run by. Times are seconds on the
-/// caller's clock.
+/// Record of one job, or of several that compute as one. Times are seconds on the caller's clock.
 struct JobEntry {
   JobId id = 0;
   wire::JobSpec spec;  // as it was handed in
-  plan::Plan plan;     // its request is the one that is computed: completed, and refilled
+  plan::Plan plan;     // plan whose request is the one that is computed: completed, and refilled
   std::uint64_t fingerprint = 0;  // of the model's folder when it was planned; 0 = not known
   std::shared_ptr<const spec::ModelSpec> model;  // it was planned for; null = it stays as planned
   wire::JobState state = wire::JobState::queued;
@@ -101,8 +100,8 @@ struct JobEntry {
   std::optional<double> timestep;  // the sampler's, of the last of these; nothing while not known
   bool held = false;               // it is not to begin yet, although it is queued
   bool cancel_asked = false;
-  /// Why it has not begun yet, as of the last look; of one behind the first in the queue nothing
-  /// (JobRunner::waits_for). Whoever holds it says why.
+  /// Reason why the job has not begun yet, as of the last look; empty for a job behind the first in
+  /// the queue (JobRunner::waits_for). Whoever holds the job says why.
   std::string waits_for;
   double submitted = 0;
   double started = 0;
@@ -118,7 +117,7 @@ struct JobEntry {
 /// A job that computes as one with others.
 struct BatchMember {
   JobId job = 0;
-  wire::RowRange pictures;  // of the batch's that are its own
+  wire::RowRange pictures;  // pictures of the batch that are its own
 };
 
 /// Several jobs that compute as one.
@@ -127,77 +126,80 @@ struct BatchEntry {
   std::vector<BatchMember> members;  // also those that have left it
 };
 
-/// Who a job counts for when shares are made fair: the name in its spec, else the client; a job of
-/// an earlier controller, whose client is not known any more, for itself.
+/// Returns who a job counts for when shares are made fair: the name in its spec, else the client; a
+/// job of an earlier controller, whose client is not known any more, counts for itself.
 std::string share_of(const JobEntry& job);
 
-/// Each may be named to the other's user, and may compute with it.
+/// True when each job may be named to the other's user, and may compute with the other.
 bool may_meet(const JobEntry& a, const JobEntry& b);
 
 /// Refuses a spec whose priority or share is out of bounds (std::invalid_argument).
 void check_terms(const wire::JobSpec& spec);
 
-/// Every job from submission to its one end. A pure state machine: no I/O, no clock.
+/// Table of every job from submission to its one end. A pure state machine: no I/O, no clock.
 class JobTable {
  public:
-  /// `max_queued`: how many may wait. `max_kept`: how many ended ones are remembered, and
-  /// `max_kept_bytes` how much of their results, the newest one's aside.
+  /// `max_queued`: number of jobs that may wait. `max_kept`: number of ended jobs that are
+  /// remembered. `max_kept_bytes`: bytes of their results that are kept, the newest job's aside.
   JobTable(std::size_t max_queued, std::size_t max_kept, std::uint64_t max_kept_bytes = 4ull << 30)
       : max_queued_(max_queued), max_kept_(max_kept), max_kept_bytes_(max_kept_bytes) {}
 
   /// Queues a job; nothing when the queue is full.
   std::optional<JobId> add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner, bool detached,
                            double now, std::uint64_t fingerprint = 0);
-  /// A job of an earlier controller, under its own number: an ended one as the newest of these, any
-  /// other queued again and held, whatever its state was.
+  /// Adds a job of an earlier controller, under its own number: an ended one as the newest of
+  /// these, any other queued again and held, whatever its state was.
   void restore(JobEntry job);
-  /// Numbers go on from here.
+  /// Makes numbers go on from `next`.
   void count_from(JobId next) { next_id_ = std::max(next_id_, next); }
-  /// A job that is held waits without a turn in the queue, for `what`, until it is let go. False
-  /// unless it is queued.
+  /// Holds a queued job: it waits without a turn in the queue, for `what`, until it is let go.
+  /// False unless it is queued.
   bool hold(JobId id, const std::string& what);
   bool let_go(JobId id);
-  /// A job that came to nothing before anybody was told of it. False unless it is queued.
+  /// Removes a job that came to nothing before anybody was told of it. False unless it is queued.
   bool withdraw(JobId id);
   JobEntry* find(JobId id);
-  /// The job with that key, which is not 0.
+  /// Returns the job with that key, which is not 0.
   JobEntry* find_key(std::uint64_t key);
   const std::map<JobId, JobEntry>& all() const { return jobs_; }
-  /// Jobs that wait, in the order in which they are to be started: higher priority first, then the
-  /// share that has had least (what waits before counts as had), then the older job.
+  /// Returns the jobs that wait, in the order in which they are to be started: higher priority
+  /// first, then the share that has had least (what waits before counts as had), then the older
+  /// job.
   std::vector<JobId> queue() const;
-  /// The first of these, at the cost of the shares that wait; nothing when no job does.
+  /// Returns the first job of the queue, at the cost of the shares that wait; nothing when no job
+  /// waits.
   std::optional<JobId> first() const;
   std::int32_t position(JobId id) const;
 
-  /// queued → loading. False from any other state.
+  /// Changes queued → loading. False from any other state.
   bool start(JobId id, double now);
-  /// loading → running; of a batch, with its members.
+  /// Changes loading → running; for a batch, with its members.
   bool run(JobId id);
-  /// Queued jobs, the members of `batch`, begin as one: it gets a number of their own kind and is
-  /// loading, as they are then. It is no job: `find`, `all`, `queue` and `count` know its members.
+  /// Lets queued jobs, the members of `batch`, begin as one: the batch gets a number from the same
+  /// count as jobs and is loading, as its members are then. It is no job: `find`, `all`, `queue`
+  /// and `count` know its members.
   BatchEntry& join(BatchEntry batch, double now);
-  /// What runs under that number: a job, or a batch.
+  /// Returns what runs under that number: a job, or a batch.
   JobEntry* find_run(JobId id);
   const BatchEntry* find_batch(JobId id) const;
-  /// Jobs of the batch that have not ended, nor left it.
+  /// Returns the jobs of the batch that have not ended, nor left it.
   std::vector<JobId> members_of(JobId batch) const;
-  /// A job that has begun waits again where it waited before, and computes alone from now on.
+  /// Lets a job that has begun wait again where it waited before; it computes alone from now on.
   bool requeue(JobId id);
-  /// The batch is over; it has no members any more.
+  /// Removes a batch that is over and has no members any more.
   void dissolve(JobId batch) { batches_.erase(batch); }
   const std::map<JobId, BatchEntry>& batches() const { return batches_; }
 
-  /// Says what a job has cost its share: seconds × actors, in one sum or in several. A job of which
-  /// nobody has said anything since it began is charged with its time on all its actors when it
-  /// ends.
+  /// Charges a job with what it has cost its share: seconds × actors, in one sum or in several. A
+  /// job that was charged with nothing since it began is charged with its time on all its actors
+  /// when it ends.
   void charge(JobId id, double actor_seconds);
-  /// What the share has had while it had jobs that were not ended.
+  /// Returns what the share has had while it had jobs that were not ended.
   double service(const std::string& share) const;
   /// Ends a job; false when it has ended before: a job ends exactly once.
   bool finish(JobId id, wire::JobState terminal, wire::Failure failure, double now);
-  /// Ended jobs beyond what is kept, oldest first: forgotten, and returned so that their blobs can
-  /// go. Those of whose end nobody has been told yet stay, and do not count.
+  /// Forgets ended jobs beyond what is kept, oldest first, and returns them so that their blobs can
+  /// go. Jobs of whose end nobody has been told yet stay, and do not count.
   std::vector<JobEntry> expire();
 
   std::size_t count(wire::JobState state) const;
@@ -208,14 +210,14 @@ class JobTable {
     double service = 0;  // seconds × actors
     int jobs = 0;        // not ended
   };
-  /// Whose turn it is follows from these: by priority, jobs of each share, oldest first.
+  /// Lines that decide whose turn it is: by priority, jobs of each share, oldest first.
   using Lines = std::map<std::int32_t, std::map<std::string, std::set<JobId>>, std::greater<>>;
   void join_share(const JobEntry& job);
   void leave_share(const JobEntry& job);
-  /// It waits for its turn, or does not any more.
+  /// Lets the job wait for its turn; `leave_line` ends that.
   void enter_line(const JobEntry& job);
   void leave_line(JobId id);
-  /// What each share has had, where what is under way counts as it is expected to end.
+  /// Returns what each share has had, where what is under way counts as it is expected to end.
   std::map<std::string, double> had() const;
 
   std::size_t max_queued_;
@@ -226,8 +228,8 @@ class JobTable {
   std::map<JobId, JobEntry> jobs_;
   std::map<JobId, BatchEntry> batches_;  // under way
   std::deque<JobId> queue_;              // oldest first
-  Lines lines_;                          // of those that are not held
-  /// Where in the lines a job stands.
+  Lines lines_;                          // lines of jobs that are not held
+  /// Place of each job in the lines.
   std::unordered_map<JobId, std::pair<std::int32_t, std::string>> turns_;
   std::set<JobId> under_way_;  // loading or running
   std::map<std::string, Share> shares_;

@@ -10,21 +10,23 @@
 
 namespace troupe::jobs {
 
-/// What the actors that a plan is made for may hold.
+/// Memory of the actors that a plan is made for.
 struct Roominess {
-  /// Bytes, least first, and how many actors may hold at least so much (Members::memory_steps).
+  /// Bytes, least first, and the number of actors that may hold at least so much
+  /// (Members::memory_steps).
   std::vector<std::pair<std::uint64_t, int>> steps;
   std::function<bool(const plan::Plan&)> fits;  // on these actors as they are
 };
 
-/// The degrees that `--parallel auto` stands for on at most so many actors of different memory:
-/// what all of them may hold is tried as the limit first, then what the larger ones may. Where no
-/// plan fits, the one that needs least. Throws std::invalid_argument where there is none. Pure.
+/// Returns the degrees that `--parallel auto` stands for on at most so many actors of different
+/// memory: what all of them may hold is tried as the limit first, then what the larger ones may.
+/// Where no plan fits, the one that needs least. Throws std::invalid_argument where there is none.
+/// Pure.
 wire::Parallelism automatic_within(const spec::ModelSpec& model, const wire::ImageRequest& request,
                                    int actors, const plan::Machine& machine, const Roominess& room);
 
-/// The job's request on the degrees that suit at most so many actors best, with the steps that it
-/// has to fill anew by now. Degrees alone differ from the plan that it has. Throws as
+/// Plans the job's request on the degrees that suit at most so many actors best, with the steps
+/// that it has to fill anew by now. Degrees alone differ from the plan that it has. Throws as
 /// `automatic_within` does. Pure.
 plan::Plan plan_again(const JobEntry& job, const spec::ModelSpec& model, int actors,
                       const plan::Machine& machine, const Roominess& room);

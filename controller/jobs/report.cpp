@@ -7,7 +7,8 @@
 namespace troupe::jobs {
 namespace {
 
-/// Calls are of a batch item's patch, or whole picture, at a step, since the last loss.
+/// Returns the step caches' part of the report. Calls are of a batch item's patch, or whole
+/// picture, at a step, since the last loss.
 nlohmann::json step_cache_report(const std::vector<wire::ActorJobStats>& stats_by_rank) {
   std::uint64_t calls = 0;
   std::uint64_t skipped = 0;
@@ -23,7 +24,8 @@ nlohmann::json step_cache_report(const std::vector<wire::ActorJobStats>& stats_b
   return {{"calls", calls}, {"skipped", skipped}, {"skipped_by_step", by_step}};
 }
 
-/// Counted by text encoder and different text, since the last loss.
+/// Returns the prompts' part of the report, counted by text encoder and different text, since the
+/// last loss.
 nlohmann::json prompts_report(const std::vector<wire::ActorJobStats>& stats_by_rank) {
   std::uint64_t encoded = 0, from_cache = 0;
   for (const auto& stats : stats_by_rank) {
@@ -33,7 +35,8 @@ nlohmann::json prompts_report(const std::vector<wire::ActorJobStats>& stats_by_r
   return {{"encoded", encoded}, {"from_cache", from_cache}};
 }
 
-/// The figures of the report are those of the batch. Its own pictures are counted in it from 0.
+/// Returns the batch's part of the report. The figures of the report are those of the batch. The
+/// job's own pictures are counted in it from 0.
 nlohmann::json batch_report(const JobEntry& job, std::span<const BatchMember> members) {
   nlohmann::json batch = {{"number", job.batching.number},
                           {"pictures", members.back().pictures.end},

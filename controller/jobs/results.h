@@ -10,20 +10,20 @@
 
 namespace troupe::jobs {
 
-/// Where a blob of a run comes from.
+/// Origin of a blob of a run.
 struct Origin {
   std::uint32_t task = 0;
   std::int32_t step = 0;
   std::int32_t replica = 0;  // dp
   std::size_t index = 0;     // in the task's message
-  std::int32_t first = 0;    // of a result: the first picture of its part, counted in the replica
-  bool result = false;       // else a preview or latents of a step under way
+  std::int32_t first = 0;    // first picture of a result's part, counted in the replica
+  bool result = false;       // a result; else a preview or latents of a step under way
 };
 
 /// Previews and latents by step and dp replica, until all replicas' parts of a step are here.
 using Interim = std::map<std::int32_t, std::map<std::int32_t, wire::BlobRef>>;
 
-/// What a run has cost and how it went, for its report.
+/// Figures of a run for its report: what it has cost and how it went.
 struct RunFigures {
   const cluster::Deployment& deployment;
   PhaseSeconds seconds;
@@ -33,50 +33,51 @@ struct RunFigures {
   const std::vector<std::string>& warnings;
 };
 
-/// Whose a run is: hands on what comes of it, and tells how it ends. A run of one job has
+/// Owner of a run: hands on what comes of the run, and tells how it ends. A run of one job has
 /// OwnResults, that of several which compute as one has a Batch.
 class Results {
  public:
   explicit Results(RunTools& tools) : tools_(tools) {}
   virtual ~Results() = default;
 
-  /// "job 3", or "batch 9 (jobs 3, 5)".
+  /// Returns "job 3", or "batch 9 (jobs 3, 5)".
   virtual std::string name() const = 0;
-  /// The entries that what happens to the run is written to: its own, and those of a batch's jobs.
+  /// Returns the entries that what happens to the run is written to: its own, and those of a
+  /// batch's jobs.
   virtual std::vector<JobEntry*> entries() = 0;
-  /// The run waits for this; "" = no longer.
+  /// Notes what the run waits for; "" = for nothing any longer.
   virtual void waits_for(const std::string& what) = 0;
-  /// The run has come further: its jobs' watchers are told.
+  /// Tells the jobs' watchers that the run has come further.
   virtual void progress(const std::vector<std::string>& warnings) = 0;
-  /// Of its actors.
+  /// Takes warnings of the run's actors.
   virtual void warn(const std::vector<wire::Warning>& warnings) = 0;
-  /// A blob has come, and is held here as `own`.
+  /// Takes a blob that has come, and is held here as `own`.
   virtual void take(const Origin& from, const wire::BlobRef& own, const std::string& bytes) = 0;
-  /// The run's entry has a new boundary.
+  /// Notes that the run's entry has a new boundary.
   virtual void boundary_kept() = 0;
   /// Lets go of all that has come and was not handed on.
   virtual void drop() = 0;
-  /// All is here: its jobs succeed.
+  /// Lets the run's jobs succeed: all results are here.
   virtual void succeed(const RunFigures& figures) = 0;
-  /// The run cannot go on.
+  /// Fails the run: it cannot go on.
   virtual void fail(const wire::Failure& why) = 0;
-  /// The run and its jobs end like this.
+  /// Ends the run and its jobs like this.
   virtual void end(wire::JobState state, const wire::Failure& failure) = 0;
-  /// One of several jobs is about to end by itself.
+  /// Notes that one of several jobs is about to end by itself.
   virtual void leaving(JobEntry&) {}
-  /// It has: the others are told. True when nobody is left.
+  /// Tells the others that a job has left. True when nobody is left.
   virtual bool is_left() { return false; }
 
  protected:
-  /// A replica's preview or latents of a step under way: goes to the watchers when the parts of as
-  /// many replicas as are `expected` are here.
+  /// Passes on a replica's preview or latents of a step under way, which go to the watchers when
+  /// the parts of as many replicas as are `expected` are here.
   void pass_on(JobEntry& job, Interim& interim, int expected, const Origin& from,
                const wire::BlobRef& own);
   void drop_interim(Interim& interim);
-  /// What its actors say, each once: a loss, a batch that failed or another dp replica has the same
-  /// found once more.
+  /// Adds the actors' warnings to the job, each once: a loss, a batch that failed or another dp
+  /// replica has the same found once more.
   void say(JobEntry& job, const std::vector<wire::Warning>& warnings);
-  /// Why the job's end cannot be told of; nothing when it can.
+  /// Returns why the job's end cannot be told of; nothing when it can.
   static std::optional<std::string> unsayable(const JobEntry& job);
 
   RunTools& tools_;

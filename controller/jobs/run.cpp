@@ -15,18 +15,18 @@ constexpr control::Milliseconds kBlobDeadline{120'000};
 constexpr control::Milliseconds kEndDeadline{30'000};
 /// Tasks of a cancelled job that take longer, in seconds, are left in their midst.
 constexpr double kDrainWithin = 0.4;
-/// Within this, in seconds, a living actor says what it has met itself; and so often it is looked
-/// whether who has lost its link has ended.
+/// Seconds within which a living actor says what it has met itself; also the interval at which it
+/// is looked whether an actor that has lost its link has ended.
 constexpr double kCauseDelay = 0.3;
-/// Who is asked for a sign of life and gives none until then hangs. Longer than the silence after
-/// which a link is lost (docs/failures.md).
+/// Deadline for a sign of life: an actor that is asked for one and gives none until then hangs.
+/// Longer than the silence after which a link is lost (docs/failures.md).
 constexpr control::Milliseconds kRollDeadline{8000};
-/// Losses within so many seconds of one another, of a run that waits, are one. A place whose
-/// process ends soon after its start gets the next one later than that.
+/// Seconds within which several losses of a run that waits count as one. A place whose process ends
+/// soon after its start gets the next one later than that.
 constexpr double kOneLoss = 0.5;
 const std::string kBoundary = "boundary";
 
-/// Without its waits; nothing where the actor did not say.
+/// Returns the seconds of a task without its waits; nothing where the actor did not say.
 std::optional<double> computing_seconds(const wire::TaskDone& done) {
   std::int64_t ns = done.ran.end_ns - done.ran.begin_ns;
   for (const auto& wait : done.waits)

@@ -31,18 +31,18 @@ class JobListener {
  public:
   virtual ~JobListener() = default;
   virtual void progress(const JobEntry&, const wire::JobProgress&) {}
-  /// A job has failed and its watchers are not told yet: its failure's text may be added to.
+  /// A job has failed and its watchers are not told yet: text may be added to the job's failure.
   virtual void failing(JobEntry&) {}
   /// A batch has failed, and its jobs are about to wait again, each for itself.
   virtual void batch_failing(const JobEntry& /*batch*/, const std::string& /*cause*/) {}
   virtual void finished(JobEntry&) {}
-  /// It has a new boundary.
+  /// A job has a new boundary.
   virtual void boundary(const JobEntry&) {}
   /// An ended job is no longer remembered.
   virtual void forgotten(const JobEntry&) {}
 };
 
-/// For those who wait for a job that stands still at what is not finite.
+/// Returns the text for those who wait for a job that stands still at what is not finite.
 inline std::string pause_text(const std::string& met) {
   return "it is paused: " + met;
 }
@@ -53,25 +53,25 @@ struct StepBlobs {
   std::vector<wire::BlobRef> blobs;
 };
 
-/// What a run asks of the runner that carries it.
+/// Requests of a run to the runner that carries it.
 class RunCarrier {
  public:
   virtual ~RunCarrier() = default;
-  /// The job's watchers are told how far it is. Interim results may be of an earlier step.
+  /// Tells the job's watchers how far it is. Interim results may be of an earlier step.
   virtual void tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) = 0;
-  /// A job ends, and its run, where it has one of its own.
+  /// Ends a job, and its run, where it has one of its own.
   virtual void finish(JobId job, wire::JobState state, wire::Failure failure) = 0;
-  /// A batch that no job computes in any more is over.
+  /// Closes a batch that no job computes in any more.
   virtual void close(JobId batch, const std::string& how) = 0;
-  /// A run ends by its own fault; others on its deployment go on in a new epoch.
+  /// Ends a run by its own fault; others on its deployment go on in a new epoch.
   virtual void fail(JobId run, const wire::Failure& failure) = 0;
-  /// All runs on the deployment are interrupted, and it prepares itself anew, or goes. Of several
-  /// runs the loss counts for the culprit alone, where there is one.
+  /// Interrupts all runs on the deployment, which prepares itself anew, or goes. Of several runs
+  /// the loss counts for the culprit alone, where there is one.
   virtual void end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
                          std::optional<JobId> culprit) = 0;
 };
 
-/// What all runs of a runner have in common.
+/// Objects and options that all runs of a runner have in common.
 struct RunTools {
   cluster::Environment& environment;
   const cluster::Members& members;

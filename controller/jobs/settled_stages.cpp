@@ -13,7 +13,7 @@
 namespace troupe::jobs {
 namespace {
 
-/// Beyond this the model is rather loaded anew than computed with by such stages.
+/// Ratio of times beyond which the model is rather loaded anew than computed with by such stages.
 constexpr double kWorthLoading = 1.25;
 
 /// Stages that stand somewhere, with the groups between them.

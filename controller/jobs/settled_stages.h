@@ -8,22 +8,22 @@
 
 namespace troupe::jobs {
 
-/// The model as deployments know it: with the LoRAs of the plan's request.
+/// Returns the model as deployments know it: with the LoRAs of the plan's request.
 cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
                         const plan::Plan& plan);
 
-/// Who may have divided a model's blocks already.
+/// Deployments and jobs that may have divided a model's blocks already.
 struct Settled {
   const cluster::Members& members;
   const cluster::Deployments& deployments;
   const JobTable& table;
 };
 
-/// For a plan whose stages nobody listed, of the model in that folder: gives it the stages of a
-/// deployment that differs in nothing else, or else of a job that has not ended. Figures that
-/// change a little, as hosts come and go, would otherwise have the model loaded a second time. The
-/// plan's own stages stand where they are loaded, too, and where the others would take a quarter
-/// more time or more memory than there is.
+/// Gives a plan whose stages nobody listed, of the model in that folder, the stages of a deployment
+/// that differs in nothing else, or else of a job that has not ended. Figures that change a little,
+/// as hosts come and go, would otherwise have the model loaded a second time. The plan's own stages
+/// stand where they are loaded, too, and where the others would take a quarter more time or more
+/// memory than there is.
 void settle_stages(plan::Plan& plan, const std::string& folder, std::uint64_t fingerprint,
                    const spec::ModelSpec& model, const plan::Machine& machine,
                    const Settled& settled);

@@ -17,11 +17,12 @@
 namespace troupe::journal {
 namespace {
 
-/// Number, what happened, job, journal, the newest change that the database then held, checksum of
-/// these: little-endian words.
+/// Words of a record: number, what happened, job, journal, the newest change that the database then
+/// held, checksum of these; little-endian.
 using Words = std::array<std::uint64_t, 6>;
 constexpr std::size_t kRecordBytes = 48;
-/// The file grows by so many records at a time, and is written anew when it has more than these.
+/// Number of records by which the file grows at a time; it is written anew when it has more than
+/// these.
 constexpr std::size_t kStride = 1024;
 constexpr std::size_t kLongest = 16 * kStride;
 

@@ -10,17 +10,17 @@
 
 namespace troupe::journal {
 
-/// What was acknowledged of a job that is not forgotten.
+/// Acknowledgements of a job that is not forgotten.
 struct Acked {
   std::optional<wire::JobState> end;  // how it ended; clients were told
   bool result_kept = true;            // false: what it ended with could not be written
-  bool named = false;                 // that it is lost has been said
+  bool named = false;                 // people were told that the job is lost
   bool operator==(const Acked&) const = default;
 };
 
-/// What a log of acknowledgements says.
+/// Content of a log of acknowledgements.
 struct Acks {
-  std::uint64_t journal = 0;  // whose it is; 0 = not to be read
+  std::uint64_t journal = 0;  // id of the journal; 0 = not to be read
   int format = 0;             // 0 = not to be read
   std::uint64_t newest = 0;   // number of its newest record; 0 = there is none
   std::uint64_t kept = 0;    // number of the newest change that the database holds, as far as known
@@ -31,7 +31,7 @@ struct Acks {
   bool torn = false;        // something that is no record comes after the newest one
 };
 
-/// Pure. Never throws: what cannot be read is counted.
+/// Reads a log of acknowledgements. Pure. Never throws: what cannot be read is counted.
 Acks read_acks(std::string_view bytes);
 
 /// The file `acknowledged` of a journal: one record of fixed size, with a number and a checksum of
@@ -41,7 +41,7 @@ Acks read_acks(std::string_view bytes);
 /// std::runtime_error, one line that begins "[journal] FOLDER: ".
 class AckLog {
  public:
-  /// Reads it, where it is there.
+  /// Reads the file, where there is one.
   explicit AckLog(const std::string& folder);
 
   bool there() const { return static_cast<bool>(file_); }
@@ -50,13 +50,13 @@ class AckLog {
   void rewrite(Acks acks);
   /// Sees to it that there is room for one record more than those that may have to come.
   void reserve();
-  /// Whether the folder still has the file that is written: it may have been removed.
+  /// Returns whether the folder still has the file that is written: it may have been removed.
   bool is_there() const;
 
   /// `kept`: number of the newest change that the database holds.
   void accepted(jobs::JobId job, std::uint64_t kept);
   void ended(jobs::JobId job, wire::JobState end, std::uint64_t kept);
-  /// The database had no room for it.
+  /// Acknowledges a job's end whose results the database had no room for.
   void ended_bare(jobs::JobId job, wire::JobState end);
   void named(jobs::JobId job);
   void forgotten(jobs::JobId job);

@@ -5,8 +5,8 @@
 
 namespace troupe::journal {
 
-/// Of the folder itself, and of its file `lock`, which somebody may remove: file systems that lock
-/// no folders have that one alone.
+/// Locks of the folder itself, and of its file `lock`, which somebody may remove: file systems that
+/// lock no folders have only the file's.
 struct FolderLock {
   FileHandle folder;
   FileHandle file;

@@ -18,13 +18,13 @@ class Journal {
   Journal(Write write, BytesOf bytes_of, Calendar calendar)
       : write_(std::move(write)), bytes_of_(std::move(bytes_of)), calendar_(calendar) {}
 
-  /// It has come in. It must not begin, and its client not be told, before `done`.
+  /// Writes a job that has come in. It must not begin, and its client not be told, before `done`.
   void accepted(const jobs::JobEntry& job, Done done);
-  /// Something of it may have changed; writes when that is of note.
+  /// Notes that something of the job may have changed; writes when that is of note.
   void changed(const jobs::JobEntry& job);
-  /// It has a newer boundary.
+  /// Writes a job's newer boundary.
   void boundary(const jobs::JobEntry& job);
-  /// It has ended, with its results and report. Nobody is to be told before `done`.
+  /// Writes a job that has ended, with its results and report. Nobody is to be told before `done`.
   void ended(const jobs::JobEntry& job, Done done);
   void forgotten(jobs::JobId job);
 

@@ -11,7 +11,7 @@ namespace {
 
 using wire::JobState;
 
-/// What is stored must fit where messages fit.
+/// Bounds of what is stored, which must fit where messages fit.
 constexpr std::size_t kKeptRecoveries = 200;
 constexpr std::size_t kKeptCause = 1000;
 

@@ -14,11 +14,11 @@
 
 namespace troupe::journal {
 
-/// Of everything that is stored: of the structs here, and of the wire's that are in them. A journal
-/// of another format is refused.
+/// Format of everything that is stored: of the structs here, and of the wire's that are in them. A
+/// journal of another format is refused.
 inline constexpr int kFormat = 100 * 5 + wire::kProtocolVersion;
 
-/// What blobs a job has.
+/// Roles of a job's blobs.
 enum class Role : int { input = 0, boundary = 1, result = 2 };
 
 /// A blob with what says how it is used, encoded.
@@ -26,7 +26,7 @@ struct Part {
   std::string head;
   control::BlobBytes bytes;  // null: it was damaged
 };
-/// None of them was damaged.
+/// True when none of the parts was damaged.
 bool all_here(const std::vector<Part>& parts);
 
 /// A job as it is stored.
@@ -41,8 +41,8 @@ struct Record {
   std::vector<Part> results;
   std::string damage;      // what cannot be read, for people; empty = nothing
   std::string lost;        // why it can neither go on nor show how it ended; empty = it can
-  bool cancelled = false;  // of one that is lost: it had been cancelled
-  std::array<std::int64_t, 3> sums = {};  // by role, of the list of its parts
+  bool cancelled = false;  // the lost job had been cancelled
+  std::array<std::int64_t, 3> sums = {};  // checksums by role, of the list of its parts
 };
 
 struct RecoveryFacts {
@@ -79,7 +79,7 @@ struct PieceHead {
   }
 };
 
-/// What changes of a job while it goes its way.
+/// Facts of a job that change while it goes its way.
 struct Facts {
   wire::JobState state = wire::JobState::queued;
   std::string phase;
@@ -94,13 +94,13 @@ struct Facts {
   std::vector<RecoveryFacts> recoveries;
   std::vector<PartFacts> parts;
   std::int32_t pictures = 0;
-  std::int32_t steps = 0;  // that are computed
+  std::int32_t steps = 0;  // steps that are computed
   std::uint64_t fingerprint = 0;
   std::vector<std::uint64_t> lora_fingerprints;
   double actor_seconds = 0;
   std::int32_t restarts = 0;
   std::int32_t restart_step = 0;
-  std::string user;    // whose key it came in with
+  std::string user;    // user whose key it came in with
   bool alone = false;  // jobs::JobBatching
 
   template <class Archive>
@@ -111,10 +111,11 @@ struct Facts {
   }
 };
 
-/// Between the controller's clock, which starts anew, and the calendar's.
+/// Conversion between the controller's clock, which starts anew, and the calendar's.
 struct Calendar {
   double offset = 0;  // Unix seconds at 0 of the controller's clock
-  /// The controller's clock now: nothing of the past is later, whatever became of the calendar's.
+  /// Time of the controller's clock now: nothing of the past is later, whatever became of the
+  /// calendar's.
   double now = std::numeric_limits<double>::infinity();
   double to_unix(double seconds) const { return seconds == 0 ? 0 : seconds + offset; }
   double from_unix(double seconds) const {
@@ -130,12 +131,13 @@ std::vector<Part> inputs_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
 std::vector<Part> boundary_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
 std::vector<Part> results_of(const jobs::JobEntry& job, const BytesOf& bytes_of);
 
-/// The newest time in it, Unix seconds; 0 where there is none.
+/// Returns the newest time in the record, Unix seconds; 0 where there is none.
 double newest_time(const Record& record);
 
-/// The job of a record, its blobs held by `keep`. An ended one has no plan but what lists show. One
-/// that has not ended has none at all yet: see revive.h. What cannot be read is not passed over: a
-/// damaged boundary is left out, which `phase` says; a job with other damage has failed with it.
+/// Makes the job of a record, its blobs held by `keep`. A job that has ended has no plan but what
+/// lists show. One that has not ended has no plan at all yet: see revive.h. What cannot be read is
+/// not passed over: a damaged boundary is left out, which `phase` says; a job with other damage has
+/// failed with it.
 jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const KeepBytes& keep);
 
 }  // namespace troupe::journal

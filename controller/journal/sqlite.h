@@ -10,15 +10,15 @@ struct sqlite3_stmt;
 
 namespace troupe::journal {
 
-/// What SQLite answers when it cannot.
+/// Error that SQLite answers.
 class SqliteError : public std::runtime_error {
  public:
   SqliteError(int code, const std::string& what) : std::runtime_error(what), code_(code) {}
-  /// SQLite's extended result code.
+  /// Returns SQLite's extended result code.
   int code() const { return code_; }
-  /// What it holds is at fault, not the disk or who may write to it.
+  /// True when the content of the database is at fault, not the disk or who may write to it.
   bool damaged() const;
-  /// A value or row is longer than SQLite takes.
+  /// True when a value or row is longer than SQLite takes.
   bool too_large() const;
 
  private:
@@ -33,9 +33,9 @@ class Statement {
   Statement& bind(int at, std::int64_t value);
   Statement& bind(int at, std::string_view bytes);
   Statement& bind_text(int at, std::string_view text);
-  /// Runs it to its next row; false at its end, from where it can be bound and run anew.
+  /// Runs the statement to its next row; false at its end, from where it can be bound and run anew.
   bool step();
-  /// Runs it where it has no rows.
+  /// Runs a statement that has no rows.
   void run();
 
   std::int64_t number(int column) const;
@@ -59,12 +59,12 @@ class Database {
 
   Statement prepare(const std::string& sql) { return {database_.get(), sql}; }
   void run(const std::string& sql);
-  /// The first column of the first row of a query; 0 where there is none.
+  /// Returns the first column of the first row of a query; 0 where there is none.
   std::int64_t number(const std::string& sql);
   bool read_only() const;
-  /// Values and rows of more bytes are refused; SQLite's own bound is 10^9.
+  /// Refuses values and rows of more bytes; SQLite's own bound is 10^9.
   void limit_length(int bytes);
-  /// A transaction has begun and is neither committed nor rolled back.
+  /// True when a transaction has begun and is neither committed nor rolled back.
   bool in_transaction() const;
 
  private:

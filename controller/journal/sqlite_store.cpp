@@ -24,11 +24,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kApplication = 0x54727065;  // "Trpe"
-/// Then the log goes into the database at the next pause; without one, at twice as much.
+/// Bytes of the log at which it goes into the database at the next pause; without a pause it does
+/// at twice as much.
 constexpr std::uintmax_t kLongestLog = 4 << 20;
 constexpr std::chrono::seconds kLongestWait{1};
-/// After a salvage that cannot know the last number that was given out, numbers go on so far above
-/// what can be read.
+/// Gap in the numbers of jobs after a salvage that cannot know the last number that was given out:
+/// numbers go on so far above what can be read.
 constexpr jobs::JobId kSafeGap = 1000;
 const std::string kRunning = "running";
 const std::string kStopped = "stopped";
@@ -42,7 +43,7 @@ std::uintmax_t size_of(const std::string& file) {
   return error ? 0 : size;
 }
 
-/// "3-5, 9", the beginning of long lists.
+/// Returns "3-5, 9", of long lists the beginning.
 std::string list_text(const std::vector<jobs::JobId>& ids) {
   std::string text;
   int runs = 0;
@@ -76,7 +77,7 @@ std::string what_was_said(const Acked& acked) {
 struct SqliteStore::Open {
   explicit Open(const std::string& file) : database(file) { ::stat(file.c_str(), &opened); }
 
-  /// Whether the file of this name is the one that is open.
+  /// Returns whether the file of this name is the one that is open.
   bool is_at(const std::string& file) const {
     struct stat there {};
     return ::stat(file.c_str(), &there) == 0 && there.st_ino == opened.st_ino &&
@@ -178,7 +179,7 @@ std::string SqliteStore::open_file() {
   return "";
 }
 
-/// The tables of a new journal, in one transaction.
+/// Makes the tables of a new journal, in one transaction.
 void SqliteStore::make(Database& database, const New& content) {
   database.run("BEGIN IMMEDIATE");
   Tables::make(database);
@@ -194,7 +195,7 @@ void SqliteStore::make(Database& database, const New& content) {
   database.run("COMMIT");
 }
 
-/// What was not whole when its controller ended, SQLite leaves out.
+/// Notes what was not whole in the log when its controller ended: SQLite leaves it out.
 void SqliteStore::check_torn(std::uintmax_t log_bytes) {
   auto& database = open_->database;
   std::uintmax_t used = 0;
@@ -390,8 +391,9 @@ void SqliteStore::move(const std::string& from, const std::string& to) {
     fail(std::string("cannot be written: ") + std::strerror(errno));
 }
 
-/// Once journal.db.salvaged is there, it is whole and everything else is done. Whoever comes next
-/// goes on here, wherever it ended. Returns the name of the old file.
+/// Puts journal.db.salvaged in the place of journal.db: once it is there, it is whole and
+/// everything else is done. Whoever comes next goes on here, wherever this ended. Returns the name
+/// of the old file.
 std::string SqliteStore::put_salvaged_in_place() {
   const bool database = fs::exists(file()), log = fs::exists(file("-wal"));
   std::string aside = ".damaged";
@@ -600,7 +602,8 @@ void SqliteStore::keep_bare_end(const Change& end) {
   fail("acknowledged cannot be written yet");
 }
 
-/// Not where there is no room for it: then it is done later.
+/// Moves the log into the database and truncates it. Where there is no room for that it is done
+/// later.
 void SqliteStore::cut_log() {
   cut_again_ = std::chrono::steady_clock::now() + kLongestWait;
   try {

@@ -23,8 +23,8 @@ class SqliteStore final : public Store {
   struct Options {
     std::size_t row = std::size_t{256} << 20;  // bytes of a blob in one row; what is over, follows
     int value = 0;  // bytes that a value or row may have; 0 = as many as SQLite takes
-    /// Of a damaged database what can be read is taken over into a new one; the old files stay
-    /// beside it.
+    /// True when what can be read of a damaged database is taken over into a new one; the old files
+    /// stay beside it.
     bool salvage = false;
   };
 
@@ -46,7 +46,7 @@ class SqliteStore final : public Store {
 
  private:
   struct Open;
-  /// What a new database holds.
+  /// Content of a new database.
   struct New {
     std::uint64_t id = 0;
     jobs::JobId last_job = 0;
@@ -54,7 +54,7 @@ class SqliteStore final : public Store {
     std::vector<Record> records;
   };
   std::string file(const char* suffix = "") const { return folder_ + "/journal.db" + suffix; }
-  /// Why the database cannot be gone on with; "" = it can.
+  /// Opens the database. Returns why it cannot be gone on with; "" = it can.
   std::string open();
   std::string open_file();
   void make(Database& database, const New& content);
@@ -65,7 +65,7 @@ class SqliteStore final : public Store {
   void move(const std::string& from, const std::string& to);
   std::string put_salvaged_in_place();
   std::vector<Record> readable_records();
-  /// Of two copies of what was acknowledged the whole one is believed.
+  /// Compares the two copies of what was acknowledged and believes the one that is whole.
   std::string compare_acks();
   Acks acks_of_database();
   void read_past();
@@ -90,7 +90,7 @@ class SqliteStore final : public Store {
   std::set<jobs::JobId> unacked_;     // in the database, not yet in `acknowledged`
   std::set<jobs::JobId> unwanted_;    // in the database, though forgotten or never acknowledged
   std::vector<jobs::JobId> unnamed_;  // lost
-  bool unmarked_ = false;             // that this controller runs
+  bool unmarked_ = false;             // the database does not say yet that this controller runs
 };
 
 }  // namespace troupe::journal

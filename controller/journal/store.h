@@ -20,11 +20,11 @@ struct Change {
   std::vector<Part> parts;                        // accepted: inputs; boundary: it; ended: results
   wire::JobState state = wire::JobState::queued;  // ended: how
 
-  /// It is not confirmed before it would outlive the loss of power, too.
+  /// True when the change is not confirmed before it would outlive the loss of power, too.
   bool must_last() const { return kind == Kind::accepted || kind == Kind::ended; }
 };
 
-/// How the controller before this one ended.
+/// End of the controller before this one, and the journal's id and last number.
 struct Past {
   std::string id;            // of the journal, made with it; never changes
   jobs::JobId last_job = 0;  // the highest number given out
@@ -38,30 +38,30 @@ class TooLarge : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Where changes go. Not thread-safe.
+/// Store that changes go to. Not thread-safe.
 class Store {
  public:
   /// Times of quiet after which `tidy` is called: between two changes, and with nothing going on.
   static constexpr std::chrono::milliseconds kPause{20}, kIdle{500};
 
   virtual ~Store() = default;
-  /// All jobs, oldest first, and what is known of the past.
+  /// Returns all jobs, oldest first, and reads what is known of the past.
   virtual std::vector<Record> load() = 0;
   virtual Past past() = 0;
   /// Applies a change. Throws std::runtime_error, one line; then nothing of it is kept. TooLarge
   /// when it is for the change's own sake.
   virtual void apply(const Change& change) = 0;
-  /// Of an end that cannot be applied yet: keeps that it has come, so that the job is not run
-  /// again. Throws as `apply`.
+  /// Keeps that a job's end has come which cannot be applied yet, so that the job is not run again.
+  /// Throws as `apply`.
   virtual void keep_bare_end(const Change& end) = 0;
-  /// What could not be written when the store was opened is written. Throws as `apply`.
+  /// Writes what could not be written when the store was opened. Throws as `apply`.
   virtual void catch_up() {}
-  /// After changes were applied and answered: what none of them had to wait for. `quiet`: for so
+  /// Does what no change had to wait for, after changes were applied and answered. `quiet`: for so
   /// long nothing has come. Throws as `apply` when it is to be called again.
   virtual void tidy(std::chrono::milliseconds quiet) { (void)quiet; }
-  /// What was found to be missing or damaged when it was loaded, a line each.
+  /// Returns what was found to be missing or damaged when the store was loaded, a line each.
   virtual std::vector<std::string> notes() const { return {}; }
-  /// The last word of a controller that ends in order.
+  /// Writes the last word of a controller that ends in order.
   virtual void close() = 0;
 };
 

@@ -10,7 +10,7 @@ namespace troupe::journal {
 namespace {
 
 using Sql = std::pair<const char*, const char*>;
-/// As SQLite keeps their text.
+/// Statements that make the tables, as SQLite keeps their text.
 constexpr std::array kTables{
     Sql{"names",
         "CREATE TABLE names (name TEXT PRIMARY KEY, value BLOB NOT NULL, sum INTEGER NOT NULL)"},
@@ -30,7 +30,7 @@ std::uint64_t checksum(std::string_view bytes) {
   return control::blob_checksum(bytes.data(), bytes.size());
 }
 
-/// Of bytes, and of what they are: "job 7: its state".
+/// Returns a checksum of bytes, and of what they are: "job 7: its state".
 std::int64_t sum_of(std::string what, std::string_view bytes) {
   what += fmt::format("{}{}{}{}", '\0', bytes.size(), '\0', checksum(bytes));
   return static_cast<std::int64_t>(checksum(what));
@@ -49,13 +49,13 @@ std::int64_t part_sum(std::int64_t job, std::int64_t role, std::int64_t number,
   return sum_of(name_of(job, fmt::format("part {}/{} ", role, number)) + head, bytes);
 }
 
-/// Of the checksums of all rows of a role.
+/// Returns a checksum of the checksums of all rows of a role.
 std::int64_t list_sum(std::int64_t job, Role role, const std::vector<std::int64_t>& sums) {
   return sum_of(name_of(job, fmt::format("role {}", static_cast<int>(role))),
                 {reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(std::int64_t)});
 }
 
-/// A row without a head goes on where the one before it ends.
+/// Adds a row to the parts. A row without a head goes on where the one before it ends.
 void add_row(std::vector<Part>& parts, std::string head, std::string bytes, bool intact) {
   if (!head.empty() || parts.empty()) {
     parts.push_back({std::move(head), std::make_shared<const std::string>(std::move(bytes))});

@@ -17,19 +17,20 @@ class Tables {
   /// `row`: bytes of a blob in one row at most; what is over, follows in the next.
   Tables(Database& database, std::size_t row);
 
-  /// Makes them in an empty database.
+  /// Makes the tables in an empty database.
   static void make(Database& database);
-  /// Why these are not the tables of a journal, or why SQLite finds the file damaged; "" = sound.
+  /// Returns why these are not the tables of a journal, or why SQLite finds the file damaged; "" =
+  /// sound.
   static std::string flaw(Database& database);
 
   void write(const Change& change);
-  /// What is not damaged of a record, as if it had just come in and gone its way.
+  /// Writes what is not damaged of a record, as if it had just come in and gone its way.
   void write(const Record& record);
   void set(const std::string& name, const std::string& value);
-  /// Nothing where it is not there or damaged.
+  /// Returns the value of a name; nothing where it is not there or damaged.
   std::optional<std::string> get(const std::string& name);
   std::vector<jobs::JobId> ids();
-  /// Without its blobs.
+  /// Reads a job's record without its blobs.
   std::optional<Record> read_row(jobs::JobId id);
   std::optional<Record> read(jobs::JobId id);
 

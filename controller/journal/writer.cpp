@@ -20,12 +20,12 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kTryAgain = std::chrono::seconds(1);
 constexpr auto kFlushDeadline = std::chrono::seconds(10);
 
-/// It is not given up: a controller that comes after this one must know.
+/// True for a change that is not given up: a controller that comes after this one must know of it.
 bool must_come(const Change& change) {
   return change.kind == Change::Kind::ended || change.kind == Change::Kind::forgotten;
 }
 
-/// The end of a job without what is too large of it.
+/// Returns the end of a job without what is too large of it.
 Change bare_end(Change change, const std::string& why) {
   auto facts = wire::decode<Facts>(wire::as_bytes(change.facts));
   if (facts.state == wire::JobState::succeeded) {
@@ -138,7 +138,8 @@ void Writer::Shared::report(const std::optional<std::string>& error) {
   });
 }
 
-/// On a full disk small changes find room between large ones that do not: that is no end of it.
+/// Says that the journal can be written again, once it could be for as long as `lasting`: on a full
+/// disk small changes find room between large ones that do not.
 void Writer::Shared::say_mended() {
   if (!good_since || !late.empty() || Clock::now() - *good_since < lasting) return;
   good_since.reset();
@@ -146,7 +147,8 @@ void Writer::Shared::say_mended() {
   post([note = note] { note("[journal] it can be written again"); });
 }
 
-/// What becomes of a job whose end cannot be written now.
+/// Keeps that a job has ended whose end cannot be written now, if that can be written. Returns what
+/// becomes of the job, for people.
 std::string Writer::Shared::kept_of(const Change& end) {
   try {
     store->keep_bare_end(end);
@@ -265,7 +267,7 @@ std::string Writer::trouble() const {
   return shared_->trouble;
 }
 
-/// When there is something to do without a new change.
+/// Returns the time when there is something to do without a new change.
 std::optional<Clock::time_point> Writer::Shared::next_look() const {
   if (!late.empty() || behind) return Clock::now() + kTryAgain;
   std::optional<Clock::time_point> next;
@@ -289,7 +291,7 @@ void Writer::Shared::look_after() {
   }
 }
 
-/// False when it is to be tried again. Why was said when it arose.
+/// Tidies the store. False when that is to be tried again; why was said when it arose.
 bool Writer::Shared::tidy(std::chrono::milliseconds quiet) {
   try {
     store->tidy(quiet);

@@ -16,20 +16,20 @@ struct Taken {
 };
 
 /// Writes changes to a store on a thread of its own, in order, so that a slow disk does not hold up
-/// the controller. What cannot be written: an accepted job is given back at once with the cause;
-/// the end of a job and that it is forgotten are tried again until they are kept, of an end at
-/// once that it has come, but for one that is too large, which is kept as a failure without its
-/// result; of the rest the next
-/// change of the same job says it all. Belongs to the thread that runs `io`.
+/// the controller. What cannot be written: an accepted job is given back at once with the cause.
+/// The end of a job and that it is forgotten are tried again until they are kept; of an end it is
+/// kept at once that it has come. An end that is too large is kept as a failure without its result.
+/// The rest is not tried again: the next change of the same job says it all. Belongs to the thread
+/// that runs `io`.
 class Writer {
  public:
-  /// `note` hears, on the loop, when something cannot be written, and when everything could be for
-  /// as long as `lasting`: on a full disk, where small changes find room between large ones, both
-  /// are said once.
+  /// `note` hears, on the loop, when something cannot be written, and when everything could be
+  /// written for as long as `lasting`: on a full disk, where small changes find room between large
+  /// ones, both are said once.
   Writer(boost::asio::io_context& io, std::unique_ptr<Store> store,
          std::function<void(const std::string&)> note,
          std::chrono::milliseconds lasting = std::chrono::seconds(5));
-  /// Waits for what is left to be written, for a while; then the store is closed.
+  /// Waits for a while until what is left is written; then closes the store.
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -37,7 +37,7 @@ class Writer {
   /// `done` may be null. It is called on the loop, never inside this call.
   void write(Change change, Journal::Done done);
   Taken taken(Change::Kind kind) const;
-  /// Why the last change could not be written; empty while all is well.
+  /// Returns why the last change could not be written; empty while all is well.
   std::string trouble() const;
 
  private:

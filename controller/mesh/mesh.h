@@ -4,7 +4,7 @@
 
 namespace troupe::mesh {
 
-/// How many ways each axis is split. World = dp × cfg × pp × sp × tp, sp = ring × ulysses.
+/// Number of ways that each axis is split. World = dp × cfg × pp × sp × tp, sp = ring × ulysses.
 struct Degrees {
   int dp = 1;
   int cfg = 1;
@@ -18,7 +18,7 @@ struct Degrees {
   bool operator==(const Degrees&) const = default;
 };
 
-/// Where a rank stands on each axis.
+/// Place of a rank on each axis.
 struct Coordinates {
   int dp = 0;
   int cfg = 0;
@@ -29,13 +29,13 @@ struct Coordinates {
   bool operator==(const Coordinates&) const = default;
 };
 
-/// Its place in the group of the axis sp.
+/// Returns the rank's place in the group of the axis sp.
 inline int sequence_rank(const Degrees& degrees, const Coordinates& at) {
   return at.ring * degrees.ulysses + at.ulysses;
 }
 
-/// sp = ring and ulysses; heads = ulysses and tp, who share tokens; stage = ring, ulysses and tp,
-/// who share blocks and branch.
+/// Axis of a mesh. sp = ring and ulysses; heads = ulysses and tp, who share tokens; stage = ring,
+/// ulysses and tp, who share blocks and branch.
 enum class Axis { tp, ulysses, ring, sp, pp, cfg, dp, heads, stage };
 const char* to_string(Axis axis);
 
@@ -59,9 +59,10 @@ class Mesh {
   int world() const { return degrees_.world(); }
   Coordinates coordinates(int rank) const;
   int rank(const Coordinates& at) const;
-  /// The ranks that differ from `rank` on this axis only, in the axis' order; `rank` is among them.
+  /// Returns the ranks that differ from `rank` on this axis only, in the axis' order; `rank` is
+  /// among them.
   std::vector<int> group_of(Axis axis, int rank) const;
-  /// All groups of an axis, by their first rank.
+  /// Returns all groups of an axis, by their first rank.
   std::vector<std::vector<int>> groups(Axis axis) const;
 
  private:

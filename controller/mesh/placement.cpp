@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kNowhere = -1;
 
-/// What room hosts have left, and which has most: the first of equal ones.
+/// Room that hosts have left, and which has most: the first of equal ones.
 class Rooms {
  public:
   explicit Rooms(std::vector<int> rooms) : rooms_(std::move(rooms)) {
@@ -24,7 +24,7 @@ class Rooms {
     by_room_ = std::priority_queue<Entry>({}, std::move(entries));
   }
 
-  /// For a run of `size` ranks, of `left` that have no place yet.
+  /// Chooses a host for a run of `size` ranks, of `left` that have no place yet.
   int host_for(int size, int left) {
     if (last_ != kNowhere && rooms_[last_] >= size) return last_;
     const int most = roomiest();
@@ -39,7 +39,7 @@ class Rooms {
     return whole;
   }
 
-  /// Of so many runs of `size` as many as fit; how many that is.
+  /// Takes room for as many of so many runs of `size` as fit; returns how many those are.
   int take(int host, int size, int runs) {
     const int fit = std::min(rooms_[host] / size, runs);
     rooms_[host] -= fit * size;

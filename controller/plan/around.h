@@ -4,9 +4,9 @@
 
 namespace troupe::plan {
 
-/// Steps of `steps` that a picture to begin with leaves out at this strength, as diffusers'
-/// pipelines count them: of flow-matching models ⌊steps − steps · strength⌋, of others
-/// steps − ⌊steps · strength⌋.
+/// Returns how many of `steps` a picture to begin with leaves out at this strength, as diffusers'
+/// pipelines count them: of flow-matching models ⌊steps − steps · strength⌋, of others steps −
+/// ⌊steps · strength⌋.
 int skipped_steps(int steps, double strength, bool flow);
 
 /// Fills in steps, guidance scale and strength where the request leaves them to the model.

@@ -6,7 +6,7 @@
 namespace troupe::plan {
 namespace {
 
-/// How many times faster products of bytes are than float32's (docs/quantization.md).
+/// Speed of products of bytes ÷ speed of float32's (docs/quantization.md).
 constexpr double kByteSpeed = 3;
 
 }  // namespace

@@ -12,7 +12,8 @@ struct BlockTime {
   double hidden = 0;        // DistriFusion's exchange, which may lie under the whole wave
 };
 
-/// One micro-step. Rows: of the costliest rank, of its ring block, of all ranks.
+/// Batch items and token rows of one micro-step. Rows: of the costliest rank, of its ring block, of
+/// all ranks.
 struct MicroRows {
   double batch = 1;  // items that go together: images × branches, or a part of them
   double own = 0;
@@ -44,13 +45,13 @@ class BlockCost {
   double computed(double flops, double elements, double bytes, double speed) const;
   double block_products(double tokens) const;
   double attention(double batch, double queries, double keys, double width) const;
-  /// Over the picture, of a block.
+  /// Seconds of a block's attentions over the picture.
   double attentions(double batch, double queries, double keys) const;
   double text_attentions(double tokens) const;
-  /// What a GPU reads and writes between the products.
+  /// Seconds in which a GPU reads and writes between the products.
   double elementwise(double tokens) const;
   double exposed_transfers(double tokens) const;
-  /// Of collectives in a block.
+  /// Number of collectives in a block.
   double calls(bool patched) const;
   double ring_transfer(double batch, double block_tokens) const;
 
@@ -61,8 +62,8 @@ class BlockCost {
   const Engine& engine_;
   const Ways& ways_;
   double element_ = 4;     // bytes
-  double padding_ = 1;     // of heads, to a width that attention computes
-  double head_share_ = 1;  // of all heads, what the costliest rank attends with
+  double padding_ = 1;     // width of heads as attention computes it ÷ their own
+  double head_share_ = 1;  // share of all heads that the costliest rank attends with
 };
 
 }  // namespace troupe::plan

@@ -13,13 +13,14 @@
 namespace troupe::plan {
 namespace {
 
-/// Convolutions reach this share of the speed of matrix products.
+/// Share of the speed of matrix products that convolutions reach.
 constexpr double kConvolutionShare = 0.6;
 
-/// With offload a stage keeps that many of its blocks: those are all that it has, or they change.
+/// Number of blocks that a stage with offload keeps: with no more it keeps all of them, with more
+/// the kept blocks change.
 constexpr double kKeptBlocks = 2;
 
-/// What one kind of micro-step costs, and how much of it is work and waiting.
+/// Costs of one kind of micro-step, and how much of it is work and waiting.
 struct Micro {
   MicroTimes times;
   double computing = 0;  // at the busiest stage
@@ -30,7 +31,7 @@ int images_of(const JobShape& job, const mesh::Degrees& degrees) {
   return (job.pictures + degrees.dp - 1) / degrees.dp;
 }
 
-/// Actors that compute at once, on average: filling and draining leave stages idle.
+/// Number of actors that compute at once, on average: filling and draining leave stages idle.
 double busy_in_whole_steps(const mesh::Degrees& degrees, int parts) {
   const double stages = static_cast<double>(parts) * degrees.pp / (parts + degrees.pp - 1);
   return degrees.world() / degrees.pp * stages;
@@ -56,7 +57,8 @@ class Phase {
         edge_states_(edge_states),
         block_(model, job, degrees, machine_, engine, ways) {}
 
-  /// `steps_latents`: the last stage has a prediction of `images` pictures then.
+  /// Costs of a micro-step of these rows. `steps_latents`: the last stage has a prediction of
+  /// `images` pictures then.
   Micro operator()(const MicroRows& rows, double images, bool steps_latents) const {
     const BlockTime block = block_(rows);
     const double per_block = block.computing + block.transferring;
@@ -104,7 +106,7 @@ class Phase {
     return micro;
   }
 
-  /// K,V of the caption for a stage's blocks.
+  /// Seconds of the caption's K,V for a stage's blocks.
   double captions(double blocks, double tokens) const {
     return blocks * block_.products(tokens, model_.caption_weights_per_block);
   }
@@ -151,14 +153,15 @@ class Estimate {
   }
 
  private:
-  /// In mean blocks.
+  /// Returns the sizes of the stages in mean blocks.
   std::vector<int> sizes_of_stages(const std::vector<int>& listed) const {
     if (!listed.empty()) return listed;
     return stage_sizes(model_, job_, degrees_.pp, engine_, rates_of(machine_, job_.dtype));
   }
 
-  /// With the hidden states go those that the next stage takes up of this one's blocks. What later
-  /// stages take up goes by edges of its own, and is there in time.
+  /// Returns the hidden states that the widest edge between stages carries: the stage's own, and
+  /// those of its blocks that the next stage takes up. Those that later stages take up go by edges
+  /// of their own, and are there in time.
   double states_of_widest_edge() const {
     std::int64_t most = 0;
     int first = 0;
@@ -245,7 +248,7 @@ class Estimate {
   JobCost cost_;
 };
 
-/// Of one picture through one half of the autoencoder.
+/// Returns the seconds of one picture through one half of the autoencoder.
 double vae_seconds(const ModelShape& model, const JobShape& job, int actors, const Machine& machine,
                    double flops_per_pixel, int convolutions) {
   const double pixels = job.tokens() * job.patch_size * job.patch_size;

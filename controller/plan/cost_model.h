@@ -10,20 +10,20 @@ namespace troupe::plan {
 /// Predicted seconds of one job, by phase.
 struct JobCost {
   double text = 0;
-  /// Of the encoding of a picture to begin with, what is not done while another actor is busy with
-  /// the text.
+  /// Part of the encoding of a picture to begin with that is not done while another actor is busy
+  /// with the text.
   double encode = 0;
   double synchronous = 0;  // the steps of the whole picture: warm-up, or all of an exact job
   double patched = 0;      // the steps that go patch by patch, with filling and draining
   double decode = 0;
-  /// Of the synchronous and patched seconds, what the busiest actor computes, and what it waits for
-  /// exposed transfers; the rest is pipeline bubbles.
+  /// Parts of the synchronous and patched seconds in which the busiest actor computes, and in which
+  /// it waits for exposed transfers; the rest is pipeline bubbles.
   double computing = 0;
   double transferring = 0;
 
   double denoise() const { return synchronous + patched; }
   double total() const { return text + encode + denoise() + decode; }
-  /// In the autoencoder.
+  /// Seconds in the autoencoder.
   double around() const { return encode + decode; }
 };
 

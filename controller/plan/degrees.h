@@ -4,7 +4,7 @@
 
 namespace troupe::plan {
 
-/// The mesh that a job asks for; its stages and decoders are no axes.
+/// Returns the mesh that a job asks for; its stages and decoders are no axes.
 inline mesh::Degrees degrees_of(const wire::Parallelism& asked) {
   return {.dp = asked.dp,
           .cfg = asked.cfg,
@@ -14,7 +14,7 @@ inline mesh::Degrees degrees_of(const wire::Parallelism& asked) {
           .tp = asked.tp};
 }
 
-/// What a job asks for that wants this mesh, `vae` decoders, and stages split by cost.
+/// Returns what a job asks for that wants this mesh, `vae` decoders, and stages split by cost.
 inline wire::Parallelism parallelism_of(const mesh::Degrees& degrees, int vae = 1) {
   return {.dp = degrees.dp,
           .cfg = degrees.cfg,

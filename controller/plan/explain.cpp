@@ -20,7 +20,8 @@ std::string bytes_text(std::uint64_t bytes) {
                         : line("%.2f MB", static_cast<double>(bytes) / 1e6);
 }
 
-/// In the unit that suits it, with four digits, so that mixes can be told apart.
+/// Returns a span as text in the unit that suits it, with four digits, so that mixes can be told
+/// apart.
 std::string span_text(double seconds) {
   if (seconds == 0) return "0 s";
   if (seconds < 1e-3) return line("%.4g µs", seconds * 1e6);
@@ -28,7 +29,7 @@ std::string span_text(double seconds) {
   return line("%.4g s", seconds);
 }
 
-/// Left-aligned, by characters and not bytes.
+/// Returns the text left-aligned, by characters and not bytes.
 std::string padded(std::string text, std::size_t width) {
   const auto characters =
       static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
@@ -112,7 +113,7 @@ std::string traffic_text(const Explanation& explanation) {
   return text;
 }
 
-/// What a U-Net's patches tell each other, at the rank that sends most.
+/// Returns the bytes that a U-Net's patches tell each other, at the rank that sends most, as text.
 std::string layers_text(const Explanation& explanation, const spec::ModelSpec& model) {
   if (!model.transformer.unet()) return "";
   const auto& all = explanation.traffic;

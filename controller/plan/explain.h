@@ -9,15 +9,16 @@
 
 namespace troupe::plan {
 
-/// Why degrees are what they are: what `troupe plan --explain` prints before the plan.
+/// Reasons for a plan's degrees, which `troupe plan --explain` prints before the plan.
 struct Explanation {
   Machine machine;
   int actors = 1;                     // how many there are
   std::vector<Candidate> candidates;  // quickest first
-  std::size_t mixes = 1;              // that these were chosen from
+  std::size_t mixes = 1;              // number of mixes that the candidates were chosen from
   Plan plan;                          // of the mix that was picked
   std::vector<RankTraffic> traffic;   // its bytes, by world rank
-  /// With offload: the same mix with all blocks in memory, and the plan's own by the same measure.
+  /// Cost with offload: the same mix with all blocks in memory, and the plan's own by the same
+  /// measure.
   struct Offloaded {
     Candidate own, kept;
     double slower() const { return own.cost.total() / kept.cost.total(); }
@@ -25,8 +26,8 @@ struct Explanation {
   std::optional<Offloaded> offloaded = {};
 };
 
-/// Explains the degrees asked for; where they are automatic, what was picked among which. Throws as
-/// choose_degrees, automatic_parallelism and make_plan do.
+/// Explains the degrees asked for; where they are automatic, says what was picked among which.
+/// Throws as choose_degrees, automatic_parallelism and make_plan do.
 Explanation explain(const spec::ModelSpec& model, const wire::JobSpec& job, int actors,
                     const Machine& machine, const Limits& limits = {});
 

@@ -5,8 +5,9 @@
 namespace troupe::plan {
 namespace {
 
-/// Of many ranks the first, the last and how many: groups of a kind differ in their first, and a
-/// name on the tensor plane has 255 bytes at most.
+/// Returns the ranks as text; of many ranks only some of the first, the last and their number.
+/// Groups of a kind differ in their first rank, and a name on the tensor plane has 255 bytes at
+/// most.
 std::string ranks_text(const std::vector<int>& ranks, const char* between) {
   constexpr std::size_t kMost = 32;
   const bool many = ranks.size() > kMost;

@@ -9,12 +9,12 @@ int size_of(const wire::RowRange& run) {
   return run.end - run.begin;
 }
 
-/// Items of the first `first` of `parts` parts, as split_evenly makes them.
+/// Returns the number of items of the first `first` of `parts` parts, as split_evenly makes them.
 int first_parts(int count, int parts, int first) {
   return first * (count / parts) + std::min(first, count % parts);
 }
 
-/// The part-th run of a run of rows.
+/// Returns the part-th run of a run of rows.
 wire::RowRange part_of(const wire::RowRange& rows, int parts, int part) {
   return {rows.begin + first_parts(size_of(rows), parts, part),
           rows.begin + first_parts(size_of(rows), parts, part + 1)};

@@ -7,16 +7,16 @@
 
 namespace troupe::plan {
 
-/// Which token rows each sequence rank computes in each micro-step of a step; sequence rank =
-/// ring rank × ulysses + ulysses rank. It follows from the request's patches and the degrees alone,
-/// so costs can be worked out for meshes that nobody has planned yet.
+/// Token rows that each sequence rank computes in each micro-step of a step; sequence rank = ring
+/// rank × ulysses + ulysses rank. The layout follows from the request's patches and the degrees
+/// alone, so costs can be worked out for meshes that nobody has planned yet.
 struct Layout {
-  /// [micro-step][sequence rank]: rows of one run, possibly none. A micro-step is a patch, of
+  /// Rows of one run, possibly none: [micro-step][sequence rank]. A micro-step is a patch, of
   /// distrifusion a wave of `ring` patches.
   std::vector<std::vector<wire::RowRange>> shares;
   /// Rows of a synchronous step by sequence rank: all of its runs together.
   std::vector<int> whole;
-  /// distrifusion: in each micro-step, whether a ring rank has a patch. Else all true.
+  /// True where a ring rank has a patch: in each micro-step of distrifusion. Else all true.
   std::vector<std::vector<bool>> busy;
 
   int micro_steps() const { return static_cast<int>(shares.size()); }
@@ -26,7 +26,7 @@ struct Layout {
   }
 };
 
-/// `patches` as in the plan: one entry where the method is exact.
+/// Divides rows among ranks. `patches` as in the plan: one entry where the method is exact.
 Layout layout_of(Method method, const std::vector<wire::RowRange>& patches, int ring, int ulysses);
 
 /// Rows of one micro-step as costs need them: of sequence rank 0, which has the most, of its ring
@@ -37,12 +37,12 @@ struct LeadRows {
   int all = 0;
 };
 
-/// By micro-step, as layout_of has them, without the table of all ranks.
+/// Returns the rows by micro-step, as layout_of has them, without the table of all ranks.
 std::vector<LeadRows> lead_rows(Method method, const std::vector<wire::RowRange>& patches, int ring,
                                 int ulysses);
 
-/// Heads that (tp rank, ulysses rank) attends with: split over tp, then over ulysses, remainders
-/// first.
+/// Returns the number of heads that (tp rank, ulysses rank) attends with: split over tp, then over
+/// ulysses, remainders first.
 int heads_of(int heads, const mesh::Degrees& degrees, int tp_rank, int ulysses_rank);
 
 }  // namespace troupe::plan

@@ -20,33 +20,35 @@ constexpr double kGiga = 1e9;
 constexpr double kMicro = 1e-6;
 constexpr std::uint64_t kGigabyte = 1'000'000'000;
 
-/// Issuing one operation to a GPU through ATen, without an interpreter; not measured here. Python
-/// takes 1.5 times as long on the hosts of the published NVLink machines as on those of the PCIe
-/// ones, so that is taken for the hosts' own speed.
+/// Seconds in which one operation is issued to a GPU through ATen, without an interpreter; not
+/// measured here. Python takes 1.5 times as long on the hosts of the published NVLink machines as
+/// on those of the PCIe ones, so that is taken for the hosts' own speed.
 constexpr double kLaunch = 5 * kMicro;
 constexpr double kSlowHost = 1.5;
-/// A share of its data sheet's bandwidth that a GPU's memory reaches.
+/// Share of its data sheet's bandwidth that a GPU's memory reaches.
 constexpr double kMemoryReached = 0.8;
-/// Of a link's raw rate, what NCCL's collectives reach: over PCIe between GPUs that write to each
-/// other, through the host's memory where they cannot, over NVLink.
+/// Share of a link's raw rate that NCCL's collectives reach: over PCIe between GPUs that write to
+/// each other, through the host's memory where they cannot, over NVLink.
 constexpr double kPcieReached = 0.75, kStagedReached = 0.375, kNvlinkReached = 0.33;
-/// Of the lanes to its host, what one GPU's copies from pinned memory reach.
+/// Share of the lanes to its host that one GPU's copies from pinned memory reach.
 constexpr double kCopiesReached = 0.8;
-/// Where all GPUs of two sockets send to all others, each is left with this share.
+/// Share that is left to each GPU where all GPUs of two sockets send to all others.
 constexpr double kAcrossSockets = 0.04;
-/// Channels by which attention kernels pad heads.
+/// Number of channels to whose multiples attention kernels pad heads.
 constexpr int kHeadStep = 32;
 
-/// Two threads are 1.54 times as fast as one (pipeline.py).
+/// Exponent of the number of threads in their speed: two are 1.54 times as fast as one
+/// (pipeline.py).
 constexpr double kThreadsReached = 0.62;
 
-/// A matrix product is cut into tiles of 128 × 128, one a processor: with as many tiles as
-/// processors the last wave is on average half empty.
+/// Returns the output elements at half of the speed. A matrix product is cut into tiles of 128 ×
+/// 128, one a processor: with as many tiles as processors the last wave is on average half empty.
 double half_speed(int processors) {
   return processors * 128.0 * 128.0 / 4;
 }
 
-/// What one collective waits for beside its bytes: the kernel's start, and its peers.
+/// Link over PCIe. Its latency is what one collective waits for beside its bytes: the kernel's
+/// start, and its peers.
 Link pcie(double gigabytes_a_second, double reached = kPcieReached) {
   return {120 * kMicro, gigabytes_a_second * kGiga * reached};
 }
@@ -55,15 +57,14 @@ Link nvlink(double gigabytes_a_second) {
   return {40 * kMicro, gigabytes_a_second * kGiga * kNvlinkReached};
 }
 
-/// 100 Gb/s, shared by a host.
+/// Link of 100 Gb/s, shared by a host.
 Link ethernet() {
   return {150 * kMicro, 12.5 * kGiga * 0.8};
 }
 
-/// What is known of a kind of GPU: its data sheet (tensor-core peak of float16 without sparsity,
-/// float32, memory) and the shares of the tensor-core peak that matrix products and attention
-/// reach, by the published runs on one of them. L20s and L40s hold their clocks; a T4 does not with
-/// 70 W.
+/// Facts of a kind of GPU: its data sheet (tensor-core peak of float16 without sparsity, float32,
+/// memory) and the shares of the tensor-core peak that matrix products and attention reach, by the
+/// published runs on one of them. L20s and L40s hold their clocks; a T4 does not with 70 W.
 struct Gpu {
   double tensor_peak, float_peak;  // TFLOP/s
   double bandwidth;                // GB/s
@@ -93,8 +94,8 @@ Machine gpus(const std::string& name, const Gpu& gpu, Link inside) {
   return machine;
 }
 
-/// PCIe is 31.5 GB/s a direction for 16 lanes of generation 4, half of it for generation 3 and
-/// twice for generation 5; NVLink 300 and 450 GB/s a direction.
+/// Returns the table of machines. PCIe is 31.5 GB/s a direction for 16 lanes of generation 4, half
+/// of it for generation 3 and twice for generation 5; NVLink 300 and 450 GB/s a direction.
 std::vector<Machine> table() {
   std::vector<Machine> all{
       gpus("l40", {181, 90.5, 864, 48, 142, 0.72, 0.79, 31.5}, pcie(31.5)),

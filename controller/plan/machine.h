@@ -7,7 +7,8 @@
 
 namespace troupe::plan {
 
-/// What one device computes. Speeds are what large operations reach, not data-sheet peaks.
+/// Speeds and memory of one device. Speeds are those that large operations reach, not data-sheet
+/// peaks.
 struct Device {
   double half_flops = 0;       // FLOP/s of matrix products in bfloat16 and float16
   double float_flops = 0;      // FLOP/s of matrix products in float32
@@ -24,7 +25,7 @@ struct Device {
   int head_step = 0;
 };
 
-/// What one transfer costs: latency + bytes ÷ bandwidth. A device's sends share its bandwidth.
+/// Cost of one transfer: latency + bytes ÷ bandwidth. A device's sends share its bandwidth.
 struct Link {
   double latency = 0;    // seconds
   double bandwidth = 0;  // bytes/s out of one device
@@ -45,13 +46,13 @@ struct Machine {
   double across_sockets = 1;
   /// Devices of each host; empty = `devices_per_host` each.
   std::vector<int> hosts = {};
-  /// How many devices a host can keep busy at once; 0 = all. CPU actors share cores.
+  /// Number of devices that a host can keep busy at once; 0 = all. CPU actors share cores.
   int busy_devices_per_host = 0;
   bool gpus = false;
   bool fp8 = false;  // its GPUs multiply in 8 bits: compute capability 8.9 and later
   /// The device's speeds come from a probe of it: stages are split by seconds then.
   bool measured = false;
-  /// What was measured and what was not, for people to read; one line each.
+  /// Lines for people that say what was measured and what was not.
   std::vector<std::string> notes = {};
 
   /// FLOP/s of large matrix products in this type.
@@ -71,41 +72,41 @@ struct WorkRates {
   bool known() const { return products > 0 && attention > 0 && bandwidth > 0; }
 };
 
-/// Of a machine whose speeds were measured; of another one none.
+/// Returns the rates of a machine whose speeds were measured; of another one none.
 WorkRates rates_of(const Machine& machine, ComputeType dtype);
 
-/// Names of the machines in the table, such as "l40".
+/// Returns the names of the machines in the table, such as "l40".
 std::vector<std::string> machine_names();
 
-/// A machine of the table: NAME, NAMExN or NAME-xN with N devices (8, 16 on two hosts, ...), such
-/// as "l40x8", "a100-nvlink-x8", "cpux4". Throws std::invalid_argument, listing the names, for
-/// another text and for a number outside 1 to 1024.
+/// Returns a machine of the table: NAME, NAMExN or NAME-xN with N devices (8, 16 on two hosts,
+/// ...), such as "l40x8", "a100-nvlink-x8", "cpux4". Throws std::invalid_argument, listing the
+/// names, for another text and for a number outside 1 to 1024.
 Machine machine_of(const std::string& text);
 
-/// What GPUs count as of which nobody knows better.
+/// Machine that GPUs count as of which nobody knows better.
 inline constexpr const char* kAssumedGpu = "a100-nvlink";
 
-/// The table's machine whose GPUs and links those of this name have ("NVIDIA A100-PCIE-40GB"), as
-/// their driver says it. Of an A100, H100 or H200 a PCIe card, with a bridge between pairs or not,
-/// counts as "a100-pcie", one on a board of its own as with NVLink; an L40S as an L40. "" where the
-/// table has none.
+/// Returns the table's machine whose GPUs and links those of this name have ("NVIDIA
+/// A100-PCIE-40GB"), as their driver says it. A PCIe card of the A100, H100 or H200, with a bridge
+/// between pairs or not, counts as "a100-pcie", one on a board of its own as with NVLink; an L40S
+/// as an L40. "" where the table has none.
 std::string machine_of_gpu(const std::string& gpu);
 
-/// One host of CPU actors by what this project measured (README, Figures). Each has as many of the
-/// `cores` as go round, at least one; 0 = a core each.
+/// Returns one host of CPU actors by what this project measured (README, Figures). Each actor has
+/// as many of the `cores` as go round, at least one; 0 = a core each.
 Machine this_cpu(int actors, int cores = 0);
 
-/// What degrees are picked for where nothing was measured: a host of so many cores (0 = not known:
-/// a core each), or for "cuda" of kAssumedGpu. Only the ratios of its figures matter for the
-/// choice.
+/// Returns the machine that degrees are picked for where nothing was measured: a host of so many
+/// cores (0 = not known: a core each), or for "cuda" of kAssumedGpu. Only the ratios of its figures
+/// matter for the choice.
 Machine machine_here(DeviceKind device, int actors, int cores);
 
-/// The machine as a job finds it that keeps `actors` of its devices busy at once, on average:
-/// slower where they share processors.
+/// Returns the machine as a job finds it that keeps `actors` of its devices busy at once, on
+/// average: slower where they share processors.
 Machine shared_by(const Machine& machine, double actors);
 
-/// The machine made faster or slower so that what was predicted to take `predicted` seconds of
-/// computing takes `measured`; links stay. Throws std::invalid_argument unless both are above 0.
+/// Returns the machine made faster or slower so that what was predicted to take `predicted` seconds
+/// of computing takes `measured`; links stay. Throws std::invalid_argument unless both are above 0.
 Machine calibrated(Machine machine, double predicted, double measured);
 
 }  // namespace troupe::plan

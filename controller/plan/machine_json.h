@@ -5,10 +5,11 @@
 
 namespace troupe::plan {
 
-/// A machine's figures, in SI units: as a controller tells them (`troupe plan --connect`).
+/// Writes a machine's figures, in SI units, as a controller tells them (`troupe plan --connect`).
 nlohmann::json to_json(const Machine& machine);
 
-/// Back. Throws std::invalid_argument naming the key that is missing or out of place.
+/// Reads a machine's figures. Throws std::invalid_argument naming the key that is missing or out of
+/// place.
 Machine machine_from_json(const nlohmann::json& json);
 
 }  // namespace troupe::plan

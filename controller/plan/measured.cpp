@@ -14,7 +14,7 @@ std::string link_text(const Link& link) {
   return line("%.3g µs, %.3g GB/s", link.latency * 1e6, link.bandwidth / 1e9);
 }
 
-/// The least of what is known.
+/// Sets `value` to the least of what is known.
 void least(double& value, double other) {
   if (other > 0) value = value > 0 ? std::min(value, other) : other;
 }
@@ -51,7 +51,7 @@ std::string row_text(const HostReport& host) {
   return what + ": its GPUs' links, and what was not measured, are those of " + row_of(host);
 }
 
-/// Of GPUs of two kinds, each as slow as the slower.
+/// Returns a machine for GPUs of two kinds, in everything as slow as the slower of them.
 Machine slower_of(const Machine& a, const Machine& b) {
   const bool first = a.device.half_flops <= b.device.half_flops;
   Machine machine = first ? a : b;
@@ -74,7 +74,7 @@ Machine gpus_of(const std::vector<HostReport>& hosts) {
   return machine;
 }
 
-/// How many actors a host keeps busy at once, as a share of those it has.
+/// Returns the share of its actors that a host keeps busy at once.
 double busy_share(const HostReport& host) {
   if (host.cores == 0 || host.actors == 0) return 1;
   const double busy = std::max(1.0, static_cast<double>(host.cores) / std::max(host.threads, 1));

@@ -8,7 +8,7 @@
 
 namespace troupe::plan {
 
-/// What an actor's probe found of its device (actors/probe.h). 0 = not measured.
+/// Speeds that an actor's probe found of its device (actors/probe.h). 0 = not measured.
 struct Measured {
   double half_flops = 0;
   double float_flops = 0;
@@ -17,28 +17,29 @@ struct Measured {
   double launch = 0;
   Link inside;  // to another actor of its host
 
-  /// From a hello's attributes ("measured.float_flops" and so on). Nothing where there are none, or
-  /// where one is no number of its kind: above 0 and finite.
+  /// Reads the speeds from a hello's attributes ("measured.float_flops" and so on). Nothing where
+  /// there are none, or where one is no number of its kind: above 0 and finite.
   static std::optional<Measured> from(const std::map<std::string, std::string>& attributes);
 };
 
 /// One host of a cluster, as its agent and its first actor tell of it.
 struct HostReport {
   std::string name;
-  int actors = 0;                    // that take jobs
+  int actors = 0;                    // actors that take jobs
   int cores = 0;                     // 0 = not known
-  int threads = 1;                   // of an actor
-  std::optional<Measured> measured;  // of one actor
+  int threads = 1;                   // threads of an actor
+  std::optional<Measured> measured;  // speeds of one actor's device
   std::string gpu;                   // its GPUs' name, as an actor told it; "" = not told
-  std::string why_not;               // without figures: why; "" = no actor has told yet
+  std::string why_not;               // why there are no figures; "" = no actor has told yet
   bool remote = false;
   std::optional<Link> link;  // of a remote host, to the controller's
   std::string why_no_link;   // "" = not told yet
 };
 
-/// The machine that hosts make together: each device is as slow as the slowest that was measured,
-/// as are links inside hosts and between them. What was not measured is as in machine_here, of GPUs
-/// by their names as in machine_of_gpu. Its notes say what is which. Pure.
+/// Returns the machine that hosts make together: each device is as slow as the slowest that was
+/// measured, as are links inside hosts and between them. What was not measured is as in
+/// machine_here, of GPUs by their names as in machine_of_gpu. The machine's notes say what is
+/// which. Pure.
 Machine machine_of_hosts(DeviceKind device, std::vector<HostReport> hosts);
 
 }  // namespace troupe::plan

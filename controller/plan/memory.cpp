@@ -11,11 +11,12 @@
 namespace troupe::plan {
 namespace {
 
-/// Previews are decoded from latents that are shrunk four-fold along each side.
+/// Pixels for each pixel of a preview, which is decoded from latents shrunk four-fold along each
+/// side.
 constexpr std::uint64_t kPixelsOfPreviewPixel = 16;
 
-/// Values of each token that a cache keeps: PipeFusion the newest, DistriFusion the step before as
-/// well, both one more where they extrapolate; naive patches none.
+/// Returns how many values of each token a cache keeps: PipeFusion the newest, DistriFusion the
+/// step before as well, both one more where they extrapolate; naive patches none.
 std::uint64_t kept_versions(const Plan& plan) {
   if (plan.patches.size() < 2 || plan.request.exchange == PatchExchange::naive) return 0;
   return (plan.request.method == Method::distrifusion ? 2 : 1) +
@@ -26,11 +27,12 @@ std::uint64_t kept_versions(const Plan& plan) {
 struct CodedShare {
   CodedShare(const Plan& plan, std::int64_t height)
       : rows((height + plan.vae_degree - 1) / plan.vae_degree), columns(plan.latent_width) {}
-  /// Of a feature map in float32, `scale` times as large along a side.
+  /// Bytes of a feature map in float32, `scale` times as large along a side.
   std::uint64_t map(std::int64_t channels, std::int64_t scale) const {
     return static_cast<std::uint64_t>(rows * columns * scale * scale * channels * 4);
   }
-  /// Of the larger of the maps that a layer reads and writes. What is doubled is read doubled.
+  /// Bytes of the larger of the maps that a layer reads and writes. A map that is doubled is read
+  /// doubled.
   std::uint64_t map(const spec::VaeLayer& layer) const {
     const bool doubled = layer.kind == spec::VaeLayer::Kind::upsample;
     return std::max(map(layer.in, doubled ? layer.scale_out : layer.scale_in),
@@ -40,7 +42,7 @@ struct CodedShare {
   std::int64_t rows, columns;
 };
 
-/// Largest activations of one half: three feature maps of its widest level.
+/// Returns the largest activations of one half, in bytes: three feature maps of its widest level.
 std::uint64_t coder_activations(const Plan& plan, const spec::VaeSpec& vae, spec::VaeHalf half) {
   CodedShare share(plan, plan.latent_height);
   if (plan.request.vae_tiling) {
@@ -54,8 +56,8 @@ std::uint64_t coder_activations(const Plan& plan, const spec::VaeSpec& vae, spec
   return 3 * largest;
 }
 
-/// A video is decoded frame by frame: three feature maps of its widest level, and at each
-/// convolution over time the two frames before.
+/// Returns the decoder's activations, in bytes. A video is decoded frame by frame: three feature
+/// maps of its widest level, and at each convolution over time the two frames before.
 std::uint64_t decoder_activations(const Plan& plan, const spec::WanVaeSpec& vae) {
   using Kind = spec::VaeLayer::Kind;
   const CodedShare share(plan, plan.latent_height / vae.latent_frames(plan.request.num_frames));
@@ -75,7 +77,7 @@ std::uint64_t decoder_activations(const Plan& plan, const spec::ModelSpec& model
                          : coder_activations(plan, model.vae, spec::VaeHalf::decoder);
 }
 
-/// Weights of the VAE's encoder in float32, and its activations.
+/// Returns the bytes of the VAE's encoder: its weights in float32, and its activations.
 std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
   std::uint64_t bytes = 0;
   for (const auto& tensor : spec::expected_tensors(vae, spec::VaeHalf::encoder)) {
@@ -91,7 +93,8 @@ std::uint64_t area(std::int64_t height, std::int64_t width) {
   return static_cast<std::uint64_t>(height) * static_cast<std::uint64_t>(width);
 }
 
-/// A picture of its own size is decoded and resized, one side after the other in bytes.
+/// Returns the bytes in which a picture of its own size is decoded and resized, one side after the
+/// other.
 std::uint64_t resized_picture(const wire::ImageRequest& request, std::int64_t height,
                               std::int64_t width) {
   // As models/image/resize_lanczos.h chooses the side to begin with.
@@ -103,8 +106,9 @@ std::uint64_t resized_picture(const wire::ImageRequest& request, std::int64_t he
          3 * (between + area(request.height, request.width));
 }
 
-/// A picture to begin with is resized, made floats of, and encoded when all but these are gone;
-/// then its mask is. Files are there as long as they are needed.
+/// Returns the most bytes that a picture to begin with needs: it is resized, made floats of, and
+/// encoded when all but these are gone; then its mask is resized. Files are there as long as they
+/// are needed.
 std::uint64_t begun_picture(const Plan& plan, const spec::VaeSpec& vae) {
   const auto& request = plan.request;
   const std::uint64_t sized = area(request.height, request.width);

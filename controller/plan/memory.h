@@ -5,9 +5,9 @@
 
 namespace troupe::plan {
 
-/// What each world rank of the plan will hold, in bytes, from shapes alone. Weights and K,V are
-/// exact, but that float32 weights on a CPU are packed in panels, whose last one may be padded, and
-/// that captions count as long as they may be.
+/// Estimates what each world rank of the plan will hold, in bytes, from shapes alone. Weights and
+/// K,V are exact, but that float32 weights on a CPU are packed in panels, whose last one may be
+/// padded, and that captions count as long as they may be.
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model);
 
 }  // namespace troupe::plan

@@ -6,11 +6,12 @@
 
 namespace troupe::plan {
 
-/// The seeds of a request that computes by itself: one run for all its pictures, or where each has
-/// its own a run each.
+/// Returns the seeds of a request that computes by itself: one run for all its pictures, or where
+/// each has its own a run each.
 std::vector<wire::SeedRun> seed_runs(const wire::ImageRequest& request);
 
-/// Each picture's negative prompt, whether they have one together, one a prompt, or one each.
+/// Returns each picture's negative prompt, whether they have one together, one a prompt, or one
+/// each.
 std::vector<std::string> negatives_of_pictures(const wire::ImageRequest& request);
 
 /// Checks seeds and negative prompts of single pictures, and fills in `seeds` and a negative prompt

@@ -11,7 +11,7 @@ namespace troupe::plan {
 namespace {
 
 constexpr double kSecondsOfPart = 1;
-/// Tasks of a replica's steps: the controller keeps them all.
+/// Most tasks of a replica's steps: the controller keeps them all.
 constexpr int kMostTasks = 1 << 16;
 
 int fitting(double seconds_each, int least, int all) {

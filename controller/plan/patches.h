@@ -14,9 +14,9 @@ std::vector<wire::RowRange> split_rows(int rows, int patches);
 /// come out empty.
 std::vector<wire::RowRange> split_evenly(int count, int parts);
 
-/// Batch items (branches × pictures of an actor) that a step of the whole picture takes one part
-/// after another: two parts a stage at most, which fill the pipeline, and one where there is one
-/// stage; more where a part would have more than `most` items.
+/// Returns the batch items (branches × pictures of an actor) that a step of the whole picture takes
+/// one part after another: two parts a stage at most, which fill the pipeline, and one where there
+/// is one stage; more where a part would have more than `most` items.
 std::vector<wire::RowRange> batch_parts(int batch, int pp, int most);
 
 }  // namespace troupe::plan

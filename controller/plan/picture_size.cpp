@@ -8,15 +8,16 @@
 namespace troupe::plan {
 namespace {
 
-/// So many times the area of the native size is far beyond it, less than such a part far below.
+/// Ratio of areas: so many times the area of the native size is far beyond it, less than 1 ÷ so
+/// many far below.
 constexpr std::int64_t kFarFromNative = 4;
 
 std::string size_text(std::int64_t width, std::int64_t height) {
   return fmt::format("{} x {}", width, height);
 }
 
-/// The sides that a request leaves open are the model's own, or those of the picture that it begins
-/// with, without what is beyond a whole latent.
+/// Sets the sides that a request leaves open: to the model's own, or those of the picture that it
+/// begins with, without what is beyond a whole latent.
 void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
   const bool from_picture = request.init_image_bytes > 0 && request.mask_image_bytes == 0;
   const bool keeps = from_picture && model.keeps_picture_size;
@@ -37,7 +38,7 @@ void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
   set(JobField::width, request.width, model.default_width(), request.init_image_width);
 }
 
-/// Sizes of any number of pixels are taken: what is computed is the bin's size.
+/// Sets the size that is computed to the bin's: sizes of any number of pixels are taken.
 void bin_size(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
   for (const auto& [field, pixels] :

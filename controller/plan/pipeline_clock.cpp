@@ -5,8 +5,8 @@
 namespace troupe::plan {
 namespace {
 
-/// Steps that are played; a pipeline of so many has settled into its pace, which the last of them
-/// show. Of many patches fewer steps are enough.
+/// Number of steps that are played; a pipeline of so many has settled into its pace, which the last
+/// of them show. Of many patches fewer steps are enough.
 constexpr int kPlayed = 64;
 constexpr int kPlayedAtLeast = 4;
 constexpr int kPatchesPlayed = 2048;

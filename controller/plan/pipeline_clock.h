@@ -17,17 +17,17 @@ class PipelineClock {
  public:
   PipelineClock(int stages, int patches);
 
-  /// So many steps of the whole picture, which goes through the stages in parts of its batch. The
-  /// first step waits for all patches, each other one for the one before; the last part brings the
-  /// latents of all back, for which all patches wait.
+  /// Plays `count` steps of the whole picture, which goes through the stages in parts of its batch.
+  /// The first step waits for all patches, each other step for the one before; the last part brings
+  /// the latents of all back, for which all patches wait.
   void whole_steps(const std::vector<MicroTimes>& parts, int count);
-  /// One step patch by patch.
+  /// Plays one step patch by patch.
   void patch_step(const std::vector<MicroTimes>& patches);
-  /// `count` such steps; of many, those after the pipeline has settled are taken to last as long as
-  /// the last ones before.
+  /// Plays `count` such steps; of many, those after the pipeline has settled are taken to last as
+  /// long as the last ones before.
   void patch_steps(const std::vector<MicroTimes>& patches, int count);
 
-  /// When the last micro-step so far has left the last stage.
+  /// Returns when the last micro-step so far has left the last stage.
   double now() const { return end_; }
 
  private:

@@ -32,7 +32,7 @@ namespace {
 
 using wire::kMaxActors;
 
-/// What says nothing is painted, too.
+/// Warns of a prompt that is empty: it is painted, too.
 void warn_of_blank(Plan& plan) {
   const auto& prompts = plan.request.prompts;
   const auto is_blank = [](const std::string& text) {
@@ -247,7 +247,8 @@ void set_patches(Plan& plan, const spec::ModelSpec& model) {
   }
 }
 
-/// Everything a sampler's configuration can be refused for, before any actor loads anything.
+/// Checks everything that a sampler's configuration can be refused for, before any actor loads
+/// anything.
 void check_sampler(Plan& plan, const spec::ModelSpec& model) {
   wire::about(JobField::sampler,
               [&] { spec::check_sampler_fits(model.scheduler, plan.request.sampler); });

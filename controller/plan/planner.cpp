@@ -15,10 +15,10 @@
 namespace troupe::plan {
 namespace {
 
-/// How much slower a mix may be that spares an actor.
+/// Ratio by which a mix may be slower that spares an actor.
 constexpr double kWorthAnActor = 1.03;
 
-/// More actors than this are not tried.
+/// Most actors that are tried.
 constexpr int kMostActors = 1024;
 /// Mixes that are planned to see whether they fit in memory: the quickest, then, while none of them
 /// does, those that share K,V the widest. Many patches make long plans.
@@ -35,14 +35,14 @@ std::size_t most_planned(std::size_t patches, const Limits& limits) {
 /// Latent rows below which a decoder's share is mostly halo.
 constexpr int kRowsPerDecoder = 8;
 
-/// Equal to the nanosecond is equal.
+/// Returns the order of a candidate. Times that are equal to the nanosecond are equal.
 auto order_of(const Candidate& candidate) {
   const auto& at = candidate.parallelism;
   return std::make_tuple(std::llround(candidate.cost.total() * 1e9), candidate.actors(), at.dp,
                          at.cfg, at.pp, at.ulysses, at.ring, at.tp);
 }
 
-/// Shares in which actors keep K,V: ring ranks each keep all of their heads'.
+/// Returns the number of shares in which actors keep K,V: ring ranks each keep all of their heads'.
 int shares_of(const Candidate& candidate) {
   return candidate.actors() / candidate.parallelism.ring;
 }
@@ -73,7 +73,7 @@ void for_each_mix(const Plan& alone, const spec::ModelSpec& model, int actors, c
   }
 }
 
-/// All actors of a replica that hold enough rows to decode.
+/// Returns the number of actors of a replica that hold enough rows to decode.
 int decoders_of(const wire::Parallelism& mix, const Plan& alone) {
   const int replica = degrees_of(mix).world() / mix.dp;
   // Of a video's frames, which are decoded one by one.
@@ -81,7 +81,7 @@ int decoders_of(const wire::Parallelism& mix, const Plan& alone) {
   return std::clamp(static_cast<int>(rows) / kRowsPerDecoder, 1, replica);
 }
 
-/// The plan with as many decoders as make_plan takes: all or one.
+/// Makes the plan with as many decoders as make_plan takes: all or one.
 std::optional<Plan> accepted(const spec::ModelSpec& model, const wire::ImageRequest& request,
                              wire::Parallelism& mix, const Machine& machine) {
   for (;;) {

@@ -9,10 +9,10 @@
 
 namespace troupe::plan {
 
-/// What a choice of degrees has to keep within.
+/// Limits that a choice of degrees has to keep within.
 struct Limits {
   std::uint64_t memory = 0;     // bytes an actor; 0 = the machine's, if that is known
-  std::size_t candidates = 12;  // how many that fit are wanted
+  std::size_t candidates = 12;  // number of mixes that fit which are wanted
 };
 
 /// One mix of degrees for a request. The request itself is the same for all.
@@ -26,20 +26,20 @@ struct Candidate {
   int actors() const;
 };
 
-/// "cfg 2 × pp 4"; "one actor" where nothing is split.
+/// Returns "cfg 2 × pp 4"; "one actor" where nothing is split.
 std::string to_text(const wire::Parallelism& parallelism);
 
-/// As make_plan, for a machine: where its speeds were measured, stages are split by the seconds
-/// that their blocks take on it, not by FLOPs; and what many pictures take long for is cut into
-/// parts (part_sizes.h).
+/// Same as make_plan, but for a machine: where its speeds were measured, stages are split by the
+/// seconds that their blocks take on it, not by FLOPs; and what many pictures take long for is cut
+/// into parts (part_sizes.h).
 Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
                const wire::Parallelism& parallelism, const Machine& machine);
 
-/// What a plan is predicted to take, send and need.
+/// Predicts what a plan takes, sends and needs.
 Candidate judge(const wire::Parallelism& parallelism, const Plan& plan,
                 const spec::ModelSpec& model, const Machine& machine, const Limits& limits = {});
 
-/// Mixes of degrees on at most `actors` actors that make_plan accepts for this request, the
+/// Returns mixes of degrees on at most `actors` actors that make_plan accepts for this request, the
 /// quickest first; equally quick ones by fewer actors, then by smaller dp, cfg, pp, ulysses, ring,
 /// tp. The first `limits.candidates` that fit in memory, with those between them that do not; where
 /// memory is so short that hundreds do not, not all are looked at. At most 1,024 actors are used.
@@ -49,16 +49,16 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
                                       const wire::ImageRequest& request, int actors,
                                       const Machine& machine, const Limits& limits = {});
 
-/// How many mixes choose_degrees begins with. Throws as it does.
+/// Returns how many mixes choose_degrees begins with. Throws as it does.
 std::size_t count_mixes(const spec::ModelSpec& model, const wire::ImageRequest& request,
                         int actors);
 
-/// Of candidates as choose_degrees sorts them: the one of fewest actors among those that are
-/// predicted within 3 % of the quickest, far inside of what predictions are worth. Null where none
-/// can run.
+/// Returns, of candidates as choose_degrees sorts them, the one of fewest actors among those that
+/// are predicted within 3 % of the quickest, far inside of what predictions are worth. Null where
+/// none can run.
 const Candidate* best_of(const std::vector<Candidate>& candidates);
 
-/// The degrees that `--parallel auto` stands for, with `automatic` unset: best_of. Throws
+/// Returns the degrees that `--parallel auto` stands for, with `automatic` unset: best_of. Throws
 /// std::invalid_argument as choose_degrees does, and when no mix fits in memory, naming the one
 /// that comes nearest, what it needs and what is there.
 wire::Parallelism automatic_parallelism(const spec::ModelSpec& model,

@@ -47,7 +47,7 @@ void check_names(const wire::ImageRequest& request, const spec::ModelSpec& model
   }
 }
 
-/// Its number of tokens; 0 of one that has none.
+/// Checks a tensor's shape and returns its number of tokens; 0 for a tensor that has none.
 std::int64_t check_shape(const std::string& name, const Shape& shape,
                          const spec::PromptTensor& tensor, std::int64_t prompts) {
   using Kind = spec::PromptTensor::Kind;
@@ -70,7 +70,7 @@ std::int64_t check_shape(const std::string& name, const Shape& shape,
   return has_tokens ? shape[1] : 0;
 }
 
-/// What goes with text alone.
+/// Refuses fields that go with text alone.
 void check_no_text(const wire::ImageRequest& request, bool encodes_negative) {
   const auto is_text = [](const std::string& text) { return !text.empty(); };
   if (std::ranges::any_of(request.prompts, is_text))

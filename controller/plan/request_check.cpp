@@ -102,7 +102,8 @@ void check_picture(JobField field, const std::string& name, std::uint64_t blob, 
   }
 }
 
-/// What begins a picture beside noise, what steers it beside the text, what is added to weights.
+/// Checks the fields that begin a picture beside noise, steer it beside the text, or are added to
+/// weights.
 void check_around(const wire::ImageRequest& request) {
   if (request.init_image_bytes != 0 && request.init_latents_blob != 0)
     refuse(JobField::init_image, "init image and init latents do not go together");

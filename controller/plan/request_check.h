@@ -3,8 +3,8 @@
 
 namespace troupe::plan {
 
-/// Everything that can be said of a request without its model. Refuses with one line naming field,
-/// value and reason (std::invalid_argument).
+/// Checks everything that can be said of a request without its model. Refuses with one line naming
+/// field, value and reason (std::invalid_argument).
 void check_request(const wire::ImageRequest& request);
 
 }  // namespace troupe::plan

@@ -7,7 +7,7 @@
 namespace troupe::plan {
 namespace {
 
-/// What the sampler's step computes for a latent value, about.
+/// FLOPs of the sampler's step for a latent value, about.
 constexpr double kSamplerFlops = 20;
 
 /// One half of the autoencoder.
@@ -52,7 +52,7 @@ VaeCost cost_of(const spec::VaeSpec& vae, spec::VaeHalf half) {
   return cost;
 }
 
-/// Of CLIP and BERT: attention and two products of the feed-forward.
+/// FLOPs of CLIP and BERT per token: attention and two products of the feed-forward.
 template <class Encoder>
 double plain_flops(const Encoder& encoder) {
   const auto width = static_cast<double>(encoder.hidden_size);
@@ -71,7 +71,7 @@ double text_flops(const spec::TextEncoderSpec& encoder) {
   return 2 * per_layer * static_cast<double>(text.num_layers);
 }
 
-/// Of one attention to the text by all tokens that costs what all of a block do.
+/// Width of one attention to the text by all tokens that costs what all of a block do.
 double cross_width(const ModelShape& model) {
   if (model.levels.empty()) return model.width;
   double width = 0;
@@ -80,7 +80,7 @@ double cross_width(const ModelShape& model) {
   return width;
 }
 
-/// Of the blocks alone, in FLOPs or, where rates are known, in seconds.
+/// Costs of the blocks alone, in FLOPs or, where rates are known, in seconds.
 std::vector<double> costs_of_blocks(const ModelShape& model, double tokens,
                                     const WorkRates& rates) {
   const double text = model.text_tokens;
@@ -105,7 +105,8 @@ std::vector<double> costs_of_blocks(const ModelShape& model, double tokens,
   return costs;
 }
 
-/// Seven products, two attentions, two modulated norms, one sum: the rest is fused into these.
+/// Operations of a transformer's block: seven products, two attentions, two modulated norms, one
+/// sum; the rest is fused into these.
 constexpr int kOperationsOfTransformer = 12;
 
 void add_levels(ModelShape& shape, const spec::UNetSpec& unet) {

@@ -9,19 +9,19 @@
 
 namespace troupe::plan {
 
-/// Tensors of a token's width that one of our blocks reads or writes beside its products.
+/// Number of tensors of a token's width that one of our blocks reads or writes beside its products.
 inline constexpr double kActivationsPerToken = 20;
 
 /// One level of a U-Net, of which deeper ones have fewer positions.
 struct ShapeLevel {
   double share = 1;  // of the positions of the latents
   double width = 0;
-  double weights = 0;     // that each of its positions meets
+  double weights = 0;     // weights that each of its positions meets
   double attentions = 0;  // each over all of its positions, and one over the text's
 };
 
-/// What costs depend on in a diffusion transformer and what stands around it. Models that cannot be
-/// loaded here have shapes, too.
+/// Sizes that costs depend on in a diffusion transformer and the parts around it. Models that
+/// cannot be loaded here have shapes, too.
 struct ModelShape {
   int layers = 0;
   double width = 0;
@@ -29,35 +29,37 @@ struct ModelShape {
   /// Weights of one block that every token meets in a matrix product; the mean, where blocks
   /// differ.
   double weights_per_block = 0;
-  /// All that one block keeps, in elements; the mean. 0 = not known.
+  /// Elements of all weights that one block keeps; the mean. 0 = not known.
   double stored_per_block = 0;
-  /// Of each block, where they differ; may be empty.
+  /// Weights of each block that every token meets, where blocks differ; may be empty.
   std::vector<double> weights_of_blocks = {};
   /// Blocks that attend to the picture's tokens alone as well (SD3.5 medium); may be empty.
   std::vector<bool> picture_attentions = {};
-  /// Of each block, the earlier one whose hidden states it takes up again; -1: none. May be empty.
+  /// Earlier block of each block whose hidden states it takes up again; -1: none. May be empty.
   std::vector<int> takes_up = {};
-  /// Sums over shards of the weights that a block waits for.
+  /// Number of sums over shards of the weights that a block waits for.
   double sums_per_block = 3;
-  /// Of these the ones that a caption's tokens meet once a job (K,V of cross-attention).
+  /// Weights of one block, among weights_per_block, that a caption's tokens meet once a job (K,V of
+  /// cross-attention).
   double caption_weights_per_block = 0;
   /// FLOPs of a token at the two ends: of its embedding before the first block, and of projection
   /// and sampler after the last.
   double embedding_flops = 0;
   double projection_flops = 0;
-  /// Of a U-Net, which is one block; empty: a transformer, whose tokens all meet the same.
+  /// Levels of a U-Net, which is one block; empty: a transformer, whose tokens all meet the same.
   std::vector<ShapeLevel> levels = {};
-  /// U-Nets: values that a patch tells the others, of each of its positions and of each column of
+  /// Values that a U-Net's patch tells the others, of each of its positions and of each column of
   /// the picture, and the layers that do so.
   double told_per_position = 0;
   double told_per_column = 0;
   double telling_layers = 0;
-  /// Text tokens are part of the sequence (SD3, FLUX); else they are cross-attended to.
+  /// True when text tokens are part of the sequence (SD3, FLUX); else they are cross-attended to.
   bool joint = false;
   int text_tokens = 0;
-  /// Kernels that one block launches.
+  /// Number of kernels that one block launches.
   int operations_per_block = 0;
-  /// Tensors of a token's width that these read or write beside the products.
+  /// Number of tensors of a token's width that a block's operations read or write beside the
+  /// products.
   double elementwise_per_block = kActivationsPerToken;
   /// FLOPs of the autoencoder's halves for each latent pixel, and the width of their attention (0 =
   /// none).
@@ -66,25 +68,25 @@ struct ModelShape {
   double vae_attention_width = 0;
   int decoder_convolutions = 0;
   int encoder_convolutions = 0;
-  /// FLOPs of all text encoders for each token, and of each by itself; empty: there is one.
+  /// FLOPs of all text encoders for each token, and of each encoder by itself; empty: there is one.
   double text_flops = 0;
   std::vector<double> text_encoder_flops = {};
 };
 
-/// Of the model folder; `text_tokens` from the request.
+/// Returns the shape of the model; `text_tokens` comes from the request.
 ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& request);
 
-/// Of each block for one picture of so many tokens, with what stands before the first block and
-/// after the last: what stages are split by. In FLOPs; where rates are known, in seconds of all
-/// kinds of work.
+/// Returns the cost of each block for one picture of so many tokens, with what stands before the
+/// first block and after the last: stages are split by these. In FLOPs; where rates are known, in
+/// seconds of all kinds of work.
 std::vector<double> block_costs(const ModelShape& model, double tokens,
                                 const WorkRates& rates = {});
 
-/// What the blocks of each stage cost, as multiples of a mean block; without the two ends.
+/// Returns what the blocks of each stage cost, as multiples of a mean block; without the two ends.
 std::vector<double> stage_weights(const ModelShape& model, double tokens,
                                   const std::vector<int>& stages, const WorkRates& rates = {});
 
-/// What costs depend on in a request. Degrees are not in here.
+/// Sizes and choices that costs depend on in a request. Degrees are not in here.
 struct JobShape {
   Method method = Method::exact;
   bool predict = false;
@@ -94,16 +96,16 @@ struct JobShape {
   std::vector<wire::RowRange> patches;  // token rows; one entry = whole picture
   int columns = 0;
   int patch_size = 2;       // latent pixels along a token's side
-  int latent_channels = 4;  // of which the prediction has as many
+  int latent_channels = 4;  // channels of the latents, and of the prediction
   int pictures = 1;
   bool guidance = true;
   int steps = 20;
   int synchronous_steps = 20;
-  int most_items = 0;          // in a part of a whole step; 0 = no bound
+  int most_items = 0;          // most items in a part of a whole step; 0 = no bound
   bool decodes = true;         // text encoder and decoder count
-  bool encodes = false;        // it begins with a picture
-  bool encodes_text = true;    // else it brings the encoders' output
-  bool makes_pictures = true;  // else its latents are what comes back
+  bool encodes = false;        // the job begins with a picture
+  bool encodes_text = true;    // else the request brings the encoders' output
+  bool makes_pictures = true;  // else the job's latents are what comes back
   bool tells = true;           // patches exchange after the synchronous steps
   bool alone = false;          // patches attend to their own tokens only
 
@@ -121,31 +123,32 @@ struct Macs {
 };
 Macs macs_of(const ModelShape& model, const JobShape& job);
 
-/// How an engine computes, where engines differ. The default is Troupe.
+/// Traits of an engine where engines differ in how they compute. The default is Troupe.
 struct Engine {
-  /// Copies of all K,V that a block makes in a patch's micro-step.
+  /// Number of copies of all K,V that a block makes in a patch's micro-step.
   double kv_copies = 0;
-  /// Joint models: the text's tokens are computed with every patch, not with the first one only.
+  /// True when a joint model's text tokens are computed with every patch, not with the first one
+  /// only.
   bool text_with_every_patch = false;
-  /// A step of the whole picture sends its batch through the pipeline in parts.
+  /// True when a step of the whole picture sends its batch through the pipeline in parts.
   bool parts_of_batch = true;
-  /// Stages get ceil(layers ÷ pp) blocks each, the last ones what is left.
+  /// True when stages get ceil(layers ÷ pp) blocks each, the last ones what is left.
   bool ceiling_stages = false;
   /// Seconds that the host waits around each message of a pipeline.
   double message_overhead = 0;
-  /// Issuing an operation takes this many times as long as from C++.
+  /// Time of issuing an operation ÷ the time from C++.
   double launch_factor = 1;
   /// Seconds of the host for each call of a collective, and each exchange of a ring.
   double call_overhead = 0;
-  /// Operations that merge one more part of a ring's attention.
+  /// Number of operations that merge one more part of a ring's attention.
   double operations_per_part = 2;
-  /// Operations before the first block, and after the last with the sampler's step.
+  /// Number of operations before the first block, and after the last with the sampler's step.
   double operations_at_an_end = 12;
-  /// A ring's blocks and DistriFusion's exchange travel while the device computes.
+  /// True when a ring's blocks and DistriFusion's exchange travel while the device computes.
   bool overlaps = true;
 };
 
-/// Blocks of each stage, where nobody listed them.
+/// Returns the number of blocks of each stage, where nobody listed them.
 std::vector<int> stage_sizes(const ModelShape& model, const JobShape& job, int stages,
                              const Engine& engine = {}, const WorkRates& rates = {});
 

@@ -14,7 +14,7 @@
 namespace troupe::plan {
 namespace {
 
-/// What costs so little more than the best split is not worth uneven stages.
+/// Ratio of costs to the best split's up to which an even split is taken.
 constexpr double kAsGoodAsBest = 1.02;
 
 std::vector<Stage> even_split(int blocks, int stages) {
@@ -33,8 +33,8 @@ double costliest(const std::vector<double>& costs, const std::vector<Stage>& sta
   return most;
 }
 
-/// Whether blocks fit into `stages` stages of at most `limit` each, every stage with at least one
-/// block; fills greedily, so earlier stages are as large as the limit allows.
+/// Returns whether blocks fit into `stages` stages of at most `limit` each, every stage with at
+/// least one block; fills greedily, so earlier stages are as large as the limit allows.
 bool fill(const std::vector<double>& costs, int stages, double limit, std::vector<Stage>* result) {
   result->clear();
   const int blocks = static_cast<int>(costs.size());
@@ -54,7 +54,7 @@ bool fill(const std::vector<double>& costs, int stages, double limit, std::vecto
   return first == blocks;
 }
 
-/// The cheapest possible costliest stage, by dynamic programming over (stages, blocks).
+/// Returns the cheapest possible costliest stage, by dynamic programming over (stages, blocks).
 double best_limit(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   std::vector<double> before(blocks + 1, 0);

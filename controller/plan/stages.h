@@ -3,7 +3,7 @@
 
 namespace troupe::plan {
 
-/// The run of transformer blocks that one pipeline stage keeps.
+/// Run of transformer blocks that one pipeline stage keeps.
 struct Stage {
   int first_block = 0;
   int last_block = 0;  // exclusive
@@ -17,8 +17,8 @@ struct Stage {
 /// are more stages than blocks.
 std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages);
 
-/// Stages of the sizes that a user listed. Throws std::invalid_argument naming what does not add up
-/// to the degree or to the model's blocks.
+/// Returns stages of the sizes that a user listed. Throws std::invalid_argument naming what does
+/// not add up to the degree or to the model's blocks.
 std::vector<Stage> listed_stages(const std::vector<int>& sizes, int stages, int blocks);
 
 }  // namespace troupe::plan

@@ -10,12 +10,13 @@
 namespace troupe::plan {
 namespace {
 
-/// Off by 3 % of the range, root mean square.
+/// PSNR in decibels at which a result is off by 3 % of the range, root mean square.
 constexpr double kFarFromExact = 30;
-/// Where exact takes less than this share longer, old values are not worth it.
+/// Ratio of the exact method's time below which old values are not worth it.
 constexpr double kWorthOldValues = 1.1;
 
-/// Of docs/quality.md, "Where old values hurt": 256 × 256, 4 patches, one warm-up step.
+/// PSNR by number of steps, of docs/quality.md, "Where old values hurt": 256 × 256, 4 patches, one
+/// warm-up step.
 struct Point {
   double steps;
   double pipefusion_stale, pipefusion_predicted, distrifusion_stale, distrifusion_predicted;

@@ -4,7 +4,7 @@
 
 namespace troupe::plan {
 
-/// printf's format as a string, of at most 240 bytes.
+/// Returns printf's format as a string, of at most 240 bytes.
 template <class... Values>
 std::string line(const char* format, Values... values) {
   char text[240];

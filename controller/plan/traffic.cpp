@@ -70,7 +70,7 @@ class Rank {
   }
 
  private:
-  /// A micro-step: a patch or a wave of them, or with -1 the whole picture.
+  /// Number of a micro-step: a patch or a wave of them, or with -1 the whole picture.
   using Micro = int;
 
   Bytes rows_of(Micro micro, int sequence) const {
@@ -87,8 +87,8 @@ class Rank {
     return picture_of(micro, sequence) + text_of(micro, sequence);
   }
 
-  /// `times` micro-steps, each of so many batch items one part after the other, in `exchanges` of
-  /// which the ring passes K,V on, after `fed_back` of which latents return to the first stage.
+  /// Adds `times` micro-steps, each of so many batch items one part after the other, in `exchanges`
+  /// of which the ring passes K,V on, after `fed_back` of which latents return to the first stage.
   void add_micro_step(Micro micro, const std::vector<Bytes>& parts, Bytes times, Bytes exchanges,
                       Bytes fed_back) {
     const auto all = [&](int sequence) { return tokens_of(micro, sequence); };
@@ -119,7 +119,7 @@ class Rank {
     sent_cfg_ += times * (degrees_.cfg - 1) * latents;
   }
 
-  /// Channels of a token that this stage's blocks leave for those of a later one.
+  /// Returns the channels of a token that this stage's blocks leave for those of a later one.
   Bytes skips_to(int later) const {
     const auto& stage = plan_.stages[later];
     return facts_.skip_width(stage_.first_block, stage_.last_block, stage.first_block,
@@ -131,7 +131,7 @@ class Rank {
     return layout_.micro_steps() * (waves ? degrees_.ring : 1);
   }
 
-  /// All sums over shards of the weights in one micro-step's blocks.
+  /// Returns the bytes of all sums over shards of the weights in one micro-step's blocks.
   Bytes sum_bytes(Bytes picture, Bytes text) const {
     // Quantized products first agree on each token's largest value and then sum in float32; a joint
     // product of attention and feed-forward is two of them.
@@ -148,8 +148,8 @@ class Rank {
            (quantized ? 2 : 1) * all_sums_ * bytes(picture + text);
   }
 
-  /// Sums of squares for norms over all heads: of q and k, then of the cross attention's q and of
-  /// the text's keys.
+  /// Returns the bytes of sums of squares for norms over all heads: of q and k, then of the cross
+  /// attention's q and of the text's keys.
   Bytes norm_bytes(Bytes items, Bytes picture) const {
     if (degrees_.tp == 1) return 0;
     const auto bytes = [&](Bytes values) {
@@ -159,8 +159,8 @@ class Rank {
     return joint_norms_ * (bytes(2 * picture) + bytes(picture + text));
   }
 
-  /// Own tokens of q, k and v for the heads of others, and the others' tokens of the own heads'
-  /// output back to them.
+  /// Returns the bytes of own tokens of q, k and v for the heads of others, and of the others'
+  /// tokens of the own heads' output back to them.
   template <class TokensOf>
   Bytes ulysses_bytes(const TokensOf& tokens_of) const {
     Bytes tokens_times_heads = 0;
@@ -174,7 +174,8 @@ class Rank {
     return tokens_times_heads * batch_ * head_dim_ * element_;
   }
 
-  /// K and V of the own ring block, for the own heads, to every other ring rank.
+  /// Returns the bytes of K and V of the own ring block, for the own heads, to every other ring
+  /// rank.
   template <class TokensOf>
   Bytes ring_bytes(const TokensOf& tokens_of) const {
     Bytes block = 0;
@@ -184,7 +185,7 @@ class Rank {
     return Bytes(degrees_.ring - 1) * 2 * block * own_heads * head_dim_ * batch_ * element_;
   }
 
-  /// The sums that fit the prediction of K,V: float64 [batch, 2, 2], where rows are not fresh.
+  /// Adds the sums that fit the prediction of K,V: float64 [batch, 2, 2], where rows are not fresh.
   void add_sums(int micro, Bytes times) {
     if (plan_.patches.size() < 2) return;
     const Bytes values = batch_ * 4;
@@ -200,7 +201,7 @@ class Rank {
     }
   }
 
-  /// The replica's text, and the picture that it begins with.
+  /// Adds the replica's text, and the picture that it begins with.
   void add_caption() {
     const Bytes others = degrees_.world() / degrees_.dp - 1;
     const bool encodes = at_ == mesh::Coordinates{.dp = at_.dp, .pp = degrees_.pp - 1};

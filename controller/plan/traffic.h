@@ -13,30 +13,33 @@ namespace troupe::plan {
 /// are absent.
 struct RankTraffic {
   std::map<std::string, std::uint64_t> sent;
-  /// Of a U-Net's patches, by kind of layer: convolution, group norm, attention. They are in `sent`
-  /// as well, under "stage", there with what lies between them in a buffer.
+  /// Bytes of a U-Net's patches by kind of layer: convolution, group norm, attention. They are in
+  /// `sent` as well, under "stage", there with what lies between them in a buffer.
   std::map<std::string, std::uint64_t> by_layer;
 
   std::uint64_t of(const std::string& role) const;
   std::uint64_t total() const;
 };
 
-/// Exact, by world rank, from shapes alone: uneven shards of rows and heads are counted as they
-/// are. docs/planner.md has the formulas. Not in here: what step caches decide by, and what is
-/// computed anew after a loss. Pictures and latents for clients leave by another way.
+/// Predicts the bytes exactly, by world rank, from shapes alone: uneven shards of rows and heads
+/// are counted as they are. docs/planner.md has the formulas. Not in here: what step caches decide
+/// by, and what is computed anew after a loss. Pictures and latents for clients leave by another
+/// way.
 std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec& model);
 
-/// What `rank` of `size` sends in one all-reduce of `elements`: to each other rank that one's run,
-/// and its own reduced run to all others; rank r owns elements [n·r/N, n·(r+1)/N).
+/// Returns the bytes that `rank` of `size` sends in one all-reduce of `elements`: to each other
+/// rank that one's run, and its own reduced run to all others; rank r owns elements [n·r/N,
+/// n·(r+1)/N).
 std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_size, int size,
                                int rank);
 
-/// What a rank sends to agree on the moments of guidance rescale in one micro-step: float64
-/// [patches, pictures of the replica, 5] over the stage (ring × ulysses × tp).
+/// Returns the bytes that a rank sends to agree on the moments of guidance rescale in one
+/// micro-step: float64 [patches, pictures of the replica, 5] over the stage (ring × ulysses × tp).
 std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int patches);
 
-/// A picture to begin with, encoded, as it goes to each other rank of a replica: float32 of the
-/// latents of one picture, or where each has a seed of its own, of as many as the replica makes.
+/// Returns the bytes of an encoded picture to begin with, as it goes to each other rank of a
+/// replica: float32 of the latents of one picture, or where each has a seed of its own, of as many
+/// as the replica makes.
 std::uint64_t encoded_picture_bytes(const Plan& plan, int dp);
 
 /// One row of the papers' cost table: bytes of one step on one device, all layers, as orders of p
@@ -48,7 +51,7 @@ struct PaperOrder {
   double bytes = 0;
 };
 
-/// Source: PipeFusion, table 1. `tokens` with the batch in it.
+/// Returns the papers' cost table. Source: PipeFusion, table 1. `tokens` with the batch in it.
 std::vector<PaperOrder> paper_orders(double tokens, double width, int layers, int devices,
                                      double element_size);
 

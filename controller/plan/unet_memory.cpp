@@ -15,8 +15,8 @@ bool ever_stale(const Plan& plan) {
          plan.request.exchange != PatchExchange::naive;
 }
 
-/// The first convolution's rows are of this step in every step; norms are kept where their mode
-/// uses older ones.
+/// True when the layer's values of an older step are kept. The first convolution's rows are of this
+/// step in every step; norms are kept where their mode uses older ones.
 bool is_kept(const Plan& plan, const spec::UNetSite& site, bool first) {
   if (site.kind == Kind::norm)
     return plan.request.group_norm == GroupNormMoments::corrected ||
@@ -45,8 +45,8 @@ Bytes kept_bytes(const Plan& plan, const UNetShares& shares, Bytes batch) {
   return kept;
 }
 
-/// Skipped feature maps of the way down, and the widest layer's own: an upper estimate for `rows`
-/// of the latents.
+/// Returns the bytes of the skipped feature maps of the way down, and of the widest layer's own: an
+/// upper estimate for `rows` of the latents.
 Bytes activation_bytes(const Plan& plan, const spec::UNetSpec& unet, Bytes batch, Bytes rows) {
   Bytes skipped = 0;
   Bytes widest = 0;

@@ -7,7 +7,7 @@ namespace {
 
 using Kind = spec::UNetSite::Kind;
 
-/// What patches' shares begin at in a buffer (actors/parallel/patch_group.cpp).
+/// Bytes at whose multiples patches' shares begin in a buffer (actors/parallel/patch_group.cpp).
 constexpr std::uint64_t kAlignment = 16;
 
 }  // namespace

@@ -14,10 +14,10 @@ class UNetShares {
 
   UNetShares(const Plan& plan, const spec::UNetSpec& unet);
 
-  /// In model order.
+  /// Returns the layers that tell something of a patch, in model order.
   const std::vector<spec::UNetSite>& sites() const { return sites_; }
   int patches() const { return static_cast<int>(plan_.patches.size()); }
-  /// Of one patch and a batch.
+  /// Returns the bytes that a layer tells of one patch and a batch.
   Bytes bytes(const spec::UNetSite& site, int patch, Bytes batch) const;
 
  private:
@@ -27,13 +27,13 @@ class UNetShares {
   std::vector<std::int64_t> widths_;
 };
 
-/// Of an element as the request computes.
+/// Returns the bytes of an element as the request computes.
 std::uint64_t element_size(const Plan& plan);
 
-/// With what lies behind it in a buffer of shares.
+/// Returns the bytes with what lies behind them in a buffer of shares.
 std::uint64_t aligned(std::uint64_t bytes);
 
-/// The patches of a sequence rank.
+/// Returns the patches of a sequence rank.
 wire::RowRange patches_of(const Plan& plan, int sequence_rank);
 
 }  // namespace troupe::plan

@@ -15,7 +15,8 @@ const char* name_of(Kind kind) {
   return kind == Kind::conv ? "convolution" : kind == Kind::norm ? "group norm" : "attention";
 }
 
-/// Whether a step's layer is gathered at once (of this step), told for the next one, or neither.
+/// Time when a step's layer is told: gathered at once (of this step), told for the next step, or
+/// neither.
 enum class Telling { now, later, never };
 
 Telling telling_of(const Plan& plan, const spec::UNetSite& site, bool first, int step) {
@@ -31,7 +32,7 @@ Telling telling_of(const Plan& plan, const spec::UNetSite& site, bool first, int
   return plan.request.exchange == PatchExchange::stale && !last ? Telling::later : Telling::never;
 }
 
-/// What a rank tells other patches in one step.
+/// Bytes that a rank tells other patches in one step.
 struct Told {
   Bytes sent = 0;  // with what lies between them in a buffer
   std::map<std::string, Bytes> by_layer;
@@ -57,7 +58,7 @@ Told told_in(const Plan& plan, const UNetShares& shares, int rank, int step) {
   return told;
 }
 
-/// Steps in which the same is told: by the first of each kind.
+/// Steps of a kind, in which the same is told: named by the first of each kind.
 struct StepKind {
   const char* name;
   int first = -1;

@@ -12,7 +12,7 @@ using Bytes = std::uint64_t;
 
 constexpr Bytes kPixel = sizeof(float);  // of a video's frames, and of a sampler's latents
 
-/// A rank among those who code together.
+/// Place of a rank among those who code together.
 struct Place {
   int rank = 0;
   int size = 1;
@@ -20,7 +20,7 @@ struct Place {
   Bytes pictures = 0;  // of the replica
 };
 
-/// Who codes the pictures of a replica together.
+/// Ranks that code the pictures of a replica together.
 class Together {
  public:
   Together(const Plan& plan, const spec::ModelSpec& model, int dp)
@@ -42,14 +42,14 @@ class Together {
   Bytes pictures_;
 };
 
-/// Frames that a causal convolution over three reads the rows of, where so many come: its own, and
-/// of each of the two before it anew.
+/// Returns the number of frames whose rows a causal convolution over three reads, where so many
+/// come: each frame's own, and those of each of the two before it anew.
 Bytes frames_read(Bytes frames) {
   return frames + (frames > 0 ? frames - 1 : 0) + (frames > 1 ? frames - 2 : 0);
 }
 
-/// What layers tell the other shards, as models/vae calls its HaloPort: of a picture, or of a video
-/// of `frames` latent frames.
+/// Bytes that layers tell the other shards, as models/vae calls its HaloPort: of a picture, or of a
+/// video of `frames` latent frames.
 class Rows {
  public:
   Rows(const Place& place, Bytes element, Bytes groups, Bytes latent_width, Bytes frames)
@@ -96,7 +96,7 @@ class Rows {
     const Bytes to_previous = place_.rank > 0 ? 1 : 0;
     told_.halos += times * (to_next + to_previous) * channels * width * element_;
   }
-  /// Count, sum and sum of squares of each group, float64.
+  /// Adds count, sum and sum of squares of each group, float64.
   void norm() {
     told_.moments += all_reduce_bytes(3 * groups_, sizeof(double), place_.size, place_.rank);
   }
@@ -127,7 +127,7 @@ VaeTraffic encoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place&
   return rows.told();
 }
 
-/// A video's decoder has no groups.
+/// Returns what the rows of a video's frames send; its decoder has no groups.
 VaeTraffic decoded_frames(const Plan& plan, const spec::WanVaeSpec& vae, const Place& place) {
   Rows rows(place, kPixel, 0, plan.latent_width, vae.latent_frames(plan.request.num_frames));
   for (const auto& layer : spec::layers_of(vae))
@@ -138,7 +138,7 @@ VaeTraffic decoded_frames(const Plan& plan, const spec::WanVaeSpec& vae, const P
   return rows.told();
 }
 
-/// Positions of a rank's tiles of height × width, which it sends to the first.
+/// Returns the positions of a rank's tiles of height × width, which it sends to the first rank.
 Bytes positions_of_tiles(const Place& place, std::int64_t height, std::int64_t width,
                          std::int64_t tile) {
   if (place.rank == 0 || (height <= tile && width <= tile)) return 0;
@@ -192,8 +192,8 @@ void add(RankTraffic& traffic, const char* role, Bytes bytes) {
   if (bytes > 0) traffic.sent[role] += bytes;
 }
 
-/// Float32 latents that a holder sends to the decoders when they are done, and to the first of them
-/// for each preview or latents of a step that are asked for.
+/// Adds the float32 latents that a holder sends to the decoders when they are done, and to the
+/// first of them for each preview or latents of a step that are asked for.
 void add_latents(const Plan& plan, const Together& together, int dp,
                  std::vector<RankTraffic>& all) {
   const auto& request = plan.request;

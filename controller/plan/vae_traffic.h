@@ -7,28 +7,28 @@
 
 namespace troupe::plan {
 
-/// Of an element as the autoencoder computes it: AutoencoderKL::decode_dtype.
+/// Returns the bytes of an element as the autoencoder computes it: AutoencoderKL::decode_dtype.
 std::uint64_t coded_bytes(const Plan& plan, const spec::VaeSpec& vae);
 
-/// What one of those who share the autoencoder's work sends the others of them in a job, in bytes.
-/// All but `collected` is 0 where they share tiles instead of rows.
+/// Bytes that one of the ranks which share the autoencoder's work sends the others of them in a
+/// job. All but `collected` is 0 where they share tiles instead of rows.
 struct VaeTraffic {
   std::uint64_t halos = 0;      ///< rows that neighbours' convolutions read
-  std::uint64_t moments = 0;    ///< of group norms, summed over all rows
+  std::uint64_t moments = 0;    ///< moments of group norms, summed over all rows
   std::uint64_t attention = 0;  ///< keys and values of the own rows, to all others
   std::uint64_t collected = 0;  ///< finished rows or tiles, to the first of them
 
   std::uint64_t total() const { return halos + moments + attention + collected; }
 };
 
-/// Of the pictures, or the videos, that come out; nothing of a rank that decodes alone or not at
-/// all.
+/// Returns the bytes for the pictures, or the videos, that come out; nothing for a rank that
+/// decodes alone or not at all.
 VaeTraffic decode_traffic(const Plan& plan, const spec::ModelSpec& model, int rank);
-/// Of the picture to begin with; nothing where there is none.
+/// Returns the bytes for the picture to begin with; nothing where there is none.
 VaeTraffic encode_traffic(const Plan& plan, const spec::ModelSpec& model, int rank);
 
-/// Both, as "vae"; and as "rows" the latents that ranks send to the decoders, at the end and for
-/// each preview or latents of a step that are asked for. `all` by world rank.
+/// Adds the bytes of both as "vae"; and as "rows" the latents that ranks send to the decoders, at
+/// the end and for each preview or latents of a step that are asked for. `all` by world rank.
 void add_vae_traffic(const Plan& plan, const spec::ModelSpec& model, std::vector<RankTraffic>& all);
 
 }  // namespace troupe::plan

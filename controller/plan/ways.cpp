@@ -9,7 +9,7 @@
 namespace troupe::plan {
 namespace {
 
-/// How many steps lie between an axis' neighbours, and how many of them it has: its groups are
+/// Ranks along an axis: the steps between neighbours and their number. The axis' groups are
 /// `first`, `first + stride`, and so on.
 struct Line {
   int stride, degree;
@@ -34,7 +34,7 @@ class Placed {
     }
   }
 
-  /// Each rank sends to all others of its group.
+  /// Returns the way of ranks that each send to all others of their group.
   Way to_group(const Line& line) {
     if (line.degree == 1 || run_end_[0] == world_) return way(0);
     int most = 0;
@@ -60,7 +60,8 @@ class Placed {
     return way(static_cast<double>(most) / (line.degree - 1));
   }
 
-  /// Each to the next of its line; where `back` is set, the last to the first.
+  /// Returns the way of ranks that each send to the next of their line; where `back` is set, of the
+  /// last to the first.
   Way to_next(const Line& line, bool back) {
     if (line.degree == 1 || run_end_[0] == world_) return way(0);
     std::ranges::fill(senders_, 0);
@@ -79,7 +80,7 @@ class Placed {
     return way(outside ? 1 : 0);
   }
 
-  /// Whether a group has ranks at both sockets of a host.
+  /// Returns whether a group has ranks at both sockets of a host.
   bool crosses_sockets(const Line& line) {
     if (machine_.devices_per_socket == 0) return false;
     std::vector<int> socket_of;
@@ -100,7 +101,8 @@ class Placed {
   }
 
  private:
-  /// Of ranks of whose peers at most this part are on other hosts, each host with its senders.
+  /// Returns the way of ranks of whose peers at most this part are on other hosts, each host with
+  /// its senders.
   Way way(double most_outside) const {
     Way way{machine_.inside.latency, 1 / machine_.inside.bandwidth};
     if (most_outside == 0) return way;

@@ -6,15 +6,15 @@
 
 namespace troupe::plan {
 
-/// What it costs a rank to send to the members of its group, at the group's worst placed rank.
+/// Cost for a rank of sending to the members of its group, at the group's worst placed rank.
 struct Way {
   double latency = 0;
-  double seconds_per_byte = 0;  // of bytes that go to all other members in equal parts
+  double seconds_per_byte = 0;  // seconds a byte that goes to all other members in equal parts
 
   double seconds(double bytes) const { return bytes > 0 ? latency + bytes * seconds_per_byte : 0; }
 };
 
-/// Which of the machine's hosts each rank lies on, as a cluster would place it
+/// Returns the machine's host that each rank lies on, as a cluster would place it
 /// (mesh/placement.h). With more ranks than devices the last host takes the rest.
 std::vector<int> hosts_of_ranks(const mesh::Degrees& degrees, const Machine& machine);
 

@@ -136,7 +136,7 @@ class TraceWriter {
     write_arrows(attempt, done);
   }
 
-  /// From the stage that sent a tensor to the micro-step that took it.
+  /// Writes an arrow from the stage that sent a tensor to the micro-step that took it.
   void write_arrows(const Attempt& attempt,
                     const std::map<std::pair<std::uint32_t, ActorId>, const TaskNote*>& done) {
     std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t>, std::uint32_t>

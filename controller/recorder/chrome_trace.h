@@ -7,7 +7,7 @@
 
 namespace troupe::recorder {
 
-/// Where an actor's row stands, and what it is called.
+/// Host and device of an actor, which place and name its row.
 struct ActorFacts {
   std::string host;
   std::string device;
@@ -21,10 +21,11 @@ struct TraceFacts {
   Nanoseconds now = 0;  // the end of what has not ended
 };
 
-/// The jobs' time line as JSON of Chrome trace events (chrome://tracing, Perfetto): a process a
-/// host, a thread an actor, a slice a micro-step with the waits inside it, an arrow for each tensor
-/// that a stage sent to the next, and the controller's own row with the jobs' phases. Times are
-/// microseconds since the first of the jobs was submitted. Source: "Trace Event Format" (Google).
+/// Returns the jobs' time line as JSON of Chrome trace events (chrome://tracing, Perfetto): a
+/// process per host, a thread per actor, a slice per micro-step with the waits inside it, an arrow
+/// for each tensor that a stage sent to the next, and the controller's own row with the jobs'
+/// phases. Times are microseconds since the first of the jobs was submitted. Source: "Trace Event
+/// Format" (Google).
 std::string chrome_trace(const std::vector<const JobNotes*>& jobs, const TraceFacts& facts);
 
 }  // namespace troupe::recorder

@@ -8,7 +8,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Where one task is, from its actors' notes.
+/// Progress of one task, from its actors' notes.
 struct Progress {
   std::vector<ActorId> at;  // not done there
   std::size_t notes = 0;

@@ -18,7 +18,7 @@ namespace troupe::recorder {
 
 using JobId = std::uint64_t;
 using ActorId = std::uint32_t;
-/// Of the controller's monotonic clock.
+/// Time of the controller's monotonic clock.
 using Nanoseconds = std::int64_t;
 
 inline Nanoseconds nanoseconds(double seconds) {
@@ -28,7 +28,7 @@ inline double seconds(Nanoseconds time) {
   return static_cast<double>(time) * 1e-9;
 }
 
-/// What one actor's part of one task took.
+/// Times of one actor's part of one task.
 struct TaskNote {
   std::uint32_t task = 0;
   ActorId actor = 0;
@@ -45,7 +45,7 @@ struct Attempt {
   std::vector<ActorId> actor_of_rank;
   std::deque<TaskNote> notes;  // in the order in which they were issued
   std::uint64_t dropped = 0;   // notes that were forgotten
-  /// Of notes that are not done, by task and actor: how many notes there were before it.
+  /// Notes that are not done, by task and actor: the number of notes that there were before each.
   std::unordered_map<std::uint64_t, std::uint64_t> open = {};
 };
 
@@ -56,7 +56,7 @@ struct PhaseNote {
 
 struct JobNotes {
   JobId job = 0;
-  std::string name;  // of a batch: "batch 9 (jobs 3, 5)"; of a job none
+  std::string name;  // name of a batch: "batch 9 (jobs 3, 5)"; none of a job
   std::string prompt;
   std::vector<PhaseNote> phases;  // queued, loading, text, denoising, decoding
   std::deque<Attempt> attempts;
@@ -64,13 +64,13 @@ struct JobNotes {
   std::string state;  // once ended
 };
 
-/// Something that happened, as the last of which are kept for a failure's record.
+/// Something that happened in the cluster. The last events are kept for a failure's record.
 struct Event {
   enum class Kind { job, issue, done, failure, actor, epoch };
   Nanoseconds at = 0;
   Kind kind = Kind::job;
   JobId job = 0;     // 0 = of no job
-  std::string name;  // of a batch, as in its notes
+  std::string name;  // name of a batch, as in its notes
   std::optional<ActorId> actor;
   std::string text;
   std::optional<schedule::TaskName> task = {};  // of issue and done, in place of a text
@@ -80,7 +80,7 @@ struct Event {
 };
 const char* to_string(Event::Kind kind);
 
-/// What one actor was inside, once it has ended.
+/// Task that one actor was inside, once the task has ended.
 struct Slice {
   std::uint64_t number = 0;  // counts all of them, from 1 on
   ActorId actor = 0;
@@ -89,10 +89,10 @@ struct Slice {
   std::int32_t step = 0;
   std::int32_t patch = -1;                  // -1 = the whole picture
   wire::ClockSpan ran;                      // in the controller's time
-  std::vector<wire::ClockSpan> waits = {};  // for other actors' tensors, inside it
+  std::vector<wire::ClockSpan> waits = {};  // waits for other actors' tensors, inside it
 };
 
-/// What only grows, by kind of task.
+/// Totals by kind of task, which only grow.
 struct TaskTotals {
   std::uint64_t tasks = 0;
   double seconds = 0;
@@ -112,7 +112,7 @@ struct PromptTotals {
   std::uint64_t from_cache = 0;
 };
 
-/// In seconds: how jobs' phases are counted.
+/// Bounds, in seconds, by which jobs' phases are counted.
 inline constexpr std::array kPhaseBounds = {0.05, 0.1,  0.25, 0.5,   1.0,   2.5,   5.0,
                                             10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0};
 
@@ -121,9 +121,9 @@ inline constexpr std::array kPhaseBounds = {0.05, 0.1,  0.25, 0.5,   1.0,   2.5,
 class Recorder {
  public:
   struct Limits {
-    std::size_t jobs = 64;            // that have ended; those that have not are all remembered
+    std::size_t jobs = 64;            // ended jobs; those that have not ended are all remembered
     std::size_t attempts = 8;         // of a job
-    std::size_t tasks = 100'000;      // of the graphs of all attempts
+    std::size_t tasks = 100'000;      // tasks of the graphs of all attempts
     std::size_t notes = 50'000;       // of an attempt
     std::size_t all_notes = 200'000;  // of all jobs
     std::size_t events = 2'000;       // of the cluster
@@ -134,57 +134,59 @@ class Recorder {
   explicit Recorder(Limits limits) : limits_(limits) {}
 
   void submitted(JobId job, const std::string& prompt, Nanoseconds now);
-  /// A submitted job came to nothing before anybody was told of it: it is not remembered.
+  /// Forgets a submitted job that came to nothing before anybody was told of it.
   void withdrawn(JobId job, const std::string& why, Nanoseconds now);
-  /// Jobs begin as one under a number of its own, and this name; `jobs`: "jobs 3, 5".
+  /// Notes that jobs begin as one under a number of its own, and this name; `jobs`: "jobs 3, 5".
   void joined(JobId batch, const std::string& name, const std::string& jobs, Nanoseconds now);
-  /// A phase began; the same one again changes nothing.
+  /// Notes that a phase began; the same phase again changes nothing.
   void phase(JobId job, const std::string& phase, Nanoseconds now);
-  /// The job's tasks begin, in this epoch.
+  /// Notes that the job's tasks begin, in this epoch.
   void began(JobId job, std::uint64_t epoch, schedule::TaskGraph graph,
              std::vector<ActorId> actor_of_rank, Nanoseconds now);
   void issued(JobId job, std::uint32_t task, ActorId actor, Nanoseconds now);
-  /// An actor's part of a task is done. Its times are put into the controller's.
+  /// Notes that an actor's part of a task is done. Its times are put into the controller's.
   void done(ActorId actor, const wire::TaskDone& done, Nanoseconds now);
-  /// `where`: "actor 2, step 3 patch 1 stage 0".
+  /// Notes that a task failed. `where`: "actor 2, step 3 patch 1 stage 0".
   void failed(JobId job, ActorId actor, const std::string& where, Nanoseconds now);
   void ended(JobId job, const std::string& state, const std::string& why, Nanoseconds now);
-  /// A batch, whose jobs end by themselves, is over: it is none of the jobs that have ended.
+  /// Notes that a batch, whose jobs end by themselves, is over: it is none of the jobs that have
+  /// ended.
   void closed(JobId batch, const std::string& state, Nanoseconds now);
-  /// What an ended job cost at one actor; `names`: of the kinds of its groups, by the group's id.
+  /// Adds what an ended job cost at one actor; `names`: of the kinds of its groups, by the group's
+  /// id.
   void cost(const wire::ActorJobStats& stats, const std::map<std::uint32_t, std::string>& names);
-  /// Anything else worth a line: an actor came or went, an epoch began or ended.
+  /// Notes anything else worth a line: an actor came or went, an epoch began or ended.
   void note(Event::Kind kind, JobId job, std::optional<ActorId> actor, const std::string& text,
             Nanoseconds now);
 
-  /// A reading of an actor's clock, asked for at `sent` and answered at `received`. Of an
-  /// incarnation's readings the one with the shortest way counts. Where it may be the same clock,
-  /// as on the same host, it is taken for that.
+  /// Takes a reading of an actor's clock, asked for at `sent` and answered at `received`. Of an
+  /// incarnation's readings the one with the shortest way counts. Where it may be the same clock as
+  /// the controller's, as on the same host, it is taken for that.
   void clock_reading(ActorId actor, std::uint64_t incarnation, Nanoseconds sent,
                      Nanoseconds received, Nanoseconds actors);
-  /// What to add to the actor's times; 0 while nothing is known.
+  /// Returns what to add to the actor's times; 0 while nothing is known.
   Nanoseconds clock_offset(ActorId actor) const;
 
   const JobNotes* find(JobId job) const;
   const std::map<JobId, JobNotes>& jobs() const { return jobs_; }
   const std::deque<Event>& events() const { return events_; }
-  /// Lines that the controller has said, as `troupe logs controller` shows them: those after number
-  /// `after`, the last `limit` of them. `last` is told the number of the newest.
+  /// Line that the controller has said, as `troupe logs controller` shows it. `lines` returns those
+  /// after number `after`, the last `limit` of them; `last` is told the number of the newest.
   struct Line {
     Nanoseconds at = 0;
     std::string text;
   };
   std::vector<Line> lines(std::uint64_t after, std::size_t limit, std::uint64_t& last) const;
-  /// The newest of what actors were inside, in the order in which the controller heard of it.
+  /// Returns the newest slices, in the order in which the controller heard of them.
   const std::deque<Slice>& slices() const { return slices_; }
   const std::map<wire::TaskKind, TaskTotals>& totals() const { return totals_; }
   const ByteTotals& byte_totals() const { return bytes_; }
   const PromptTotals& prompt_totals() const { return prompts_; }
-  /// Jobs that have ended, by state.
+  /// Returns the number of jobs that have ended, by state.
   const std::map<std::string, std::uint64_t>& ended_totals() const { return ended_; }
-  /// Of jobs that succeeded: the seconds of each phase, and under "" of all together.
+  /// Returns the seconds of each phase of jobs that succeeded, and under "" of all phases together.
   const std::map<std::string, Histogram>& phase_seconds() const { return phase_seconds_; }
-  /// Times that a job began again after its epoch had ended.
+  /// Returns how often jobs began again after their epoch had ended.
   std::uint64_t recoveries() const { return recoveries_; }
 
  private:
@@ -197,7 +199,7 @@ class Recorder {
   JobNotes* get(JobId job);
   Attempt* attempt(JobId job);
   void count_seconds(const JobNotes& notes);
-  /// One more has ended: the one that ended first goes where there are too many.
+  /// Notes that one more job has ended: the one that ended first goes where there are too many.
   void forget_ended(JobId newest);
   void forget_notes(Attempt& attempt);
   void forget(const Attempt& attempt);
@@ -205,7 +207,7 @@ class Recorder {
 
   Limits limits_;
   std::map<JobId, JobNotes> jobs_;
-  std::deque<JobId> ended_jobs_;  // of these, in the order in which they ended
+  std::deque<JobId> ended_jobs_;  // jobs that have ended, in the order of their ends
   std::deque<Event> events_;
   std::deque<Slice> slices_;
   std::uint64_t last_slice_ = 0;
@@ -221,10 +223,11 @@ class Recorder {
   std::map<ActorId, ClockNote> clocks_;
 };
 
-/// "job 3", or the batch's name.
+/// Returns "job 3", or the batch's name.
 std::string name_of(const JobNotes& job);
 
-/// "step 5 patch 1", "step 0", "step 0 part 2", "text", "decode": a task without its stage.
+/// Returns a task's name without its stage: "step 5 patch 1", "step 0", "step 0 part 2", "text",
+/// "decode".
 std::string slice_name(const schedule::Task& task);
 
 }  // namespace troupe::recorder

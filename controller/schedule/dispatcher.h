@@ -12,7 +12,7 @@
 
 namespace troupe::schedule {
 
-/// How a job stands among the others.
+/// Priority, share and machine of a job, by which it stands among the others.
 struct JobTerms {
   int priority = 0;           // higher goes first
   std::string share = {};     // who it counts for
@@ -41,13 +41,14 @@ class Dispatcher {
   Dispatcher(const Dispatcher&) = delete;
   Dispatcher& operator=(const Dispatcher&) = delete;
 
-  /// `actor_of_rank[r]` runs the tasks of world rank r.
+  /// Adds a job. `actor_of_rank[r]` runs the tasks of world rank r.
   void add_job(JobId job, TaskGraph graph, std::vector<ActorId> actor_of_rank, JobTerms terms = {});
-  /// Everything that may be issued now, in the total order. Looks only where something has changed.
+  /// Returns everything that may be issued now, in the total order. Looks only where something has
+  /// changed.
   std::vector<Issue> issue();
-  /// A member finished its part, after so many seconds without waits where they are known. Answers
-  /// true when with it the whole task is done. Repeats and tasks that were never issued to that
-  /// actor change nothing and answer false.
+  /// Notes that a member finished its part, after so many seconds without waits where they are
+  /// known. Answers true when with it the whole task is done. Repeats and tasks that were never
+  /// issued to that actor change nothing and answer false.
   bool finish(JobId job, std::uint32_t task, ActorId actor,
               std::optional<double> seconds = std::nullopt);
   /// Stops issuing the job's tasks; what is issued drains.
@@ -65,27 +66,28 @@ class Dispatcher {
   bool paused(JobId job) const;
 
   bool has(JobId job) const { return jobs_.contains(job); }
-  /// Nothing issued is unfinished, and nothing more will be issued.
+  /// True when nothing issued is unfinished, and nothing more will be issued.
   bool drained(JobId job) const;
-  /// Every task is done.
+  /// True when every task is done.
   bool complete(JobId job) const;
   const Task& task(JobId job, std::uint32_t id) const { return jobs_.at(job).graph.tasks.at(id); }
   const TaskGraph& graph(JobId job) const { return jobs_.at(job).graph; }
   bool is_issued(JobId job, std::uint32_t id) const { return jobs_.at(job).progress.at(id).issued; }
   bool is_done(JobId job, std::uint32_t id) const { return jobs_.at(job).progress.at(id).done; }
   int outstanding(ActorId actor) const;
-  /// The oldest unfinished task issued to this actor.
+  /// Returns the oldest unfinished task issued to this actor.
   std::optional<std::pair<JobId, std::uint32_t>> current(ActorId actor) const;
-  /// All of them, oldest first.
+  /// Returns all unfinished tasks issued to this actor, oldest first.
   std::vector<std::pair<JobId, std::uint32_t>> queue(ActorId actor) const;
-  /// Seconds × actors that the job's issued tasks take by the estimates.
+  /// Returns the seconds × actors that the job's issued tasks take by the estimates.
   double service(JobId job) const { return jobs_.at(job).service; }
 
  private:
-  /// That these actors' jobs have; those that they had apart become one.
+  /// Returns the neighbourhood of these actors' jobs; neighbourhoods that they had apart become
+  /// one.
   Neighbourhood& join(const std::vector<ScheduledActor*>& actors);
   void forget(const Neighbourhood* gone);
-  /// Something has changed there.
+  /// Notes that something has changed in the neighbourhood.
   void touch(Neighbourhood& neighbourhood);
   ScheduledJob* find(JobId job);
   const ScheduledJob* find(JobId job) const;

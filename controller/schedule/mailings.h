@@ -12,8 +12,8 @@ struct Mailing {
   wire::RunTasks tasks;
 };
 
-/// Issued entries as messages, in the order to send them in. What an actor gets keeps the total
-/// order: entries are put together only where nothing of another epoch stands between them.
+/// Makes messages of issued entries, in the order to send them in. What an actor gets keeps the
+/// total order: entries are put together only where nothing of another epoch stands between them.
 std::vector<Mailing> mailings_of(const std::vector<Issue>& issued,
                                  const std::function<std::uint64_t(JobId)>& epoch_of);
 

@@ -8,12 +8,13 @@
 namespace troupe::schedule {
 namespace {
 
-/// Tasks that can start within this part of the first one's duration count as equally early.
+/// Part of the first task's duration within which tasks that can start count as equally early.
 constexpr double kAboutAsEarly = 0.1;
-/// What may go before a task that comes first: this part of it must fit into the time that would
-/// pass idle otherwise.
+/// Part of a task's duration that must fit into the time that would pass idle otherwise, so that
+/// the task may go before one that comes first.
 constexpr double kMustFit = 0.75;
-/// A task that less deserving ones were put before so often is not passed over again.
+/// Number of times that less deserving tasks are put before a task; then it is not passed over
+/// again.
 constexpr std::uint32_t kPatience = 8;
 
 }  // namespace
@@ -176,7 +177,7 @@ void Neighbourhood::make_teams() {
   ++state_;
 }
 
-/// With what lies at the teams' members.
+/// Fills the teams' queues with what lies at their members.
 void Neighbourhood::fill_queues() {
   for (auto& team : teams_) {
     team.arrived = team.members;
@@ -221,9 +222,9 @@ bool Neighbourhood::finish(ScheduledActor& actor, const QueueEntry& what,
   return true;
 }
 
-/// When an issued task starts and ends on the virtual clock, if each starts when all its members
-/// have come to it and what it waits for is done. A task that should be done by now ends now. Looks
-/// only at what lies before it.
+/// Computes when an issued task starts and ends on the virtual clock, if each starts when all its
+/// members have come to it and what it waits for is done. A task that should be done by now ends
+/// now. Looks only at what lies before it.
 void Neighbourhood::forecast(const QueueEntry& entry) {
   ScheduledJob& job = *entry.job;
   auto& progress = job.progress[entry.task];
@@ -240,7 +241,7 @@ void Neighbourhood::forecast(const QueueEntry& entry) {
   progress.forecast = state_;
 }
 
-/// When those of the team's members that have not finished it come to an issued task.
+/// Returns when those of the team's members that have not finished an issued task come to it.
 double Neighbourhood::free_for(Team& team, const QueueEntry& entry) {
   const auto at = std::find_if(team.queue.begin(), team.queue.end(),
                                [&](const Team::Entry& queued) { return queued.what == entry; });
@@ -253,8 +254,8 @@ double Neighbourhood::free_for(Team& team, const QueueEntry& entry) {
 
 // What is issued next.
 
-/// All tasks that an actor with room might be given next, also those that have to wait for room at
-/// another one: these keep theirs. False when none may go, whatever their order.
+/// Gathers all tasks that an actor with room might be given next, also those that have to wait for
+/// room at another actor: these keep their room. False when none may go, whatever their order.
 bool Neighbourhood::gather() {
   candidates_.clear();
   bool some_has_room = false;
@@ -291,7 +292,7 @@ bool Neighbourhood::gather() {
   return true;
 }
 
-/// When the candidate would start, if it were issued now, and how long it would take.
+/// Computes when the candidate would start, if it were issued now, and how long it would take.
 void Neighbourhood::expect(Candidate& candidate) {
   ScheduledJob& job = *candidate.job;
   bool few = true;
@@ -323,9 +324,9 @@ bool Neighbourhood::sort_before(const Candidate& a, const Candidate& b) {
   return key(a) < key(b);
 }
 
-/// A job's first task has many members and is never the oldest: it would wait until the jobs before
-/// it are through, whatever these leave idle. So among equals it goes first where one of its
-/// members has nothing else to begin by then.
+/// Finds candidates that feed idle members. A job's first task has many members and is never the
+/// oldest: it would wait until the jobs before it are through, whatever these leave idle. So among
+/// equals it goes first where one of its members has nothing else to begin by then.
 void Neighbourhood::find_feeding() {
   ++marks_;
   for (const auto& candidate : candidates_) {
@@ -377,8 +378,8 @@ bool Neighbourhood::shares_marked(const Candidate& candidate) const {
                              [&](const Team* team) { return team->mark == marks_; });
 }
 
-/// The first in order that may go, or something that is out of its way before it can start. What
-/// comes first but may not go yet keeps its members free from its start on.
+/// Chooses the first candidate in order that may go, or one that is out of its way before it can
+/// start. A candidate that comes first but may not go yet keeps its members free from its start on.
 const Neighbourhood::Candidate* Neighbourhood::choose() {
   ++choices_;
   for (std::size_t at = 0; at < candidates_.size(); ++at) {

@@ -20,10 +20,10 @@ struct Issue {
   wire::Command command;
 };
 
-/// How far tasks go out ahead of being run. docs/scheduling.md says why.
+/// Limits on how far tasks go out ahead of being run. docs/scheduling.md says why.
 struct Limits {
   int window = 6;               // unfinished tasks at an actor, of all jobs
-  int job_always = 2;           // of these, what a job may have there in any case
+  int job_always = 2;           // unfinished tasks that a job may have there in any case
   double ahead_seconds = 0.05;  // beyond that, how soon a job's task must be expected to start
 };
 
@@ -43,8 +43,8 @@ struct TaskProgress {
   bool issued = false;
   bool done = false;
   std::uint32_t unissued_predecessors = 0;
-  std::uint32_t passed = 0;      // how often something less deserving was issued before it
-  std::uint32_t members = 0;     // which of the job's sets of ranks runs it
+  std::uint32_t passed = 0;      // times that something less deserving was issued before it
+  std::uint32_t members = 0;     // index of the set of ranks, among the job's, that runs it
   std::uint32_t unfinished = 0;  // members that have not finished, once issued
   TaskSpeeds::Class speed;
   std::uint64_t place = 0;     // in the total order
@@ -67,8 +67,8 @@ struct ScheduledJob {
   TaskGraph graph;
   Neighbourhood* neighbourhood = nullptr;
   std::vector<ScheduledActor*> actor_of_rank;
-  std::vector<std::vector<std::int32_t>> rank_sets;  // that run its tasks, each once
-  std::vector<std::vector<Team*>> teams_of_set;      // that each set consists of
+  std::vector<std::vector<std::int32_t>> rank_sets;  // sets of ranks that run its tasks, each once
+  std::vector<std::vector<Team*>> teams_of_set;      // teams that each set consists of
   std::vector<TaskProgress> progress;
   std::vector<std::vector<std::uint32_t>> successors;
   std::vector<std::uint32_t> ready;  // unissued, every predecessor issued; in no order
@@ -85,7 +85,7 @@ struct ScheduledJob {
   std::uint32_t steps_allowed = 0;  // while it is paused: so many more of its tasks
   std::int32_t last_step = -1;      // while it is paused: tasks up to this step, beside these
 
-  /// The task may go without being let out by itself.
+  /// True when the task may go without being let out by itself.
   bool is_free(std::uint32_t task) const { return !paused || graph.tasks[task].step <= last_step; }
   bool may_go(std::uint32_t task) const {
     return !cancelled && (steps_allowed > 0 || is_free(task));
@@ -108,26 +108,26 @@ struct ScheduledActor {
 struct Team {
   struct Entry {
     QueueEntry what;
-    std::uint32_t unfinished = 0;           // by so many members
+    std::uint32_t unfinished = 0;           // number of members by which it is unfinished
     std::vector<ScheduledActor*> finished;  // members that have, in this order
   };
 
   std::vector<ScheduledActor*> members;
   std::vector<Entry> queue;  // unfinished by any member, oldest first
-  /// Members in the order in which they came to the head of the queue. Who has finished the head
-  /// as well may be missing.
+  /// Members in the order in which they came to the head of the queue. A member that has finished
+  /// the head as well may be missing.
   std::vector<ScheduledActor*> arrived;
   std::uint64_t mark = 0;       // for finding common members
-  double next_start = 0;        // of what they may be given next
+  double next_start = 0;        // start of what the members may be given next
   std::uint64_t closed_in = 0;  // the choice in which they are kept free
-  double closed_from = 0;       // from when on
+  double closed_from = 0;       // time from which they are kept free
 
   /// Unfinished tasks at the member that has most of them, and at the one that has fewest.
   int most() const { return static_cast<int>(queue.size()); }
   int fewest() const;
-  /// Of these of one job, at the member that has most.
+  /// Unfinished tasks of one job at the member that has most of them.
   int most_of(const ScheduledJob& job) const;
-  /// When the last of those who have not finished the head came to it.
+  /// Returns when the last of the members that have not finished the head of the queue came to it.
   double head_reached();
   void push(const QueueEntry& what);
   void finish(const QueueEntry& what, ScheduledActor& member);
@@ -141,18 +141,19 @@ class Neighbourhood {
   Neighbourhood(const Limits& limits, TaskSpeeds& speeds) : limits_(limits), speeds_(speeds) {}
 
   const std::vector<ScheduledJob*>& jobs() const { return jobs_; }
-  /// A job comes in, with its actors. `arrange` must follow.
+  /// Adds a job, with its actors. `arrange` must follow.
   void add(ScheduledJob& job);
-  /// All jobs of another one come in, and their times are set to this one's clock. `arrange` must
-  /// follow.
+  /// Takes all jobs of another neighbourhood in, and sets their times to this one's clock.
+  /// `arrange` must follow.
   void absorb(const Neighbourhood& other);
-  /// The job leaves, and nothing of it is at its actors any more. `arrange` must follow.
+  /// Removes a job; nothing of it is at its actors any more. `arrange` must follow.
   void remove(ScheduledJob& job);
   /// Divides the actors into teams. Jobs that share no actor with the others any more leave: they
   /// are answered as neighbourhoods of their own.
   std::vector<std::unique_ptr<Neighbourhood>> arrange();
 
-  /// A member, which has this in its queue, finished its part. True when the whole task is done.
+  /// Notes that a member, which has this in its queue, finished its part. True when the whole task
+  /// is done.
   bool finish(ScheduledActor& actor, const QueueEntry& what, std::optional<double> seconds);
   /// Appends everything that may be issued now, in order.
   void issue(std::vector<Issue>& out);
@@ -172,7 +173,7 @@ class Neighbourhood {
     bool has_room = false;  // at all members
     bool overdue = false;
     bool feeds = false;          // it begins a job for members that have nothing else to begin
-    bool within_limits = false;  // its job may have it out now
+    bool within_limits = false;  // the job's limits let it go now
     bool may_go() const { return has_room && within_limits; }
   };
 

@@ -67,7 +67,7 @@ class ReplicaBuilder {
     return add(std::move(task));
   }
 
-  /// What the first stage's round of a step waits for.
+  /// Returns the tasks that the first stage's round of a step waits for.
   std::vector<std::uint32_t> entry(const std::vector<std::uint32_t>& leaving, bool whole,
                                    int round) const {
     if (leaving.empty()) return {text_};
@@ -77,7 +77,7 @@ class ReplicaBuilder {
     return round == 0 ? leaving : std::vector{leaving.back()};
   }
 
-  /// Rows × columns × items × blocks of the member that has most of them.
+  /// Returns the rows × columns × items × blocks of the member that has most of them.
   double work_of(const Task& task) const {
     std::int64_t rows = 0;
     const auto ranks = plan_.micro_steps.front().of_rank.size();
@@ -109,7 +109,7 @@ class ReplicaBuilder {
     return ranks;
   }
 
-  /// `completes`: after it, the last stage has latents to send back.
+  /// Adds a micro-step. `completes`: after it, the last stage has latents to send back.
   std::uint32_t add_micro_step(Task task, bool completes, std::vector<std::uint32_t> before) {
     const int stage = task.stage;
     task.ranks = stage_ranks(stage);
@@ -165,7 +165,7 @@ class ReplicaBuilder {
   mesh::Mesh mesh_;
   int dp_;
   std::vector<Task>& tasks_;
-  /// By stage, those behind the next one that take up what its blocks leave.
+  /// Stages behind the next one, by stage, that take up what its blocks leave.
   std::vector<std::set<int>> skips_to_;
   std::uint32_t text_ = 0;
   std::map<int, std::uint32_t> last_of_stage_;  // a stage runs its micro-steps in one order

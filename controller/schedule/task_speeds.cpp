@@ -6,9 +6,9 @@
 namespace troupe::schedule {
 namespace {
 
-/// Of a token through one block, when nothing is known.
+/// Seconds of a token through one block, when nothing is known.
 constexpr double kGuess = 1e-6;
-/// How much the newest measurement counts.
+/// Weight of the newest measurement.
 constexpr double kNewest = 0.25;
 
 double units(double work) {

@@ -23,10 +23,10 @@ class TaskSpeeds {
   };
 
  public:
-  /// So many machines are remembered: those that were asked for last. Classes outlive that.
+  /// Number of machines that are remembered: those that were asked for last. Classes outlive that.
   static constexpr std::size_t kMachines = 256;
 
-  /// Tasks of one class share a speed.
+  /// Class of tasks that share a speed.
   using Class = std::shared_ptr<Entry>;
   struct Estimate {
     double seconds = 0;
@@ -35,8 +35,8 @@ class TaskSpeeds {
 
   Class class_of(std::uint64_t machine, const Task& task);
   static Estimate estimate(const Class& of, double work);
-  /// What a task of this class and work took, in seconds without waits. Anything but a positive
-  /// number is passed over.
+  /// Learns from what a task of this class and work took, in seconds without waits. Anything but a
+  /// positive number is passed over.
   static void learn(const Class& of, double work, double seconds);
 
  private:

@@ -11,7 +11,7 @@ namespace troupe::cluster {
 namespace {
 
 constexpr double kEmptyCheckInterval = 0.1;
-/// How long an actor may take to leave before it is killed, in seconds.
+/// Seconds that an actor may take to leave before it is killed.
 constexpr double kLeaveDeadline = 5;
 
 }  // namespace

@@ -24,10 +24,11 @@ class Drainer {
 
   explicit Drainer(Tools tools) : tools_(tools) {}
 
-  /// With `now`, jobs leave at once where there are idle actors for all that their deployment
-  /// loses, or where they are elastic. Answers what becomes of the places, for people.
+  /// Drains the places. With `now`, jobs leave at once where there are idle actors for all that
+  /// their deployment loses, or where they are elastic. Answers what becomes of the places, for
+  /// people.
   std::string drain(const std::vector<ActorId>& places, bool now);
-  /// From now on nobody is sent away any more.
+  /// Sends nobody away from now on.
   void stop() { stopped_ = true; }
 
  private:
@@ -38,7 +39,7 @@ class Drainer {
   bool empty(ActorId id);
 
   Tools tools_;
-  std::map<ActorId, double> leaving_;  // told to leave, since when
+  std::map<ActorId, double> leaving_;  // places told to leave, since when
   std::set<ActorId> draining_;
   bool watching_ = false;
   bool stopped_ = false;

@@ -19,7 +19,7 @@ int whole(const wire::Hello& hello, const char* name) {
   return std::max(parse_number<int>(said->second).value_or(0), 0);
 }
 
-/// Of untrusted text: what may stand in a line for people.
+/// Returns of untrusted text what may stand in a line for people.
 std::string shortened(std::string text) {
   constexpr std::size_t kMost = 200;
   text.resize(std::min(text.size(), kMost));

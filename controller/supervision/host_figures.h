@@ -8,21 +8,21 @@
 
 namespace troupe::cluster {
 
-/// How fast the cluster's hosts are, and the links from the controller's to them: what plans are
-/// made for. One actor of each host says what it found (actors/probe.h); links are measured with a
-/// few pings as a host joins, some 3 MB in all.
+/// Speeds of the cluster's hosts, and of the links from the controller's host to them, which plans
+/// are made for. One actor of each host says what it found (actors/probe.h); links are measured
+/// with a few pings as a host joins, some 3 MB in all.
 class HostFigures {
  public:
   /// `cores`: of the controller's own host, which is `own`.
   HostFigures(control::Server& server, const std::string& own, int cores);
 
-  /// An actor of that host has come.
+  /// Takes the figures that an actor of that host brings in its hello.
   void actor_came(const std::string& host, const wire::Hello& hello);
-  /// A host has joined. Its link is measured.
+  /// Takes in a host that has joined, and measures its link.
   void host_joined(control::PeerId peer, const std::string& host, const wire::Hello& hello);
-  /// That host's agent is gone: nothing is known of it any more.
+  /// Forgets a host whose agent is gone.
   void host_left(control::PeerId peer);
-  /// The machine that those make together who take jobs on devices of that kind.
+  /// Returns the machine that those make together who take jobs on devices of that kind.
   plan::Machine machine(const Members& members, DeviceKind device) const;
 
  private:

@@ -21,7 +21,7 @@ std::string attribute(const wire::Hello& hello, const std::string& name) {
   return found == hello.attributes.end() ? "" : found->second;
 }
 
-/// How many of its actors share a GPU; nothing where that is no sensible number.
+/// Returns how many of a host's actors share a GPU; nothing where the hello has no sensible number.
 std::optional<int> sharing(const wire::Hello& hello) {
   const auto said = attribute(hello, "actors_per_gpu");
   if (said.empty()) return 1;

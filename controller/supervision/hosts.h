@@ -13,8 +13,8 @@
 
 namespace troupe::cluster {
 
-/// The cluster's hosts and who starts processes there: the controller's own, and those that have
-/// joined. Who joins gets places at once; who is lost takes them along.
+/// Hosts of the cluster, and who starts processes there: the controller's own, and those that have
+/// joined. A host that joins gets places at once; a host that is lost takes them along.
 class Hosts {
  public:
   struct Tools {
@@ -30,7 +30,7 @@ class Hosts {
 
   Hosts(Tools tools, ProcessHost& own) : tools_(std::move(tools)), own_(own) {}
 
-  /// A hello of role "node". A reason to refuse, or nothing.
+  /// Checks a hello of role "node". Returns a reason to refuse, or nothing.
   std::optional<std::string> hello(const control::PeerInfo& peer) const;
   /// The agent of the host that somebody else wants to join as, where its link turns out to be
   /// over. An agent that is there is told.
@@ -42,23 +42,23 @@ class Hosts {
   bool on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
 
-  /// The host whose agent this is.
+  /// Returns the name of the host whose agent this is.
   std::optional<std::string> name_of(control::PeerId peer) const;
 
-  /// Who has or had the place's process.
+  /// Returns the host that has or had the place's process.
   ProcessHost& of_actor(ActorId id);
-  /// That host's; null where it is not in the cluster now.
+  /// Returns that host's processes; null where the host is not in the cluster now.
   ProcessHost* of_host(const std::string& name);
-  /// The other hosts' agents leave, once their processes have.
+  /// Lets the other hosts' agents leave, once their processes have.
   void dismiss();
   /// Tells all hosts to end their links and to look for another controller.
   void say_goodbye(const std::string& why);
-  /// All processes of all hosts.
+  /// Returns the number of all processes of all hosts.
   std::size_t running() const;
-  /// Other hosts that are in the cluster now.
+  /// Returns the number of other hosts that are in the cluster now.
   std::size_t connected() const;
-  /// The places that a name stands for: a host's, or the one of that number. Nothing when it is
-  /// neither.
+  /// Returns the places that a name stands for: a host's, or the one of that number. Nothing when
+  /// it is neither.
   std::optional<std::vector<ActorId>> places(const std::string& name) const;
 
  private:

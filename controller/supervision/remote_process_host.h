@@ -8,9 +8,9 @@
 
 namespace troupe::cluster {
 
-/// The processes of another host (`troupe join`), over the link to its node agent. It tells the
-/// same things in the same words as one in this process; when the link is lost, all of its
-/// processes are lost with it.
+/// Processes of another host (`troupe join`), over the link to its node agent. This class tells the
+/// same things in the same words as LocalProcessHost does for this process; when the link is lost,
+/// all of the host's processes are lost with it.
 class RemoteProcessHost final : public ProcessHost {
  public:
   using OnStarted =
@@ -29,7 +29,7 @@ class RemoteProcessHost final : public ProcessHost {
   const std::string& host() const { return host_; }
   void wrote(const wire::ProcessWrote& wrote);
   void ended(const wire::ProcessEnded& ended);
-  /// Its link is gone: every process that it had has ended with that cause.
+  /// Notes that the host's link is gone: every process that it had has ended with that cause.
   void lost(const std::string& why);
 
  private:

@@ -10,13 +10,14 @@ namespace {
 
 constexpr std::uint32_t kMaxFailedStarts = 3;
 constexpr double kHangCheckInterval = 0.5;
-/// A process that dies closes its sockets first: how long a lost link waits for the exit that
-/// explains it.
+/// Seconds that a lost link waits for the exit that explains it: a process that dies closes its
+/// sockets first.
 constexpr double kExitGrace = 0.5;
-/// What keeps a process from being spawned (memory, a program that is being replaced) may pass.
+/// Seconds until a process is spawned again that could not be: what keeps it (memory, a program
+/// that is being replaced) may pass.
 constexpr double kSpawnAgain = 1;
 constexpr int kSpawnTries = 3;
-/// Who dies so soon after its start may do so again: the next one waits.
+/// Seconds after its start within which a process that died may die so again: the next one waits.
 constexpr double kShortLife = 1;
 
 std::string seconds_text(double seconds) {

@@ -34,16 +34,17 @@ class Supervisor final : public DeploymentListener {
     std::function<void(const std::string&)> note;  // a failure for people to read
     /// A place is given up: its process cannot be started.
     std::function<void(const std::string& why)> on_given_up;
-    /// Asked: whether the cluster is starting up. Then the first failed start is enough to give up.
+    /// Returns whether the cluster is starting up. Then the first failed start is enough to give
+    /// up.
     std::function<bool()> starting_up = [] { return false; };
-    /// An actor's work loop hangs and its process is about to be killed: what had happened is
-    /// written down. Answers the file's path, empty where none was written.
+    /// Writes down what had happened before an actor whose work loop hangs is killed. Answers the
+    /// file's path, empty where none was written.
     std::function<std::string(ActorId, const std::string& why)> record_hang =
         [](ActorId, const std::string&) { return std::string(); };
   };
 
   explicit Supervisor(Tools tools) : tools_(std::move(tools)) {}
-  /// Before the first spawn.
+  /// Sets who is told. Must be called before the first spawn.
   void listen(Events events) { events_ = std::move(events); }
 
   /// Begins to look after hangs, twice a second: with the heartbeat's quarter of a second one is
@@ -59,21 +60,21 @@ class Supervisor final : public DeploymentListener {
   void exited(ActorId id, std::uint64_t incarnation, const ExitCause& cause);
   void kill(ActorId id, const std::string& why);
   void actor_stuck(ActorId id) override { kill(id, "it did not answer the end of its epoch"); }
-  /// From now on nothing is spawned or killed.
+  /// Spawns and kills nothing from now on.
   void stop() { stopped_ = true; }
 
  private:
   void fill_again(ActorId id, const std::string& ended);
   void fill_later(ActorId id, int tries);
-  /// Of a process that the kernel does not end, so that its device is not free: once it has been
-  /// killed for as long as is waited for that.
+  /// Gives up the place of a process that the kernel does not end, so that its device is not free:
+  /// once `kill_patience` has passed since it was killed.
   void give_up_if_kept(ActorId id, std::uint64_t incarnation);
-  /// Of an end that people have been told of.
+  /// Gives up a place of whose end people have been told.
   void give_up(ActorId id, const std::string& why);
   void give_up_noted(ActorId id, const std::string& why);
   void look_for_hangs();
   void kill_hanging(ActorId id);
-  /// `why`, and what it was doing.
+  /// Returns `why`, and what the actor was doing.
   std::string with_task(ActorId id, const std::string& why) const;
 
   Tools tools_;

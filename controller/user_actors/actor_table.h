@@ -13,7 +13,7 @@ namespace troupe::user {
 
 using UserActorId = std::uint64_t;
 
-/// Whom an actor ends with.
+/// Owner of an actor: the actor ends with it.
 struct Owner {
   enum class Kind { nobody, client, actor };
   Kind kind = Kind::nobody;
@@ -22,7 +22,7 @@ struct Owner {
   std::string text() const;
 };
 
-/// What a host has for users' actors.
+/// Resources of a host for users' actors.
 struct Host {
   std::string name;
   double cores = 0;
@@ -48,64 +48,67 @@ struct UserActor {
   std::string endpoint;
   std::string blob_endpoint;
   std::uint64_t restarts = 0;
-  bool wanted = true;          // false: it does not come back, whatever restarts are left
+  bool wanted = true;          // false: the actor does not come back, whatever restarts are left
   std::string kill_reason;     // why its process is being ended; "" = it is not
   double hung_for = 0;         // seconds that its method had taken when it was ended for that
-  std::string cause;           // of its last death
-  wire::Failure construction;  // of its constructor, when that failed
+  std::string cause;           // cause of its last death
+  wire::Failure construction;  // failure of its constructor, when that failed
 
   bool living() const { return state != wire::UserActorState::dead; }
-  /// Or one is being started; else `incarnation` is that of the last one, which has ended.
+  /// True when the actor has a process, or one is being started; else `incarnation` is that of the
+  /// last process, which has ended.
   bool has_process() const { return living() && state != wire::UserActorState::restarting; }
   std::string label() const;  // Counter "hits" (actor 3)
 };
 
-/// What a table takes before it refuses (overloaded).
+/// Bounds of a table, beyond which it refuses (overloaded).
 struct ActorBounds {
   std::size_t living = 4096;
-  std::size_t name_bytes = 256;                   // of a name, and of a group's
-  std::size_t argument_bytes_of_one = 64u << 20;  // of an owner's living actors; of nobody's
-  std::size_t argument_bytes = 256u << 20;        // of all
+  std::size_t name_bytes = 256;                   // bytes of a name, and of a group's
+  std::size_t argument_bytes_of_one = 64u << 20;  // bytes of an owner's living actors, or of
+                                                  // nobody's
+  std::size_t argument_bytes = 256u << 20;        // bytes of all living actors
 };
 
 /// The users' actors of a cluster: names, places, resources, restarts, owners. A pure table: what
 /// happens comes in as calls; nothing is sent, spawned or timed here.
 class ActorTable {
  public:
-  /// Dead ones are remembered for their causes: when another is added, the latest `kept` to die.
+  /// Makes an empty table. Dead actors are remembered for their causes: when another is added, the
+  /// latest `kept` to die.
   explicit ActorTable(std::size_t kept = 256, ActorBounds bounds = {})
       : kept_(kept), bounds_(bounds) {}
 
-  /// In the place of one of that name.
+  /// Adds a host, in the place of one of that name.
   void add_host(Host host);
-  /// It is gone; its actors stay in the table until their ends are told.
+  /// Removes a host that is gone; its actors stay in the table until their ends are told.
   void remove_host(const std::string& name);
-  /// No new actors go there. False when there is no such host.
+  /// Lets no new actors go to a host. False when there is no such host.
   bool drain_host(const std::string& name);
   const std::vector<Host>& hosts() const { return hosts_; }
 
-  /// A new actor with a place and its resources, or why not: refused (the name is taken),
+  /// Adds an actor with a place and its resources, or returns why not: refused (the name is taken),
   /// overloaded (no host has the room or the plugin), bad_request.
   std::variant<UserActorId, wire::Failure> add(const wire::SpawnActor& request, Owner owner,
                                                const std::string& plugin = "");
-  /// A restarting actor keeps its host and its GPUs, unless the host takes no actors any more: then
-  /// it gets another, or the reason why none can have it.
+  /// Places a restarting actor again. It keeps its host and its GPUs, unless the host takes no
+  /// actors any more: then it gets another host, or the reason why no host can have it is returned.
   std::optional<wire::Failure> place_again(UserActorId id);
-  /// A process fills the place.
+  /// Notes that a process fills the actor's place.
   void spawned(UserActorId id, std::uint64_t incarnation, std::uint32_t pid, std::string ticket,
                std::string keys = "");
-  /// Its constructor has run.
+  /// Notes that the actor's constructor has run.
   void created(UserActorId id, std::string endpoint, std::string blob_endpoint);
-  /// Its process is gone. True when another is to fill the place; else it is dead and its name and
-  /// resources are free. Nothing when that process does not fill the place now.
+  /// Notes that the process is gone. True when another is to fill the place; else the actor is dead
+  /// and its name and resources are free. Nothing when that process does not fill the place now.
   std::optional<bool> exited(UserActorId id, std::uint64_t incarnation, std::string cause);
 
   UserActor* find(UserActorId id);
   const UserActor* find(UserActorId id) const;
-  /// The living one of that name; null when there is none.
+  /// Returns the living actor of that name; null when there is none.
   UserActor* find(const std::string& name);
   UserActor* by_peer(std::uint64_t peer);
-  /// Living ones that end with this owner.
+  /// Returns the living actors that end with this owner.
   std::vector<UserActorId> owned_by(const Owner& owner) const;
   const std::map<UserActorId, UserActor>& all() const { return actors_; }
 

@@ -22,8 +22,8 @@ std::vector<std::string> split(const std::string& line) {
   }
 }
 
-/// Of the lines that `troupe-host --describe` writes; a plugin may have written between them. True
-/// for the last one, without which a plugin has ended the process, in order or not.
+/// Reads one of the lines that `troupe-host --describe` writes; a plugin may have written between
+/// them. True for the last line, without which a plugin has ended the process, in order or not.
 bool read_line(const std::string& line, wire::PluginReport& report) {
   const auto fields = split(line);
   auto& list = report.classes;

@@ -14,7 +14,8 @@
 
 namespace troupe::user {
 
-/// For a plugin to be opened and looked at: libraries of gigabytes may come from a slow disk.
+/// Deadline for a plugin to be opened and looked at: libraries of gigabytes may come from a slow
+/// disk.
 constexpr std::chrono::milliseconds kDescribeDeadline{30'000};
 
 /// Looks at a host's plugins, each in a process of its own, so that nothing of a user's runs here:
@@ -30,10 +31,10 @@ class PluginCheck {
   PluginCheck(boost::asio::io_context& io, Options options)
       : io_(io), options_(std::move(options)) {}
 
-  /// What the plugin offers, or one line why it cannot be used. Throws std::runtime_error when
-  /// there can be no such process.
+  /// Tells `handler` what the plugin offers, or one line why it cannot be used. Throws
+  /// std::runtime_error when there can be no such process.
   void describe(const std::string& plugin, OnDescribed handler);
-  /// No plugin is looked at any more; those that are under way fail.
+  /// Looks at no plugin any more; checks that are under way fail.
   void stop();
   std::size_t running() const { return describing_.size(); }
   std::chrono::milliseconds deadline() const { return options_.deadline; }
@@ -45,7 +46,7 @@ class PluginCheck {
 
     std::unique_ptr<cluster::Process> process;
     wire::PluginReport report;
-    bool whole = false;  // it has said all
+    bool whole = false;  // the process has said all
     boost::asio::steady_timer deadline;
   };
 

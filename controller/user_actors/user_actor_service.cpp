@@ -7,7 +7,7 @@
 namespace troupe::user {
 namespace {
 
-/// For the way of the order and of its answer.
+/// Milliseconds for the way of the order and of its answer.
 constexpr control::Milliseconds kCheckWay{10'000};
 
 std::string attribute(const wire::Hello& hello, const std::string& name) {
@@ -15,7 +15,7 @@ std::string attribute(const wire::Hello& hello, const std::string& name) {
   return found == hello.attributes.end() ? "" : found->second;
 }
 
-/// "0,2" → {0, 2}.
+/// Reads "0,2" as {0, 2}.
 std::vector<std::int32_t> numbers(const std::string& text) {
   std::vector<std::int32_t> all;
   const char* at = text.data();

@@ -25,7 +25,7 @@ class UserActorService {
     PluginCheck::Options check;
     UserActors::Access access;  // of their processes
     bool keyed = false;         // actors' doors ask for CURVE keys
-    /// As UserActors::Tools has it.
+    /// Same as in UserActors::Tools.
     std::function<cluster::ProcessHost*(const std::string& host)> process_host;
     std::function<void(const std::string&)> note;
     std::function<void()> on_checked;  // a plugin's check has ended
@@ -35,17 +35,18 @@ class UserActorService {
   /// Looks at the plugins; `done` gets nothing when all may be used, or one line why one may not.
   void check_plugins(std::function<void(std::optional<std::string>)> done);
 
-  /// A node agent has joined. Its host gets actors once its plugins have been looked at.
+  /// Takes in the host of a node agent that has joined. It gets actors once its plugins have been
+  /// looked at.
   void host_joined(const std::string& host, const control::PeerInfo& agent);
-  /// Before the ends of its processes are told.
+  /// Removes a host that is lost. Must be called before the ends of its processes are told.
   void host_lost(const std::string& host);
 
   UserActors& actors() { return actors_; }
-  /// Checks of plugins.
+  /// Returns the number of checks of plugins.
   std::size_t running() const { return check_.running(); }
-  /// As UserActors::drain_host, also of a host whose plugins are still being looked at.
+  /// Same as UserActors::drain_host, but also for a host whose plugins are still being looked at.
   std::string drain_host(const std::string& name, bool now);
-  /// Ends all of its processes and checks.
+  /// Ends all processes and checks.
   void stop();
 
  private:

@@ -18,49 +18,50 @@ namespace troupe::user {
 /// world through Environment and the hosts' ProcessHosts only.
 class UserActors {
  public:
-  /// What processes come in to the controller with.
+  /// Token and keys with which processes connect to the controller.
   struct Access {
-    std::string token;  // that they show in their hello
+    std::string token;  // token that they show in their hello
     std::string keys;   // CURVE, as text; "" = the controller asks for none
     bool insecure = false;
   };
   struct Tools {
     cluster::Environment& environment;
-    /// Who starts and ends processes on that host; null where it is not there any more.
+    /// Returns the host that starts and ends processes there; null where it is not there any more.
     std::function<cluster::ProcessHost*(const std::string& host)> process_host;
     Access access;                                 // that their processes come in with
-    std::function<void(const std::string&)> note;  // of failures, for status
+    std::function<void(const std::string&)> note;  // told of failures, for status
     bool keyed = false;                            // actors' doors ask for CURVE keys
-    std::size_t kept_dead = 256;                   // as ActorTable's
+    std::size_t kept_dead = 256;                   // kept dead actors, as ActorTable has them
   };
   explicit UserActors(Tools tools) : tools_(std::move(tools)), table_(tools_.kept_dead) {}
 
   void add_host(Host host) { table_.add_host(std::move(host)); }
-  /// It gets no actors any more; the ends of those that it has are told by `exited`.
+  /// Removes a host, which gets no actors any more; the ends of those that it has are told by
+  /// `exited`.
   void remove_host(const std::string& name) { table_.remove_host(name); }
-  /// No new actor goes there. With `now` those that live there are ended, and begin anew elsewhere
-  /// where they may; without, they stay until they end. Says what becomes of them; "" = there are
-  /// none.
+  /// Lets no new actor go to a host. With `now` those that live there are ended, and begin anew
+  /// elsewhere where they may; without, they stay until they end. Says what becomes of them; "" =
+  /// there are none.
   std::string drain_host(const std::string& name, bool now);
   /// Throws std::runtime_error when another plugin has a class of the same name.
   void add_classes(const wire::ClassList& classes);
 
-  /// A hello of role "user-actor": nothing when it is the process that fills its place, else why it
-  /// is refused (fencing).
+  /// Checks a hello of role "user-actor": nothing when it is the process that fills its place, else
+  /// why it is refused (fencing).
   std::optional<std::string> hello(const control::PeerInfo& peer);
-  /// Whether some actor's newest process has this incarnation.
+  /// Returns whether some actor's newest process has this incarnation.
   bool has_process(std::uint64_t incarnation) const;
-  /// The peer's link stands. False when it is no user's actor.
+  /// Notes that the peer's link stands. False when it is no user's actor.
   bool ready(control::PeerId peer);
   /// False when the message is none for this room.
   bool on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
-  /// A client's or an actor's link is gone. True when it was an actor's.
+  /// Notes that a client's or an actor's link is gone. True when it was an actor's.
   bool lost(control::PeerId peer, const std::string& why);
-  /// The process of that incarnation runs, on another host.
+  /// Notes that the process of that incarnation runs, on another host.
   void started(UserActorId id, std::uint64_t incarnation, std::uint32_t pid);
   void exited(UserActorId id, std::uint64_t incarnation, const cluster::ExitCause& how);
-  /// Every process is ended, nothing new begins.
+  /// Ends every process; nothing new begins.
   void stop();
 
   const ActorTable& table() const { return table_; }
@@ -72,7 +73,7 @@ class UserActors {
     wire::Header header;
   };
 
-  /// The request came before: it is answered, or will be.
+  /// True when the request came before: it is answered, or will be.
   bool repeated(control::PeerId peer, const wire::Header& header);
   void spawn(control::PeerId peer, const wire::Header& header, const wire::SpawnActor& request);
   void find(control::PeerId peer, const wire::Header& header, const wire::FindActor& wanted);
@@ -102,10 +103,10 @@ class UserActors {
   Tools tools_;
   ActorTable table_;
   std::map<std::string, wire::ClassEntry> classes_;
-  std::map<UserActorId, std::vector<Asker>> waiting_;    // for it to run
-  std::map<UserActorId, std::vector<Asker>> for_death_;  // of one that is being killed
+  std::map<UserActorId, std::vector<Asker>> waiting_;    // askers who wait for the actor to run
+  std::map<UserActorId, std::vector<Asker>> for_death_;  // askers who wait for an actor's death
   std::map<UserActorId, std::set<control::PeerId>> watchers_;
-  /// The newest request of each peer that does something; their numbers rise.
+  /// Number of the newest request of each peer that does something; the numbers rise.
   std::map<control::PeerId, std::uint64_t> newest_;
   bool stopping_ = false;
 };

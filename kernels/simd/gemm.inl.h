@@ -62,7 +62,7 @@ void multiply_rows(int rows, std::int64_t depth, const float* a, std::int64_t a_
   }
 }
 
-/// Up to kTileRows rows times up to kPanelVecs vectors of columns.
+/// Multiplies up to kTileRows rows with up to kPanelVecs vectors of columns.
 template <bool kAccumulate>
 inline void multiply(int rows, int vecs, std::int64_t depth, const float* a, std::int64_t a_stride,
                      const float* b, std::int64_t b_stride, float* c, std::int64_t c_stride) {

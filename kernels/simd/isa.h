@@ -7,10 +7,10 @@
 namespace troupe::kernels::simd {
 
 enum class Epilogue : std::int32_t {
-  kStore,     ///< out = y
-  kGelu,      ///< out = gelu_tanh(y)
-  kAdd,       ///< out += y
-  kGatedAdd,  ///< out += gate * y
+  kStore,     ///< sets out = y
+  kGelu,      ///< sets out = gelu_tanh(y)
+  kAdd,       ///< sets out += y
+  kGatedAdd,  ///< sets out += gate * y
 };
 
 /// One matrix product y = x · W + bias over a range of rows and column panels.
@@ -42,8 +42,8 @@ struct RowRun {
 struct AttentionTask {
   const float* q;  ///< [queries, width], row stride `q_stride`
   std::int64_t q_stride;
-  const float* keys;    ///< from Table::pack_keys
-  const float* values;  ///< from Table::pack_values
+  const float* keys;    ///< result of Table::pack_keys
+  const float* values;  ///< result of Table::pack_values
   const float* bias;    ///< [key_count] added to the scores, or null
   float* out;           ///< [queries, width], row stride `out_stride`
   std::int64_t out_stride;
@@ -75,8 +75,8 @@ struct Table {
   const char* name;
   int lanes;  ///< floats in a vector
   int panel;  ///< columns of a packed panel
-  /// Whether products and attention outrun LibTorch's; not with SSE2 alone, where it has newer
-  /// code.
+  /// True if products and attention outrun LibTorch's; false with SSE2 alone, where LibTorch has
+  /// newer code.
   bool beats_library;
 
   void (*norm_modulate)(const float* x, std::int64_t rows, std::int64_t width, const float* scale,

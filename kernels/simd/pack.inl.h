@@ -49,7 +49,7 @@ inline void transpose_step(Vec* rows) {
   if constexpr (kStep > 1) transpose_step<kStep / 2>(rows);
 }
 
-/// Up to kLanes rows become columns of a panel, from `target` on. Where a whole vector fits, the
+/// Makes up to kLanes rows columns of a panel, from `target` on. If a whole vector fits, the
 /// columns after `count` get zeros, which later rows replace.
 template <bool kMoved>
 void pack_columns(const RowRun& run, std::int64_t row, int count, std::int64_t width, bool whole,

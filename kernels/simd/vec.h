@@ -18,17 +18,17 @@ struct LaneList : LaneList<kCount - 1, kCount - 1, kLane...> {};
 template <int... kLane>
 struct LaneList<0, kLane...> {
   static IntVec numbers() { return IntVec{kLane...}; }
-  /// Each lane exchanged with the one kStep away.
+  /// Exchanges each lane with the one kStep away.
   template <int kStep>
   static Vec swap(Vec v) {
     return __builtin_shufflevector(v, v, (kLane ^ kStep)...);
   }
-  /// The lanes of a whose numbers lack the bit kStep, and behind each the same lane of b.
+  /// Returns the lanes of a whose numbers lack the bit kStep, and behind each the same lane of b.
   template <int kStep>
   static Vec lower_halves(Vec a, Vec b) {
     return __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane - kStep : kLane)...);
   }
-  /// The same for the lanes that have the bit.
+  /// Returns the same as lower_halves, for the lanes whose numbers have the bit.
   template <int kStep>
   static Vec upper_halves(Vec a, Vec b) {
     return __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane : kLane + kStep)...);
@@ -61,7 +61,8 @@ inline void store_part(float* p, Vec v, int count) {
     p[i] = v[i];
 }
 
-/// As load_part, where the floats in front of p can be read, too: kLanes that end at p + count.
+/// Same as load_part, but for when the floats in front of p can be read, too: loads the kLanes
+/// floats that end at p + count.
 inline Vec load_last(const float* p, int count) {
   const IntVec lanes = Lanes::numbers();
   const Vec moved = __builtin_shuffle(load(p + count - kLanes), lanes + (kLanes - count));

@@ -4,7 +4,7 @@
 
 namespace troupe::models {
 
-/// What the tokens of a call attend to.
+/// Tokens that the tokens of a call attend to.
 enum class Attend {
   everything,  ///< all tokens: those of the picture, and of joint models the text's
   picture,     ///< the picture's tokens, by the picture's tokens alone

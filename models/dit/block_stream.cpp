@@ -20,7 +20,7 @@ BlockStream::~BlockStream() {
     try {  // the blocks' memory serves others from here on
       c10::impl::VirtualGuardImpl(device_.type()).getStream(device_).synchronize();
     } catch (const std::exception&) {
-      // What the device has run into is told by whoever uses it next.
+      // The next user of the device gets its error.
     }
   }
   {
@@ -65,7 +65,7 @@ const void* BlockStream::get(int number) {
     const auto here = slot++;
     if (wanted(here->first)) continue;
     if (stream_ && !used) {
-      // Behind all that the calling thread has issued with the blocks that it was given.
+      // The event comes after everything that the calling thread has issued with its blocks.
       used = std::make_shared<c10::Event>(device_.type());
       used->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
     }
@@ -97,7 +97,7 @@ void BlockStream::forget(std::unique_lock<std::mutex>& lock) {
     used_.pop_back();
     const auto bytes = bytes_[static_cast<size_t>(old->number)];
     lock.unlock();
-    // What the memory is used for next is issued on this stream, so it comes behind.
+    // The memory's next use is issued on this stream, so it comes after.
     if (old->used) old->used->block(*stream_);
     old.reset();
     lock.lock();

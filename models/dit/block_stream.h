@@ -17,9 +17,10 @@
 
 namespace troupe::models {
 
-/// A stage's blocks that are not kept: a thread of its own reads the one that comes next while one
-/// is computed, and forgets the one before. At most two are in memory at any time. On a device that
-/// queues, blocks are read on a stream of their own; events order it with the stream that computes.
+/// A stage's blocks that are not kept in memory: a thread of the stream's own reads the next block
+/// while one is computed, and forgets the block before. At most two blocks are in memory at any
+/// time. On a device that queues, blocks are read on a stream of their own; events order it with
+/// the stream that computes.
 class BlockStream {
  public:
   /// Makes a block anew, on the reading thread.
@@ -32,15 +33,17 @@ class BlockStream {
 
   at::Device device() const { return device_; }
 
-  /// The next block in order, of so many bytes; answers its number. Before the first `get`.
+  /// Adds the next block in order, of `bytes` bytes; returns its number. Called before the first
+  /// `get`.
   int add(Read read, int64_t bytes);
-  /// Valid until the next call, also of another block. Throws what reading it threw; the next call
-  /// reads again. Waits for as long as the file or the device takes, as reading in place would.
+  /// Returns the block, valid until the next call, also of another block. Throws the error that
+  /// reading it threw; the next call reads again. Waits for as long as the file or the device
+  /// takes, as reading in place would.
   const void* get(int number);
 
-  /// Most that two neighbours have together, the last and the first among them.
+  /// Most bytes that two neighbours have together, the last and the first block among them.
   int64_t bytes() const;
-  /// Most that was in memory at once so far.
+  /// Most bytes that were in memory at once so far.
   int64_t most_held() const;
 
  private:

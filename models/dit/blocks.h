@@ -14,18 +14,19 @@
 
 namespace troupe::models {
 
-/// A copy in the host's memory; of a tensor of another device in pages that it reaches by itself.
+/// Returns a copy in the host's memory; if `tensor` is on another device, in pages that this device
+/// can read by itself.
 at::Tensor on_host(const at::Tensor& tensor);
 
-/// Blocks of one kind of a stage, in order. They are all in memory, or are read when they are asked
-/// for, as the loader says that made them.
+/// Blocks of one kind of a stage, in order. The loader that makes the blocks decides whether they
+/// are all in memory or are read when they are asked for.
 template <class Block>
 class Blocks {
  public:
   using Make = std::function<Block(const WeightLoader&)>;
 
-  /// Reads the block, also where it is not kept: what is wrong with it shows here. `make` is called
-  /// again whenever the block is read anew.
+  /// Reads the block even if it is not kept, so that errors in its weights show here. `make` is
+  /// called again whenever the block is read anew.
   void add(const WeightLoader& weights, Make make) {
     if (!weights.stream) {
       kept_.push_back(make(weights));
@@ -41,14 +42,15 @@ class Blocks {
 
   bool empty() const { return size() == 0; }
   size_t size() const { return stream_ ? numbers_.size() : kept_.size(); }
-  /// Whether blocks are read when they are asked for.
+  /// Returns whether blocks are read when they are asked for, not kept in memory.
   bool streamed() const { return stream_ != nullptr; }
-  /// Valid until another block of the stage is asked for, of whatever kind.
+  /// Returns block `index`, valid until another block of the stage, of whatever kind, is asked for.
   const Block& operator[](int index) const {
     const auto i = static_cast<size_t>(index);
     return stream_ ? *static_cast<const Block*>(stream_->get(numbers_.at(i))) : kept_[i];
   }
-  /// In memory: of blocks that are kept, or of a stream, which counts where its first block is.
+  /// Returns the bytes that the blocks have in memory. The bytes of a stream are counted by the
+  /// object that holds the stream's first block.
   int64_t bytes() const {
     if (stream_) return numbers_.front() == 0 ? stream_->bytes() : 0;
     int64_t total = 0;
@@ -68,7 +70,7 @@ class Blocks {
   void add_from_files(const WeightLoader& weights, Make make) {
     const auto read = [weights, make = std::move(make)] {
       auto noted = std::make_shared<WeightLoader::Noted>(weights);
-      // Of a block that is gone no page of the file stays either.
+      // When a block is gone, no page of the file stays either.
       return std::shared_ptr<const Block>(new Block(make(noted->loader)),
                                           [noted](const Block* block) {
                                             delete block;

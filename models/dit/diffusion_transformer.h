@@ -30,7 +30,7 @@ struct WeightShard {
   int rank = 0;
   int degree = 1;
 
-  /// Where this part of `count` items begins and ends.
+  /// First of `count` items that this part has; `end` returns the one after its last.
   int64_t begin(int64_t count) const {
     return count / degree * rank + std::min<int64_t>(rank, count % degree);
   }
@@ -38,8 +38,8 @@ struct WeightShard {
   int64_t size(int64_t count) const { return end(count) - begin(count); }
 };
 
-/// What a stage holds: some blocks, perhaps the embeddings of patches and text, perhaps the last
-/// modulation and projection.
+/// Layers that a stage holds: some blocks, perhaps the embeddings of patches and text, perhaps the
+/// last modulation and projection.
 struct StagePart {
   BlockRange blocks;
   bool embeds = true;
@@ -61,8 +61,9 @@ struct TokenRows {
   int64_t end = 0;
 };
 
-/// What a call computes: of joint models text tokens [text_begin, text_end) first, then the
-/// picture's in order of its rows; in the blocks named, or in all of the stage's.
+/// Tokens that a call computes: in joint models first the text tokens [text_begin, text_end), then
+/// the picture's tokens of `rows` in order. They pass through `blocks`, or through all blocks of
+/// the stage if none are named.
 struct CallTokens {
   PictureSize size;
   std::vector<TokenRows> rows;
@@ -73,62 +74,64 @@ struct CallTokens {
   int64_t text() const { return text_end - text_begin; }
 };
 
-/// What one text encoder gave, or nothing defined where the folder has none.
+/// Output of one text encoder; its tensors are undefined if the folder lacks the encoder.
 struct EncoderOutput {
   at::Tensor states;   ///< [B, L, d]
-  at::Tensor lengths;  ///< [B] int64 on the CPU: tokens that are no padding
+  at::Tensor lengths;  ///< [B] int64 on the CPU: number of tokens that are not padding
   at::Tensor pooled;   ///< [B, p]
-  int64_t tokens = 0;  ///< that prompts were padded or cut to
+  int64_t tokens = 0;  ///< number of tokens that prompts were padded or cut to
 };
 
-/// Text as it crosses to all actors.
+/// Text as it is sent to all actors.
 struct Caption {
   at::Tensor states;  ///< [B, L, W]
   at::Tensor pooled;  ///< [B, P]; undefined where a family has none
 };
 
-/// What conditions a step beside the text.
+/// Inputs that condition a step beside the text.
 struct StepInput {
-  double timestep = 0;  ///< as the sampler gives it to the model
-  double guidance = 0;  ///< of models that take the scale as an input
+  double timestep = 0;  ///< value that the sampler gives to the model
+  double guidance = 0;  ///< guidance scale, for models that take it as an input
   PictureSize size;
 };
 
-/// What depends on the timestep, the picture's size and the pooled text, for every block.
+/// Values that depend on the timestep, the picture's size and the pooled text, for every block.
 class StepCondition {
  public:
   virtual ~StepCondition() = default;
-  /// What differs from step to step, in an order that depends on the model alone.
+  /// Returns the tensors that differ from step to step, in an order that depends on the model
+  /// alone.
   virtual std::vector<at::Tensor> tensors() const = 0;
-  /// Becomes that of another step of the same text and size, where it lies: what was recorded on a
-  /// device reads it there.
+  /// Takes over the values of `fresh`, another step of the same text and size, into the same
+  /// memory, so that what was recorded on a device reads the new values.
   void take(const StepCondition& fresh);
 };
 
-/// What depends on the caption only: keys and values of the stage's cross attentions, or the text's
-/// tokens as they enter the first block.
+/// Values that depend on the caption only: keys and values of the stage's cross attentions, or the
+/// text's tokens as they enter the first block.
 class CaptionCache {
  public:
   virtual ~CaptionCache() = default;
-  /// Of batch items [begin, end) only; shares the memory.
+  /// Returns the values of batch items [begin, end), which share this cache's memory.
   virtual std::unique_ptr<CaptionCache> items(int64_t begin, int64_t end) const = 0;
   virtual int64_t batch() const = 0;
   virtual int64_t bytes() const = 0;
 };
 
-/// A stage of a diffusion transformer: weights and arithmetic, no word of processes. Methods are
-/// const and may be called from one thread at a time per instance. Throws std::logic_error where
-/// the stage does not hold what a method needs, std::invalid_argument where shapes disagree.
+/// A stage of a diffusion transformer: weights and arithmetic, independent of processes. Methods
+/// are const and may be called from one thread at a time per instance. Throws std::logic_error
+/// where the stage does not hold what a method needs, std::invalid_argument where shapes disagree.
 class DiffusionTransformer {
  public:
   virtual ~DiffusionTransformer() = default;
 
   virtual const StagePart& part() const = 0;
-  /// Latent rows, and columns, of a token.
+  /// Number of latent rows, and of latent columns, of a token.
   virtual int64_t patch_size() const = 0;
   virtual int64_t hidden_width() const = 0;
-  /// Width of what a token brings from earlier stages, and takes to later ones: its hidden states
-  /// first, then what the nearest of these stages leaves or takes up.
+  /// Width of the values that a token brings from earlier stages (`input_width`) or takes to later
+  /// ones (`output_width`): the token's hidden states first, then the states that the nearest of
+  /// these stages leaves or takes up.
   virtual int64_t input_width() const { return hidden_width(); }
   virtual int64_t output_width() const { return hidden_width(); }
   /// Slots that this stage's blocks name to the AttentionPort.
@@ -140,8 +143,8 @@ class DiffusionTransformer {
   /// Bytes of this stage's weights.
   virtual int64_t bytes() const = 0;
 
-  /// By encoder, in the order of the folder's; of SD3 also one output that has all of them in it,
-  /// as its pipeline joins them. Needs `embeds`.
+  /// Projects the text encoders' outputs, which are in the order of the folder's encoders. SD3 also
+  /// takes a single output that joins all of them, as its pipeline does. Needs `embeds`.
   virtual Caption project_caption(const std::vector<EncoderOutput>& text) const = 0;
   /// mask [B, L] (true: attend to it). Once per job.
   virtual std::unique_ptr<CaptionCache> cache_caption(const Caption& caption,
@@ -161,10 +164,10 @@ class DiffusionTransformer {
   virtual at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens,
                                 const StepCondition& condition, const CaptionCache& caption,
                                 AttentionPort& attention, TensorParallelPort& sums) const = 0;
-  /// What tells, before any block is computed, how much a step differs from another: the picture's
-  /// tokens as block 0 normalizes and modulates them by the timestep, [B, tokens, D], or [B, d]
-  /// where it does not depend on tokens. hidden as run_blocks takes it. Needs block 0. Source:
-  /// TeaCache (Liu et al.).
+  /// Returns a signal that tells, before any block is computed, how much a step differs from
+  /// another: the picture's tokens as block 0 normalizes and modulates them by the timestep, [B,
+  /// tokens, D], or [B, d] if the signal does not depend on tokens. `hidden` is as run_blocks takes
+  /// it. Needs block 0. Source: TeaCache (Liu et al.).
   virtual at::Tensor step_signal(const at::Tensor& hidden, const CallTokens& tokens,
                                  const StepCondition& condition) const = 0;
   /// hidden of the picture's tokens → prediction [B, C, rows · patch_size, latent_width]; a learned
@@ -175,17 +178,18 @@ class DiffusionTransformer {
 
 class LoraWeights;
 
-/// Which blocks of a stage are in the device's memory: all, or the one that is computed and the
-/// next one, which comes meanwhile (BlockStream) from the files, or from copies in the host's
+/// Blocks of a stage that are in the device's memory: all, or only the block that is computed and
+/// the next one, which BlockStream reads meanwhile from the files, or from copies in the host's
 /// memory that are laid out as they are computed with.
 enum class KeepBlocks { all, from_files, from_host };
 
-/// Reads only the weights of `part`; `tick` is called before each tensor, and what it throws ends
-/// the reading. What `loras` add to them is in them then, restricted to the part's rows and
-/// columns. Products of tokens keep their weights as `type` says, quantized after that. Of streamed
-/// blocks each is read once to see that it can be; `loras` outlive the stage then. Throws
-/// std::invalid_argument for blocks that the model does not have, std::runtime_error for weights
-/// that are missing, misshapen or not finite, and for a type that the device has no products for.
+/// Reads only the weights of `part`; `tick` is called before each tensor, and an exception that it
+/// throws ends the reading. The additions of `loras`, restricted to the part's rows and columns,
+/// are contained in the weights. Products of tokens keep their weights as `type` says, quantized
+/// after that addition. Each streamed block is read once to check that it can be read; the stage
+/// needs `loras` as long as it lives then. Throws std::invalid_argument for blocks that the model
+/// does not have, std::runtime_error for weights that are missing, misshapen or not finite, and for
+/// a type that the device has no products for.
 std::unique_ptr<DiffusionTransformer> load_transformer(
     const spec::ModelSpec& spec, const StagePart& part, at::ScalarType compute, at::Device device,
     const std::function<void()>& tick = {}, const LoraWeights* loras = nullptr,

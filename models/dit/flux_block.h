@@ -25,10 +25,10 @@ class FluxSingleBlock {
   /// hidden [B, tokens, D], contiguous, changed in place; `turns` of all its tokens.
   void run(at::Tensor& hidden, const at::Tensor& modulation, const Turns& turns,
            AttentionPort& attention, TensorParallelPort& sums) const;
-  /// What attention and feed-forward are given of hidden: normed, scaled and shifted.
+  /// Returns the input of attention and feed-forward: `hidden` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& modulation) const;
   int64_t bytes() const;
-  /// As kernels::Linear does.
+  /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:

@@ -20,10 +20,10 @@ class AffineNorm {
   AffineNorm(const WeightLoader& weights, const std::string& name, int64_t width);
   /// x [B, N, D]; `shift` [B, D] is added, or undefined.
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& shift = {}) const;
-  /// Over the last dimension of any shape.
+  /// Norms over the last dimension of an `x` of any shape.
   at::Tensor by_head(const at::Tensor& x) const;
   int64_t bytes() const;
-  /// As kernels::Linear does.
+  /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
@@ -48,12 +48,12 @@ class HunyuanBlock {
   void run(at::Tensor& hidden, const at::Tensor& skip, const at::Tensor& shift,
            const at::Tensor& caption, const Turns& turns, AttentionPort& attention,
            TensorParallelPort& sums) const;
-  /// What the self attention is given of hidden: normed and shifted.
+  /// Returns the input of the self attention: `hidden` normed and shifted.
   at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& shift) const {
     return norm_self_(hidden, shift);
   }
   int64_t bytes() const;
-  /// As kernels::Linear does.
+  /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:

@@ -24,7 +24,8 @@ class JointBlock {
 
   static std::vector<at::Tensor> tensors_of(const std::vector<Modulation>& all);
 
-  /// `slot`: of its attention over everything; of the one over the picture alone, the next one.
+  /// `slot`: slot of the attention over everything; that of the attention over the picture alone is
+  /// the next one.
   JointBlock(const spec::JointBlockShape& shape, const std::string& prefix, int slot,
              WeightShard shard, const WeightLoader& weights);
 
@@ -34,10 +35,10 @@ class JointBlock {
   /// text as it is. `turns`: of the picture's tokens, may be empty.
   void run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation, const Turns& turns,
            AttentionPort& attention, TensorParallelPort& sums) const;
-  /// What the attention is given of the picture: normed, scaled and shifted.
+  /// Returns the picture's input of the attention: `picture` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& picture, const Modulation& modulation) const;
   int64_t bytes() const;
-  /// As kernels::Linear does.
+  /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:

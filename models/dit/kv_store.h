@@ -29,7 +29,7 @@ int64_t count_of(const TokenRuns& runs);
 /// docs/predicted-kv.md.
 class KvStore {
  public:
-  /// How new the rows may be that a call did not compute itself.
+  /// Version of the rows that a call reads but does not compute itself.
   enum class Freshness {
     newest,       ///< PipeFusion: this step's where they exist
     step_before,  ///< DistriFusion: the previous step's, also where this step's exist
@@ -37,8 +37,8 @@ class KvStore {
   struct Shape {
     BlockRange blocks;
     int64_t batch = 0;
-    int64_t tokens = 0;  ///< of the whole picture
-    int64_t heads = 0;   ///< that this process attends with; may be 0
+    int64_t tokens = 0;  ///< number of tokens of the whole picture
+    int64_t heads = 0;   ///< number of heads that this process attends with; may be 0
     int64_t head_dim = 0;
     Freshness freshness = Freshness::newest;
     bool predicts = false;  ///< rows that are not fresh are extrapolated from their last two values
@@ -49,36 +49,39 @@ class KvStore {
   /// sizes.
   KvStore(const Shape& shape, at::ScalarType dtype, at::Device device);
 
-  /// What step `step` computed for `runs`: kv [tokens of the runs, b, 2, H, d], any strides, of
-  /// batch items [first_item, first_item + b). With `fits`, the rows count for the extrapolation's
-  /// sums of this block, these items and this step.
+  /// Stores the keys and values that step `step` computed for `runs`: kv
+  /// [tokens of the runs, b, 2, H, d], any strides, of batch items [first_item, first_item + b).
+  /// With `fits`, the rows count for the extrapolation's sums of this block, these items and this
+  /// step.
   void put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits,
            int64_t first_item = 0);
 
-  /// As if nothing had been put yet.
+  /// Forgets all keys and values, so that the store is empty again.
   void forget();
 
-  /// What the host keeps of these blocks, as seen from `step`: how old their rows are, and what the
-  /// sums are of. Where two histories are equal, the same puts and choices in steps that are as far
-  /// on do the same work on the same memory, and leave equal histories again.
+  /// Returns the host's bookkeeping of these blocks, as seen from `step`: how old their rows are,
+  /// and which step the sums belong to. If two histories are equal, the same puts and choices in
+  /// steps that are as far on do the same work on the same memory, and lead to equal histories
+  /// again.
   std::string history(BlockRange blocks, int step) const;
-  /// As if puts had led to what `history` told of these blocks; the values are the caller's
-  /// business: a recording that was replayed has left them.
+  /// Sets the bookkeeping of these blocks to a result of `history`. The caller is responsible for
+  /// the values: a replayed recording has written them.
   void set_history(BlockRange blocks, int step, const std::string& of);
 
-  /// Sums [B, 2, 2] float64 of the rows put with `fits`: of this step so far (newest), or of the
-  /// last put (step_before). To be summed over those who hold other heads or rows.
+  /// Returns sums [B, 2, 2] float64 of the rows put with `fits`: of this step so far (newest), or
+  /// of the last put (step_before). The caller adds up the sums of all ranks that hold other heads
+  /// or rows.
   const at::Tensor& sums(int block) const { return blocks_[slot(block)].sums; }
 
-  /// Tokens beside `fresh` that a call of `step` may attend to, in order, with the version of each:
-  /// of a batch item, and of others of the same history.
+  /// Tokens beside `fresh` that a call of `step` may attend to, in order, each run with its
+  /// version. They are chosen for batch item `item` and hold for other items of the same history.
   struct Choice {
     TokenRun run;
     int version = 0;
     bool extrapolated = false;
   };
   std::vector<Choice> choose(int block, int step, const TokenRuns& fresh, int64_t item = 0) const;
-  /// Whether any of them is to be extrapolated.
+  /// Returns whether any of the choices is to be extrapolated.
   static bool needs_factors(const std::vector<Choice>& choices);
 
   /// Batch items [begin, end).
@@ -86,21 +89,21 @@ class KvStore {
     int64_t begin = 0;
     int64_t end = 0;
   };
-  /// The choices' keys and values of all items, or of some; `factors` [items, 2] where one is
-  /// extrapolated.
+  /// Returns the keys and values of the choices, for all batch items or for `items`; `factors`
+  /// [items, 2] is needed if a choice is extrapolated.
   std::vector<kernels::KeyValueRun> runs(int block, const std::vector<Choice>& choices,
                                          const at::Tensor& factors,
                                          std::optional<Items> items = {}) const;
 
   const Shape& shape() const { return shape_; }
-  /// The newest keys and values that were ever computed of a block, a copy for those who look:
-  /// [B, tokens known, 2, H, d].
+  /// Returns a copy of the newest keys and values that were ever computed of a block, for
+  /// inspection: [B, tokens known, 2, H, d].
   at::Tensor newest(int block) const;
   int64_t bytes() const { return static_cast<int64_t>(values_.nbytes()); }
 
  private:
   static constexpr int kNever = std::numeric_limits<int>::min();
-  /// Of a token: the step of its newest value, and how many versions hold values.
+  /// State of a token: the step of its newest value, and how many versions hold values.
   struct Age {
     int step = kNever;
     int known = 0;
@@ -114,7 +117,7 @@ class KvStore {
 
   size_t slot(int block) const;
   void put_run(size_t slot, int64_t item, int step, TokenRun run, const at::Tensor& kv, bool fits);
-  /// [B, tokens of the run, 2, H, d].
+  /// Returns [B, tokens of the run, 2, H, d].
   at::Tensor rows(size_t slot, int version, TokenRun run) const;
 
   Shape shape_;

@@ -68,7 +68,7 @@ std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& sp
   weights.type = type;
   if (keep != KeepBlocks::all) weights.stream = std::make_shared<BlockStream>(device);
   weights.from_host = keep == KeepBlocks::from_host;
-  // What a LoRA is added to is rounded to the compute dtype once, afterwards.
+  // Tensors that a LoRA is added to are rounded to the compute dtype once, afterwards.
   const auto touched = [loras](const std::string& name) {
     return loras != nullptr && loras->touches("transformer", name);
   };

@@ -13,7 +13,7 @@ namespace troupe::models {
 
 namespace {
 
-/// What diffusers adds to the scores of a token that is masked out.
+/// Value that diffusers adds to the scores of a token that is masked out.
 constexpr double kMaskedBias = -10000.0;
 
 }  // namespace

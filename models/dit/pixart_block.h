@@ -12,7 +12,7 @@
 
 namespace troupe::models {
 
-/// Which caption tokens the cross attention sees. Tokens that are masked out are dropped; batch
+/// Caption tokens that the cross attention sees. Tokens that are masked out are dropped; batch
 /// items of equal masks stay together.
 class CaptionTokens {
  public:
@@ -38,7 +38,7 @@ struct CaptionKv {
     std::optional<at::Tensor> bias;
   };
   std::vector<Group> groups;
-  /// Of batch items [begin, end); shares the memory.
+  /// Returns the keys and values of batch items [begin, end), which share this object's memory.
   CaptionKv items(int64_t begin, int64_t end) const;
   int64_t bytes() const;
 };
@@ -54,10 +54,10 @@ class PixArtBlock {
   /// hidden [B, tokens, D], contiguous, changed in place; modulation [B, 6, D].
   void run(at::Tensor& hidden, const at::Tensor& modulation, const CaptionKv& caption,
            AttentionPort& attention, TensorParallelPort& sums) const;
-  /// What the self attention is given of hidden: normed, scaled and shifted.
+  /// Returns the input of the self attention: `hidden` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& modulation) const;
   int64_t bytes() const;
-  /// As kernels::Linear does.
+  /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:

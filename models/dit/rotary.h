@@ -8,8 +8,8 @@
 
 namespace troupe::models {
 
-/// By what angles queries and keys are turned: cosines and sines [tokens, d / 2], for channel pairs
-/// (2i, 2i + 1). Both undefined: not at all.
+/// Angles by which queries and keys are turned: cosines and sines [tokens, d / 2], for channel
+/// pairs (2i, 2i + 1). If both are undefined, nothing is turned.
 struct Turns {
   at::Tensor cosine, sine;
 };
@@ -18,10 +18,10 @@ struct Turns {
 /// [n, width / 2] float64. Source: get_1d_rotary_pos_embed of diffusers.
 at::Tensor rotary_angles(const at::Tensor& positions, int64_t width);
 
-/// Of all the picture's tokens, those of `rows`.
+/// Returns the turns of the picture's tokens in `rows`, from those of `all` its tokens.
 Turns turns_of_rows(const Turns& all, const std::vector<TokenRows>& rows, int64_t columns);
 
-/// `tokens` turns by nothing before `turns`.
+/// Returns `turns` with `tokens` turns by nothing put before them.
 Turns with_unturned(const Turns& turns, int64_t tokens);
 
 }  // namespace troupe::models

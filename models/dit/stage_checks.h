@@ -9,7 +9,7 @@
 
 namespace troupe::models {
 
-/// What every family asks of its arguments. `family` begins the error's text. All throw
+/// Checks of arguments that all families share. `family` begins the error's text. All throw
 /// std::invalid_argument.
 [[noreturn]] void refuse_shape(const char* family, const char* what, const at::Tensor& given,
                                at::IntArrayRef expected);

@@ -16,17 +16,17 @@ namespace troupe::models {
 at::Tensor sine_features(const at::Tensor& values);
 inline constexpr int64_t kSineFeatures = 256;
 
-/// Where the values that modulate a block lie: those of its attention, then those of its
-/// feed-forward half, then what a second attention has of its own.
+/// Places of the values that modulate a block: first those of its attention, then those of its
+/// feed-forward half, then those of a second attention.
 enum { kShift, kScale, kGate, kShiftForward, kScaleForward, kGateForward, kSecond };
 
-/// Of the norms in diffusers' transformers.
+/// Epsilon of the norms in diffusers' transformers.
 inline constexpr double kEps = 1e-6;
 
 /// Latents [B, C, rows · patch, w] as tokens [B, tokens, C · patch²], channels first in a token.
 at::Tensor tokens_of_latents(const at::Tensor& latents, int64_t patch);
 
-/// How the outputs of a token are laid out.
+/// Order in which the outputs of a token are laid out.
 enum class TokenOrder { pixels_first, channels_first };
 /// Tokens [B, rows · columns, C · patch²] as latents [B, C, rows · patch, columns · patch].
 at::Tensor latents_of_tokens(const at::Tensor& tokens, int64_t columns, int64_t patch,

@@ -24,10 +24,10 @@ class NormAcrossHeads {
   void whole(at::Tensor x) const;
   /// x [B, n, H, d], some heads; squares [B, n] float32 are all heads' sums of squares. In place.
   void part(at::Tensor x, const at::Tensor& squares) const;
-  /// Of these heads, [B, n] float32.
+  /// Returns the sums of squares of these heads, [B, n] float32.
   static at::Tensor squares(const at::Tensor& x);
   int64_t bytes() const;
-  /// As kernels::Linear does.
+  /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
@@ -57,7 +57,7 @@ class WanBlock {
   void run(at::Tensor& hidden, const at::Tensor& modulation, const WanText& text,
            const Turns& turns, AttentionPort& attention, TensorParallelPort& sums) const;
   int64_t bytes() const;
-  /// As kernels::Linear does.
+  /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:

@@ -20,28 +20,29 @@ struct Slice {
   int64_t end = 0;
 };
 
-/// Where a transformer's tensors come from, in its compute dtype and on its device.
+/// Source of a transformer's tensors, in its compute dtype and on its device.
 struct WeightLoader {
   struct Noted;
 
   /// Throws for a name that is missing or a shape that differs.
   std::function<at::Tensor(const std::string& name, at::IntArrayRef shape)> get;
-  /// Told when the values have been copied elsewhere.
+  /// Called when the values have been copied elsewhere.
   std::function<void(const std::string& name)> release = [](const std::string&) {};
-  /// What a matrix's rows [row, …) and columns [column, …) become before they are used; it gets
-  /// them from `get`. Empty: they stay as they are.
+  /// Returns the values that a part of a matrix, rows [row, …) and columns [column, …), has when it
+  /// is used; `part` comes from `get`. Empty: parts stay as they are.
   std::function<at::Tensor(const std::string& name, const at::Tensor& part, int64_t row,
                            int64_t column)>
       adapt = {};
-  /// How products of tokens (`joined`, `narrow`) keep their weights; all else is kept as it
-  /// computes.
+  /// Way in which products of tokens (`joined`, `narrow`) keep their weights; all other tensors are
+  /// kept in the compute dtype.
   kernels::WeightType type = kernels::WeightType::as_computed;
-  /// Where blocks go that are not kept in memory; null: all are kept.
+  /// Stream of the blocks that are not kept in memory; null: all blocks are kept.
   std::shared_ptr<BlockStream> stream = {};
-  /// These come from copies in the host's memory; else from where all comes from.
+  /// True if streamed blocks come from copies in the host's memory; else they come from where all
+  /// tensors come from.
   bool from_host = false;
 
-  /// The same for later readings, which a stream keeps.
+  /// Returns the same loader without the stream, for later readings, which a stream keeps.
   WeightLoader detached() const;
 
   /// A whole tensor, adapted.
@@ -57,20 +58,20 @@ struct WeightLoader {
   /// itself; `has_bias` is whether there is one at all.
   kernels::Linear narrow(const std::string& name, int64_t in, int64_t out, Slice columns, bool bias,
                          bool has_bias = true) const;
-  /// In memory of its own.
+  /// Returns a tensor in memory of its own.
   at::Tensor copy(const std::string& name, at::IntArrayRef shape) const;
 
  private:
   at::Tensor part(const std::string& name, const at::Tensor& stored, Slice rows,
                   Slice columns) const;
-  /// Of a whole tensor; the caller cuts it.
+  /// Returns the quantized weight of a whole tensor; the caller cuts it.
   kernels::QuantizedWeight quantized(const std::string& tensor, int64_t in, int64_t out) const;
 };
 
 /// A loader that notes which tensors it was asked for.
 struct WeightLoader::Noted {
   explicit Noted(const WeightLoader& of);
-  /// All of them.
+  /// Releases all tensors that were asked for.
   void release() const;
 
   WeightLoader loader;

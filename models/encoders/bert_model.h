@@ -20,7 +20,7 @@ class BertModel {
   BertModel(const spec::BertSpec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
             at::Device device = at::kCPU);
 
-  /// As T5Encoder's.
+  /// Same as T5Encoder::let_stay.
   void let_stay() { weights_.stay(); }
   std::uint64_t bytes() const { return weights_.bytes(); }
 
@@ -32,7 +32,7 @@ class BertModel {
   /// for more tokens than there are positions.
   at::Tensor encode(const at::Tensor& ids, const at::Tensor& mask,
                     const Progress& progress = {}) const;
-  /// The same of each batch by itself; every block is read once for all of them.
+  /// Returns the states of each batch by itself; every block is read once for all batches.
   std::vector<at::Tensor> encode_each(const std::vector<TextBatch>& texts,
                                       const Progress& progress = {}) const;
 

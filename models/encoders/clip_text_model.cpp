@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kRoot = "text_model.";
 constexpr double kQuickGelu = 1.702;
-/// What configs said before transformers 4.32.
+/// End token that configs named before transformers 4.32.
 constexpr std::int64_t kLegacyEos = 2;
 
 }  // namespace
@@ -76,7 +76,7 @@ at::Tensor ClipTextModel::feed_forward(const at::Tensor& states, const std::stri
 
 at::Tensor ClipTextModel::pooled(const at::Tensor& last, const at::Tensor& ids) const {
   const bool legacy = spec_.eos_token_id == kLegacyEos;
-  // Of equal values, the first; without any end token, place 0.
+  // argmax returns the first of equal values; place 0 without any end token.
   const at::Tensor places =
       legacy ? ids.argmax(-1) : ids.eq(spec_.eos_token_id).to(at::kInt).argmax(-1);
   std::vector<at::Tensor> rows;

@@ -11,7 +11,7 @@
 
 namespace troupe::models {
 
-/// What CLIP makes of a prompt; D = hidden_size.
+/// CLIP's output for a prompt; D = hidden_size.
 struct ClipStates {
   /// [B, L, D] after the last block and the final norm.
   at::Tensor last;
@@ -37,7 +37,7 @@ class ClipTextModel {
   ClipTextModel(const spec::ClipSpec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
                 at::Device device = at::kCPU);
 
-  /// As T5Encoder's.
+  /// Same as T5Encoder::let_stay.
   void let_stay() { weights_.stay(); }
   std::uint64_t bytes() const { return weights_.bytes(); }
 
@@ -50,7 +50,7 @@ class ClipTextModel {
   /// off. Throws std::invalid_argument for an id that the vocabulary lacks or another shape,
   /// std::runtime_error for a weight that is not finite.
   ClipStates encode(const at::Tensor& ids, int before_end = 1, const Progress& progress = {}) const;
-  /// The same of each batch by itself; every block is read once for all of them.
+  /// Returns the states of each batch by itself; every block is read once for all batches.
   std::vector<ClipStates> encode_each(const std::vector<at::Tensor>& texts, int before_end = 1,
                                       const Progress& progress = {},
                                       const LearnedRows& learned = {}) const;

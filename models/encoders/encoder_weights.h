@@ -18,19 +18,19 @@ class EncoderWeights {
   const spec::WeightIndex& index() const { return store_.index(); }
   bool contains(const std::string& name) const { return store_.contains(name); }
 
-  /// From now on what is used stays.
+  /// Makes all weights that are used from now on stay in memory.
   void stay() { stays_ = true; }
-  /// Of what is here now, in bytes.
+  /// Returns the bytes of the weights that are in memory now.
   std::uint64_t bytes() const;
 
-  /// In the compute type on the device. Throws std::runtime_error naming a value that is not
-  /// finite.
+  /// Returns the tensor in the compute type on the device. Throws std::runtime_error naming a value
+  /// that is not finite.
   const at::Tensor& get(const std::string& name);
-  /// Rows [n, width] of a table, for ids [n] int64 on the CPU; the table itself never stays. Throws
-  /// as `get`, of these rows, and std::invalid_argument, beginning with `[who]`, for an id that the
-  /// table lacks.
+  /// Returns rows [n, width] of a table, for ids [n] int64 on the CPU; the table itself never
+  /// stays. Throws as `get`, but only for values of these rows, and std::invalid_argument,
+  /// beginning with `[who]`, for an id that the table lacks.
   at::Tensor rows(const std::string& table, const at::Tensor& ids, const char* who);
-  /// A block is done: its weights go, unless they stay.
+  /// Ends a block: its weights leave memory, unless they stay.
   void end_block();
 
  private:

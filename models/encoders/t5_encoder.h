@@ -31,7 +31,8 @@ class T5Encoder {
   T5Encoder(const spec::T5Spec& spec, WeightStore weights, at::ScalarType dtype = at::kFloat,
             at::Device device = at::kCPU);
 
-  /// As EncoderWeights has them: from now on what a call has read stays for the next one.
+  /// Makes the weights that a call has read stay in memory for the next call, as
+  /// EncoderWeights::stay.
   void let_stay() { weights_.stay(); }
   std::uint64_t bytes() const { return weights_.bytes(); }
 
@@ -44,8 +45,8 @@ class T5Encoder {
   /// std::runtime_error for a weight that is not finite.
   at::Tensor encode(const at::Tensor& ids, const at::Tensor& mask,
                     const Progress& progress = {}) const;
-  /// The same of each batch by itself, so that none depends on the others; every block is read once
-  /// for all of them.
+  /// Returns the states of each batch by itself, so that none depends on the others; every block is
+  /// read once for all batches.
   std::vector<at::Tensor> encode_each(const std::vector<TextBatch>& texts,
                                       const Progress& progress = {}) const;
 

@@ -20,8 +20,7 @@ inline constexpr auto kNamesOf<models::ClipFormat> =
 
 namespace troupe::models {
 
-/// How many pictures a PNG file has, and how many of them are shown in a second (of a plain one:
-/// 1).
+/// Number of pictures that a PNG file has, and of those shown in a second (both 1 for a plain PNG).
 struct Clip {
   int frames = 1;
   int frames_per_second = 1;

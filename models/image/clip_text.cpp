@@ -94,8 +94,8 @@ struct Element {
   std::string_view data;
 };
 
-/// A number whose length its first byte says: where the highest bit stands that is set. `marked`:
-/// with that bit.
+/// Takes a number whose first byte gives its length by the place of the highest bit that is set.
+/// `marked`: the number contains that bit.
 std::uint64_t take_number(std::string_view& bytes, int longest, bool marked) {
   if (bytes.empty()) refuse_clip("a WebM file is cut off");
   const auto first = static_cast<std::uint8_t>(bytes[0]);

@@ -6,7 +6,7 @@
 
 namespace troupe::models {
 
-/// Where the text that a PNG has under a keyword stands in a video file: in MP4 the item of iTunes'
+/// Place in a video file of the text that a PNG has under a keyword: in MP4 the item of iTunes'
 /// list, in WebM the name of the tag.
 struct ClipTextPlace {
   std::string_view keyword, mp4, webm;
@@ -18,7 +18,7 @@ inline constexpr auto kClipTextPlaces =
                                    "cmt",
                                    "COMMENT"}});
 
-/// By its first bytes an MP4 or WebM file.
+/// Returns whether the file is an MP4 or a WebM by its first bytes.
 bool is_video_file(std::string_view file);
 
 /// The texts of an MP4 or WebM file under the keywords that they have in a PNG; frames are not
@@ -28,7 +28,7 @@ bool is_video_file(std::string_view file);
 /// not UTF-8.
 PngText read_clip_text(std::string_view file);
 
-/// Of a PNG, MP4 or WebM file, as read_png_text and read_clip_text do.
+/// Returns the texts of a PNG, MP4 or WebM file, as read_png_text and read_clip_text do.
 PngText read_file_text(std::string_view file);
 
 }  // namespace troupe::models

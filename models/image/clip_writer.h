@@ -7,7 +7,7 @@
 
 namespace troupe::models {
 
-/// What a writer knows of a clip before it begins.
+/// Properties of a clip that a writer knows before the first frame.
 struct ClipShape {
   int width = 0;
   int height = 0;

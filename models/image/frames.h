@@ -7,7 +7,7 @@
 
 namespace troupe::models {
 
-/// How fast a video is shown where nobody says: what Wan 2.1 was trained at.
+/// Frames per second of a video if nobody names a number: the rate that Wan 2.1 was trained at.
 inline constexpr int kFramesPerSecond = 16;
 
 /// PNGs of one size, one frame each, as one animated PNG that repeats, with its text chunks as
@@ -22,7 +22,7 @@ std::string join_frames(const std::vector<std::string>& pngs, const PngText& tex
 /// that are not whole pictures.
 std::vector<std::string> split_frames(std::string_view png);
 
-/// The same animation shown at another speed, 1 to 1000. A plain PNG stays as it is.
+/// Returns the same animation shown at another speed, 1 to 1000. A plain PNG stays as it is.
 std::string at_speed(std::string_view png, int frames_per_second);
 
 }  // namespace troupe::models

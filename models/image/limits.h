@@ -9,7 +9,8 @@ inline constexpr std::uint64_t kMaxPictureBytes = std::uint64_t{1} << 30;
 inline constexpr std::uint64_t kPictureBytesOfPixel = 12;
 /// Pixels of a picture that is taken from outside, by clients, the controller and actors alike.
 inline constexpr std::uint64_t kMaxPicturePixels = std::uint64_t{1} << 26;
-/// What its file may have beside its pixels: texts, profiles, EXIF, further frames.
+/// Most bytes that the file of a picture may have beside its pixels: texts, profiles, EXIF, further
+/// frames.
 inline constexpr std::uint64_t kMaxBesidePixels = std::uint64_t{16} << 20;
 
 /// Bytes that the file of a picture of this size has at most: twice what four channels of 16 bits

@@ -391,7 +391,7 @@ Pixels upright(Raster raster, int orientation) {
   Pixels turned{on_its_side ? raster.height : raster.width,
                 on_its_side ? raster.width : raster.height,
                 std::vector<std::uint8_t>(raster.bytes.size()), false};
-  // By the EXIF standard: which side of the scene the first coded row and column are.
+  // Sides of the scene at which the first coded row and column lie, by the EXIF standard.
   const bool from_right =
       orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
   const bool from_below =

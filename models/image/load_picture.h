@@ -14,7 +14,7 @@ struct Pixels {
   bool is_of_alpha = false;       // the rule for alpha has made them others
 };
 
-/// What becomes of a picture's alpha.
+/// Rule by which a picture's alpha is removed.
 enum class AlphaUse {
   dropped,      // as diffusers' load_image has it
   over_white,   // blended with white, as A1111 does with a picture to begin with

@@ -27,7 +27,7 @@ void check_encoder(int error) {
     throw std::runtime_error(fmt::format("no MP4 can be made of it: OpenH264's error {}", error));
 }
 
-/// Of one quantizer for all frames: constant quality.
+/// Encoder with one quantizer for all frames: constant quality.
 class H264Encoder {
  public:
   explicit H264Encoder(const ClipShape& shape) {
@@ -140,13 +140,14 @@ std::string zeros(std::size_t count) {
   return std::string(count, '\0');
 }
 
-/// Of a picture that is not turned. Fixed point, 16 and 16 bits, the last column 2 and 30.
+/// Matrix of a picture that is not turned. The values are fixed point, 16 and 16 bits, in the last
+/// column 2 and 30.
 std::string matrix() {
   const std::string one = big_endian(1 << 16, 4);
   return one + zeros(12) + one + zeros(12) + big_endian(1 << 30, 4);
 }
 
-/// The texts as iTunes has them; "" of none.
+/// Returns the texts in iTunes' form; "" if there are none.
 std::string user_data(const PngText& texts) {
   std::string list;
   for (const auto& [keyword, text] : texts) {

@@ -72,7 +72,7 @@ std::optional<int> orientation_of_xmp(std::string_view xmp) {
   return {};
 }
 
-/// What says how a picture is turned, as far as it has been read.
+/// Metadata that says how a picture is turned, as far as it has been read.
 struct Turning {
   std::optional<std::string> exif;
   std::string xmp;
@@ -104,7 +104,7 @@ class PngTexts {
  public:
   explicit PngTexts(const UnpackText& unpack) : unpack_(unpack) {}
 
-  /// Nothing where it has another keyword, or is not to be read.
+  /// Returns the chunk's text; nothing if the chunk has another keyword, or is not to be read.
   std::optional<std::string> text_of(const PngChunk& chunk, std::string_view keyword) {
     if (chunk.data.size() <= keyword.size() || !chunk.data.starts_with(keyword) ||
         chunk.data[keyword.size()] != '\0')

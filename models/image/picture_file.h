@@ -11,7 +11,7 @@ namespace troupe::models {
 /// The formats of pictures that come in.
 enum class PictureCodec { png, jpeg, webp };
 
-/// What the file of a picture says before its pixels are unpacked.
+/// Properties that a picture's file states before its pixels are unpacked.
 struct PictureHeader {
   PictureCodec codec = PictureCodec::png;
   std::uint32_t coded_width = 0;
@@ -26,7 +26,8 @@ struct PictureHeader {
   bool is_on_its_side() const { return orientation >= 5; }
 };
 
-/// The text of a PNG's compressed one, of at most `most` bytes; "" where it is longer or damaged.
+/// Returns the text of a compressed text in a PNG, of at most `most` bytes; "" if the text is
+/// longer or damaged.
 using UnpackText = std::function<std::string(std::string_view packed, std::size_t most)>;
 
 /// Reads the header, and the parts beside the pixels that say how the picture is turned: EXIF, else
@@ -37,7 +38,8 @@ using UnpackText = std::function<std::string(std::string_view packed, std::size_
 /// can need.
 PictureHeader read_picture_header(std::string_view file, const UnpackText& unpack = {});
 
-/// What the pixels alone do not keep, for a warning: "is animated: its first frame is taken".
+/// Returns what the file has and the pixels alone do not keep, for a warning: "is animated: its
+/// first frame is taken".
 std::vector<std::string> left_out(const PictureHeader& header);
 
 }  // namespace troupe::models

@@ -19,7 +19,7 @@ inline std::uint32_t png_number(std::string_view bytes, std::size_t at) {
   return value;
 }
 
-/// Whether it has a signature and, as long as it should be, a header chunk behind it.
+/// Returns whether `png` begins with a PNG's signature and a complete header chunk.
 inline bool begins_as_png(std::string_view png) {
   return png.size() >= kPngHeaderEnd && png.starts_with(kPngSignature) &&
          png.substr(kPngSignature.size(), 8) == std::string_view("\0\0\0\x0dIHDR", 8);
@@ -30,7 +30,7 @@ struct PngSize {
   std::uint32_t height = 0;
 };
 
-/// Of a file that begins as a PNG, by its header; of another one nothing.
+/// Returns the size that a PNG's header states; 0 × 0 for a file that does not begin as a PNG.
 inline PngSize png_size(std::string_view png) {
   if (!begins_as_png(png)) return {};
   return {png_number(png, 16), png_number(png, 20)};
@@ -43,8 +43,8 @@ struct PngChunk {
   std::uint32_t checksum = 0;
 };
 
-/// Calls with each chunk of a file that begins with the signature, the end chunk not among them;
-/// false where it is cut off before that.
+/// Calls `visit` with each chunk of a file that begins with the signature, except the end chunk;
+/// returns false if the file is cut off before that.
 template <class Visit>
 bool each_png_chunk(std::string_view png, Visit&& visit) {
   for (std::size_t at = kPngSignature.size(); true;) {

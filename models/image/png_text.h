@@ -12,7 +12,7 @@ namespace troupe::models {
 /// Keyword and text, both UTF-8.
 using PngText = std::vector<std::pair<std::string, std::string>>;
 
-/// Of all texts of a file together, inflated.
+/// Most bytes that all texts of a file may have together, inflated.
 inline constexpr std::size_t kMostTextBytes = std::size_t{16} << 20;
 
 /// The tEXt, zTXt and iTXt chunks of a PNG in the order of the file; pixels are not looked at. All
@@ -21,10 +21,11 @@ inline constexpr std::size_t kMostTextBytes = std::size_t{16} << 20;
 /// fails its checksum.
 PngText read_png_text(std::string_view png);
 
-/// A compressed text of a PNG; "" where it is damaged or longer than `most` bytes.
+/// Returns a compressed text of a PNG; "" if the text is damaged or longer than `most` bytes.
 std::string unpack_png_text(std::string_view packed, std::size_t most);
 
-/// From the header chunk. Throws std::runtime_error if `png` does not begin as a PNG does.
+/// Returns the size from the header chunk. Throws std::runtime_error if `png` does not begin as a
+/// PNG does.
 PngSize read_png_size(std::string_view png);
 
 /// `png` with one chunk for each of `text` put before its pixels: tEXt where the text is ASCII,

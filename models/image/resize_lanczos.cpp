@@ -25,7 +25,7 @@ double lanczos(double x) {
   return x >= -kLobes && x < kLobes ? sinc(x) * sinc(x / kLobes) : 0;
 }
 
-/// The pixels that one pixel is made of, from `begin` on.
+/// Pixels that one pixel is made of, from `begin` on.
 struct Taps {
   std::int64_t begin = 0;
   std::vector<std::int32_t> weights;
@@ -96,7 +96,7 @@ at::Tensor resize_lanczos(const at::Tensor& rgb, std::int64_t height, std::int64
       rgb.numel() == 0 || height < 1 || width < 1) {
     throw std::invalid_argument("[resize_lanczos] uint8 [H, W, 3] is needed");
   }
-  // What loses much more height than width loses its height first, as in Pillow 13.
+  // A picture that loses much more height than width loses its height first, as in Pillow 13.
   const std::int64_t lower = rgb.size(0) - height, narrower = rgb.size(1) - width;
   const int first = lower > 0 && lower > 2 * narrower ? 0 : 1;
   const std::int64_t sides[] = {height, width};

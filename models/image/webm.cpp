@@ -62,7 +62,8 @@ class Vp9Encoder {
   Vp9Encoder(const Vp9Encoder&) = delete;
   Vp9Encoder& operator=(const Vp9Encoder&) = delete;
 
-  /// Of no image: the end, after which what is still inside comes out.
+  /// Encodes an image. A null image means the end: the frames that are still inside the encoder
+  /// come out.
   void take(const vpx_image_t* image, std::int64_t frame, std::vector<Coded>& out) {
     bool more = true;
     while (more) {
@@ -131,7 +132,7 @@ class WebmFile {
     cues_.SetGlobalTimecodeScale(kMillisecond);
   }
 
-  /// One cluster: a key frame, and what follows up to the next one.
+  /// Writes one cluster: a key frame, and the frames up to the next one.
   void write(std::vector<Coded>::iterator begin, std::vector<Coded>::iterator end) {
     using namespace libmatroska;
     KaxCluster cluster;

@@ -44,7 +44,7 @@ class LoraWeights {
     WeightStore weights;
     std::vector<spec::LoraLayer> layers;
   };
-  /// Which rows of a layer's product go to a tensor.
+  /// Part of a layer's product that is added to a tensor.
   struct Addition {
     std::size_t file = 0;
     std::size_t layer = 0;

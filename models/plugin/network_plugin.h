@@ -16,19 +16,20 @@
 
 namespace troupe::models {
 
-/// What a plugin's entry point adds to, by the names that the other half has brought.
+/// Registry that a plugin's entry point adds networks and samplers to, by the names that the
+/// plugin's other half has brought.
 class NetworkRegistry {
  public:
-  /// Throws std::runtime_error for a name that the other half has not brought, as `add_sampler`.
+  /// Throws std::runtime_error for a name that the plugin's other half has not brought.
   void add_transformer(const std::string& class_name, MakeNetwork make);
-  /// By the sampler's short name.
+  /// Adds a sampler by its short name. Throws as `add_transformer`.
   void add_sampler(const std::string& name, MakeSampler make);
 
  private:
   friend void open_network_plugin(const std::filesystem::path& model_plugin);
   explicit NetworkRegistry(std::string model_plugin) : model_plugin_(std::move(model_plugin)) {}
   void take(const std::string& what, const std::string& name);
-  /// Throws where the other half's is not among them.
+  /// Throws if a class or sampler of the plugin's other half has not been added here.
   void check_whole() const;
 
   std::string model_plugin_;

@@ -17,7 +17,7 @@
 namespace troupe::models {
 namespace {
 
-// How many training steps are used: those whose log signal-to-noise is not below the clip.
+// Number of training steps that are used: those whose log signal-to-noise is not below the clip.
 int last_timestep(const spec::SchedulerConfig& config, const at::Tensor& alphas) {
   const at::Tensor lambda = table::log(table::sqrt(alphas)) - table::log(table::sqrt(1 - alphas));
   const std::vector<float> ascending = table::to_vector(lambda.flip(0).contiguous());

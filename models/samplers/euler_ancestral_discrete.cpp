@@ -25,7 +25,7 @@ EulerAncestralDiscreteScheduler::EulerAncestralDiscreteScheduler(spec::Scheduler
   for (double sigma : interpolate(timesteps_, training))
     sigmas_.push_back(static_cast<float>(sigma));
   sigmas_.push_back(0.0f);
-  // In float32: what is left is the difference of two close squares.
+  // Computed in float32: the result is the difference of two close squares.
   const at::Tensor levels = at::tensor(sigmas_);
   const at::Tensor from = levels.slice(0, 0, -1).pow(2);
   const at::Tensor to = levels.slice(0, 1).pow(2);

@@ -24,7 +24,7 @@ class EulerDiscreteScheduler final : public Sampler {
                    const at::Tensor& sample, const at::Tensor& noise = {}) const override;
 
  private:
-  /// In float32.
+  /// Returns the predicted clean sample in float32.
   at::Tensor predict(int i, const at::Tensor& model_output, const at::Tensor& sample) const;
 
   spec::SchedulerConfig config_;

@@ -3,13 +3,14 @@
 
 namespace troupe::models {
 
-/// Where on its way a sample is: signal alpha, noise sigma and half the log of their squares'
-/// ratio, float32 scalars.
+/// Place of a sample between noise and picture: signal alpha, noise sigma and half the log of their
+/// squares' ratio, float32 scalars.
 struct NoiseLevel {
   at::Tensor alpha, sigma, lambda;
 };
 
-/// Of a ratio of noise to signal with alpha² + sigma² = 1, or, with `flow`, of sigma = 1 - alpha.
+/// Returns the level at a ratio `sigma` of noise to signal with alpha² + sigma² = 1, or, with
+/// `flow`, the level at sigma = 1 - alpha.
 NoiseLevel noise_level(float sigma, bool flow);
 
 }  // namespace troupe::models

@@ -114,7 +114,8 @@ std::size_t PNDMScheduler::remembered(int call) const {
   return call < static_cast<int>(std::size(kStart)) ? kStart[call] : kKept;
 }
 
-// What the move goes by, from the predictions so far; `start` is where it sets out.
+// Combines the predictions so far to the change that the move uses; `start` is the sample that the
+// move begins at.
 at::Tensor PNDMScheduler::combine(SamplerState& state, int call, const at::Tensor& out,
                                   const at::Tensor& sample, at::Tensor& start) const {
   auto& kept = state.history;

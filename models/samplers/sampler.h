@@ -10,7 +10,7 @@
 
 namespace troupe::models {
 
-/// What a multistep sampler remembers of one patch: its own earlier predictions, oldest first.
+/// State that a multistep sampler keeps of one patch: its own earlier predictions, oldest first.
 /// The tensors are never written again once they are in here, so copies share them.
 struct SamplerState {
   std::vector<at::Tensor> history;
@@ -23,8 +23,8 @@ class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  /// How many times the model is called. Some schedules give another count than was asked for
-  /// (PNDM; trailing spacing with clipped lambdas), as in diffusers.
+  /// Number of times that the model is called. With some schedules this differs from the number of
+  /// steps asked for (PNDM; trailing spacing with clipped lambdas), as in diffusers.
   virtual int steps() const = 0;
 
   /// The time that the model is given at step `i`, 0 ≤ i < steps(). Throws std::out_of_range.
@@ -33,13 +33,13 @@ class Sampler {
   /// Unit-variance noise is multiplied by this before the first step.
   virtual double init_noise_sigma() const = 0;
 
-  /// What the model sees of `sample` at step `i`.
+  /// Returns `sample` as the model takes it at step `i`.
   virtual at::Tensor scale_model_input(const at::Tensor& sample, int i) const;
 
-  /// Whether step `i` adds noise. The caller then draws it for the whole batch of pictures,
-  /// [B, C, H, W] of unit variance, from the generator that the start's noise came from, once a
-  /// step in the order of steps, and passes the rows of `sample`. That is what diffusers draws, so
-  /// a seed gives its picture, however the rows are spread.
+  /// Returns whether step `i` adds noise. If so, the caller draws the noise for the whole batch of
+  /// pictures, [B, C, H, W] of unit variance, from the generator that the start's noise came from,
+  /// once a step in the order of steps, and passes the rows of `sample`. diffusers draws the same,
+  /// so a seed gives its picture, however the rows are spread.
   virtual bool noise_needed(int) const { return false; }
 
   /// The sample after step `i`. `sample` is [B, C, h, w]; `model_output` has its shape, or twice
@@ -51,12 +51,12 @@ class Sampler {
   virtual at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                           const at::Tensor& sample, const at::Tensor& noise = {}) const = 0;
 
-  /// What the sample is before step `i` if it comes out as `clean`: `clean` and `noise` of unit
+  /// Returns the sample before step `i` whose result is `clean`: `clean` and `noise` of unit
   /// variance in the shares of that step, in the dtype of `clean`.
   virtual at::Tensor add_noise(const at::Tensor& clean, const at::Tensor& noise, int i) const = 0;
 
-  /// The clean sample that step `i` points at; takes what `step` takes. The sample after the step
-  /// where a sampler has no such notion (DPM-Solver: diffusers' gives none either).
+  /// Returns the clean sample that step `i` points at; takes what `step` takes. Samplers without
+  /// such a notion return the sample after the step (DPM-Solver: diffusers' gives none either).
   virtual at::Tensor clean(SamplerState& state, int i, const at::Tensor& model_output,
                            const at::Tensor& sample, const at::Tensor& noise = {}) const {
     return step(state, i, model_output, sample, noise);
@@ -66,7 +66,7 @@ class Sampler {
   virtual bool needs_whole_picture() const { return false; }
 };
 
-/// What a run's schedule depends on beside the configuration.
+/// Settings that a run's schedule depends on beside the configuration.
 struct SamplerRun {
   int num_steps = 0;
   /// Tokens of the picture, for schedules that shift with its size (use_dynamic_shifting).
@@ -74,11 +74,12 @@ struct SamplerRun {
   /// The noise levels fall evenly from 1 to 1 / num_steps before they are shifted, as FLUX's
   /// pipeline has it, instead of to the schedule's last. Flow matching only.
   bool even_sigmas = false;
-  /// Steps that are left out at the start, as a picture to begin with has them: what follows is
-  /// step 0, and multistep samplers begin there without a history.
+  /// Number of steps left out at the start, for a job that begins with a picture: the first step
+  /// after them is step 0, and multistep samplers begin there without a history.
   int first = 0;
   spec::PipelineTask task = spec::PipelineTask::generation;
-  /// Where timesteps or noise levels are given, num_steps is as many steps as they make.
+  /// Settings of the sampler. If they give timesteps or noise levels, num_steps is the number of
+  /// steps that these make.
   spec::SamplerSettings settings = {};
 };
 

@@ -13,7 +13,8 @@ at::Tensor sqrt(const at::Tensor& x);
 at::Tensor log(const at::Tensor& x);
 at::Tensor exp(const at::Tensor& x);
 at::Tensor expm1(const at::Tensor& x);
-/// As ATen's vector code has it: from either end to the middle, product and sum rounded together.
+/// Returns n values from `from` to `to` as ATen's vector code computes them: from either end to the
+/// middle, product and sum rounded together.
 at::Tensor linspace(double from, double to, int64_t n);
 /// The values one after the other.
 std::vector<float> to_vector(const at::Tensor& x);

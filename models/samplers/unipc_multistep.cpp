@@ -184,7 +184,7 @@ at::Tensor UniPCMultistepScheduler::step(SamplerState& state, int i, const at::T
     }
     return rest.defined() ? next - update.rest * rest : next;
   };
-  // In memory of its own: the caller writes over the sample.
+  // The copy has memory of its own, because the caller writes over the sample.
   const at::Tensor corrected = s.corrects ? updated(s.corrector, before, now) : sample.clone();
   outputs.push_back(now);
   if (outputs.size() > order) outputs.erase(outputs.begin());

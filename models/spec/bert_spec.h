@@ -30,7 +30,7 @@ BertSpec read_bert_spec(const ConfigReader& config);
 /// checkpoints.
 std::vector<ExpectedTensor> expected_tensors(const BertSpec& spec);
 
-/// Counted positions, the pooler and heads of other tasks.
+/// Returns whether a tensor is ignored: counted positions, the pooler and heads of other tasks.
 bool is_ignorable_bert_tensor(std::string_view name);
 
 /// "encoder.layer.7."

@@ -20,7 +20,8 @@ struct ClipSpec {
   double layer_norm_eps = 1e-5;
   /// x · sigmoid(1.702 x) where true, GELU by the error function where false.
   bool quick_gelu = true;
-  /// Its first place is pooled; 2, which older configs have, means the place of the largest id.
+  /// Id of the token at whose first place the states are pooled; 2, which older configs have, means
+  /// the place of the largest id.
   std::int64_t eos_token_id = 49407;
   /// 0 without a projection.
   std::int64_t projection_dim = 0;
@@ -39,8 +40,8 @@ ClipSpec read_clip_spec(const ConfigReader& config, bool with_projection);
 /// transformers 5 saves of a CLIPTextModel.
 std::vector<ExpectedTensor> expected_tensors(const ClipSpec& spec);
 
-/// Counted positions of old checkpoints, the image half of a whole CLIP, and the projection where
-/// it is not asked for.
+/// Returns whether a tensor is ignored: counted positions of old checkpoints, the image half of a
+/// whole CLIP, and the projection if it is not asked for.
 bool is_ignorable_clip_tensor(std::string_view name);
 
 /// "text_model.encoder.layers.7."

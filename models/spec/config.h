@@ -35,10 +35,10 @@ class ConfigReader {
 
   std::int64_t integer(std::string_view key, std::int64_t min = 1,
                        std::int64_t max = std::numeric_limits<std::int32_t>::max()) const;
-  /// `fallback` where the key is missing.
+  /// Returns `fallback` if the key is missing.
   std::int64_t integer_or(std::string_view key, std::int64_t fallback, std::int64_t min = 1,
                           std::int64_t max = std::numeric_limits<std::int32_t>::max()) const;
-  /// Nothing where the key is missing or null.
+  /// Returns nothing if the key is missing or null.
   std::optional<std::int64_t> optional_integer(
       std::string_view key, std::int64_t min = 1,
       std::int64_t max = std::numeric_limits<std::int32_t>::max()) const;
@@ -59,7 +59,8 @@ class ConfigReader {
   std::vector<double> numbers(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
 
-  /// One of `allowed`, else an error that lists them. `fallback` where the key is missing.
+  /// Returns one of `allowed`, or throws an error that lists them. Returns `fallback` if the key is
+  /// missing.
   std::string choice_or(std::string_view key, std::string_view fallback,
                         std::initializer_list<std::string_view> allowed) const;
 

@@ -8,7 +8,7 @@
 
 namespace troupe::spec {
 
-/// What a family's `check_fit` compares its settings with.
+/// Model whose parts a family's `check_fit` compares with its settings.
 class FitCheck {
  public:
   explicit FitCheck(const ModelSpec& of) : model(of) {}

@@ -11,7 +11,7 @@
 namespace troupe::spec {
 namespace {
 
-/// What a token has along a side. Source: FluxPipeline packs latents two by two.
+/// Latent pixels along a side of a token. Source: FluxPipeline packs latents two by two.
 constexpr std::int64_t kPatch = 2;
 /// Source: FluxPipeline's default_sample_size.
 constexpr std::int64_t kSampleSize = 128;

@@ -31,7 +31,8 @@ struct FluxSpec {
   std::int64_t joint_attention_dim = 4096;
   std::int64_t pooled_projection_dim = 768;
   bool guidance_embeds = false;
-  /// How a head's channels are shared out among the three coordinates of its rotary positions.
+  /// Numbers of a head's channels that belong to each of the three coordinates of its rotary
+  /// positions.
   std::vector<std::int64_t> axes_dims_rope = {16, 56, 56};
 
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }

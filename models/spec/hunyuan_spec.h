@@ -43,7 +43,8 @@ struct HunyuanSpec {
   }
   /// Width of what is embedded beside the timestep.
   std::int64_t extra_dim() const;
-  /// Whether a block takes up the hidden states that an earlier one left, and which one.
+  /// Returns whether a block takes up the hidden states that an earlier block left, and whether a
+  /// block leaves such states.
   bool takes_skip(std::int64_t block) const { return block > num_layers / 2; }
   bool leaves_skip(std::int64_t block) const { return block < num_layers / 2 - 1; }
 

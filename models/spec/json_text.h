@@ -26,7 +26,7 @@ std::string lfs_pointer_text(std::string_view begin);
 /// -Infinity become strings of the same spelling, which ConfigReader::number reads back.
 std::string standard_json(std::string_view text);
 
-/// How many values a document may have: what a model's description has is far below.
+/// Most values that a document may have; a model's description has far fewer.
 inline constexpr std::size_t kMaxJsonValues = 1'000'000;
 
 /// Parses one JSON document, in time that grows with its length. Refuses syntax errors, nesting

@@ -12,18 +12,18 @@
 
 namespace troupe::spec {
 
-/// What PEFT writes beside its files.
+/// Name of the file of settings that PEFT writes beside its weights.
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
 
-/// How a LoRA's layers were made, by component: what diffusers writes into the file's metadata, or
-/// kAdapterConfig beside a file of PEFT's.
+/// Settings by which a LoRA's layers were made, by component: from the metadata that diffusers
+/// writes into the file, or from kAdapterConfig beside a file of PEFT's.
 class LoraMetadata {
  public:
   /// Throws as `read_lora_spec` does for what is not supported.
   explicit LoraMetadata(const WeightIndex& weights);
 
-  /// The alpha of a product of `rank`, where there is one for its component. Throws where that is
-  /// said to be of another rank.
+  /// Returns the alpha of a product of `rank` if its component has one. Throws if the settings give
+  /// that alpha for another rank.
   std::optional<double> alpha(const LoraOwner& owner, const TensorEntry& down) const;
 
  private:
@@ -31,7 +31,7 @@ class LoraMetadata {
   struct Adapter {
     std::string source;
     double alpha = 8;
-    std::map<std::string, double> alphas;  ///< of layers, by patterns
+    std::map<std::string, double> alphas;  ///< alphas of layers, by pattern of their names
     std::optional<double> rank;
     std::map<std::string, double> ranks;
     bool by_root = false;  ///< alpha is divided by the root of the rank

@@ -22,7 +22,7 @@ class Aliases {
     }
     aliases_.push_back(std::move(alias));
   }
-  /// One product whose halves have changed places.
+  /// Adds a product whose halves have changed places.
   void add_swapped(std::string name, const std::string& product, std::int64_t half) {
     const std::string tensor = product + ".weight";
     aliases_.push_back({std::move(name), {{tensor, half, 0, half}, {tensor, 0, half, half}}});
@@ -121,7 +121,8 @@ std::vector<LoraAlias> names_of(const Sd3Spec& spec) {
   return aliases.take();
 }
 
-/// Where the authors of Stable Diffusion's U-Net keep a part of it, by the beginnings of names.
+/// Beginnings of names in diffusers and in the files of Stable Diffusion's authors, for each part
+/// of the U-Net.
 using Prefixes = std::vector<std::pair<std::string, std::string>>;
 
 Prefixes prefixes_of(const UNetSpec& spec) {
@@ -160,7 +161,7 @@ Prefixes prefixes_of(const UNetSpec& spec) {
   return all;
 }
 
-/// Within a residual block.
+/// Returns the authors' name of a part within a residual block.
 std::string in_resnet(const std::string& part) {
   for (const auto& [ours, theirs] :
        {std::pair{".conv1", ".in_layers.2"}, std::pair{".time_emb_proj", ".emb_layers.1"},

@@ -26,8 +26,9 @@ struct LoraAlias {
   bool operator==(const LoraAlias&) const = default;
 };
 
-/// What the authors of FLUX.1, SD3 and Stable Diffusion's U-Nets call their products; other
-/// families have no such names here. Source: diffusers' conversions of the original checkpoints.
+/// Returns the names that the authors of FLUX.1, SD3 and Stable Diffusion's U-Nets give their
+/// products; other families have none here. Source: diffusers' conversions of the original
+/// checkpoints.
 std::vector<LoraAlias> original_names(const TransformerSpec& spec);
 
 }  // namespace troupe::spec

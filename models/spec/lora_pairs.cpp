@@ -12,7 +12,7 @@ namespace {
 
 enum class Half { down, up, alpha };
 
-/// Which half of which pair a tensor is, by the end of its name.
+/// End of a tensor's name, and the half of a pair that it marks.
 struct Ending {
   std::string_view text;
   Half half;

@@ -21,7 +21,7 @@ class LoraProducts {
   LoraProducts() = default;
   LoraProducts(const WeightIndex& weights, std::vector<LoraAlias> aliases);
 
-  /// Null where there is none of that name. kohya's names have '_' for each '.'.
+  /// Returns null if there is no product of that name. kohya's names have '_' for each '.'.
   const std::vector<LoraPart>* find(const std::string& name, bool kohya) const;
   Size size(const std::string& tensor) const;
 

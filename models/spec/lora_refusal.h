@@ -7,7 +7,7 @@
 
 namespace troupe::spec {
 
-/// Whatever it holds, on one line.
+/// Returns `text` in quotes on one line, whatever characters it contains.
 std::string in_quotes(const std::string& text);
 
 /// A LoRA's file that does not fit, or its tensor: std::runtime_error of one line.

@@ -18,7 +18,8 @@ struct LoraLayer {
   std::string down;       ///< tensors of the file
   std::string up;
   std::string alpha;                  ///< a scalar; "" where the file has none for this pair
-  std::optional<double> known_alpha;  ///< what the file's settings say; goes before `alpha`
+  std::optional<double> known_alpha;  ///< alpha that the file's settings name; used in place of the
+                                      ///< tensor `alpha`
   std::int64_t rank = 0;
   /// Rows of the product and of the weights that they are added to. Weights are seen as matrices:
   /// a kernel's inputs and places side by side.

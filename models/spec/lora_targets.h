@@ -8,10 +8,10 @@
 
 namespace troupe::spec {
 
-/// What a LoRA calls the transformer or U-Net.
+/// Name of the transformer or U-Net in LoRAs.
 inline constexpr const char* kDenoiser = "transformer";
 
-/// A component, and what is left of the name within it.
+/// A component, and the rest of the name within it.
 struct LoraOwner {
   std::string component;
   std::string name;
@@ -23,7 +23,8 @@ class LoraTargets {
  public:
   explicit LoraTargets(const ModelSpec& model);
 
-  /// By the name of a pair, as lora_pairs() gives it. Throws as `read_lora_spec` does.
+  /// Returns the component that the pair `base` (a name from lora_pairs()) belongs to. Throws as
+  /// `read_lora_spec` does.
   LoraOwner owner_of(const TensorEntry& entry, const std::string& base) const;
   const LoraProducts& products(const std::string& component) const {
     return products_.at(component);

@@ -24,28 +24,30 @@ namespace troupe::spec {
 
 /// A kind of transformer.
 struct UserFamily {
-  /// That diffusers, or whoever writes its folders, puts into `_class_name`.
+  /// Values of `_class_name` that diffusers, or whoever writes the family's folders, uses.
   std::vector<std::string> classes;
-  /// Classes that its folders' model_index.json may name, each with its text encoders.
+  /// Pipeline classes that model_index.json of such folders may name, each with its text encoders.
   std::vector<Pipeline> pipelines;
-  /// Refuses what is not supported by key and value, as ConfigReader does.
+  /// Reads a transformer's config. Refuses settings that are not supported by key and value, as
+  /// ConfigReader does.
   std::function<std::shared_ptr<const UserTransformer>(const ConfigReader&)> read;
 };
 
 /// A sampler.
 struct UserSampler {
-  std::string name;        ///< of `--sampler`
-  std::string class_name;  ///< in scheduler_config.json
-  bool flow = false;       ///< for models that predict a flow, not noise
-  /// Refuses what it does not support of a scheduler_config.json, whatever class wrote it; may be
-  /// empty.
+  std::string name;        ///< name for `--sampler`
+  std::string class_name;  ///< class in scheduler_config.json
+  bool flow = false;       ///< true for models that predict a flow, not noise
+  /// Refuses settings of a scheduler_config.json, whatever class wrote it, that the sampler does
+  /// not support; may be empty.
   std::function<void(const ConfigReader&)> check = {};
 };
 
-/// What plugins have brought into this process. Thread-safe; nothing ever leaves it.
+/// Families and samplers that plugins have brought into this process. Thread-safe; nothing is ever
+/// removed.
 class UserModels {
  public:
-  /// Null where nobody brought it.
+  /// Null if no plugin has brought the class or sampler.
   const UserFamily* family_of(const std::string& class_name) const;
   const UserSampler* sampler_of(const std::string& name_or_class) const;
   std::vector<std::string> classes() const;
@@ -68,8 +70,8 @@ class UserModels {
 };
 UserModels& user_models();
 
-/// What a plugin's entry point adds to. All names must be new; else std::runtime_error names who
-/// has them.
+/// Registry that a plugin's entry point adds families and samplers to. All names must be new; else
+/// std::runtime_error names the file that has them.
 class ModelRegistry {
  public:
   void add(UserFamily family);
@@ -101,7 +103,7 @@ inline constexpr std::uint32_t kModelAbi = 1;
 #define TROUPE_MODEL_BUILD "abi=" TROUPE_MODEL_TEXT(__GXX_ABI_VERSION)
 #endif
 
-/// Of types' sizes: two builds that disagree about one of them do not understand each other.
+/// Hash of types' sizes: two builds that disagree about one of them do not understand each other.
 constexpr std::uint64_t layout_of(std::initializer_list<std::size_t> sizes) {
   std::uint64_t hash = 14695981039346656037u;
   for (const auto size : sizes)
@@ -116,7 +118,8 @@ constexpr std::uint64_t layout_of(std::initializer_list<std::size_t> sizes) {
        sizeof(troupe::spec::ModelSpec), sizeof(troupe::spec::SchedulerConfig),   \
        sizeof(troupe::spec::UserFamily), sizeof(troupe::spec::UserSampler)})
 
-/// What an entry point gives. The first three fields stay as they are in every version.
+/// Description that an entry point returns. The first three fields stay as they are in every
+/// version.
 template <class Registry>
 struct Description {
   std::uint32_t abi;

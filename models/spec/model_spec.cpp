@@ -36,13 +36,13 @@ std::string class_of(const ConfigReader& index, const std::string& key) {
 void accept_absent_components(const ConfigReader& index, bool with_checker, ModelSpec& spec) {
   const auto absent = nlohmann::json::array({nullptr, nullptr});
   index.only("image_encoder", absent);
-  // It blackens pictures, and changes none.
+  // The safety checker blackens pictures, and changes none.
   if (with_checker && index.has_value("safety_checker") && index.raw("safety_checker") != absent) {
     spec.notes.push_back("the folder's safety checker is not run");
   } else {
     index.only("safety_checker", absent);
   }
-  // Both say something of a safety checker only.
+  // Both keys concern a safety checker only.
   index.harmless({"feature_extractor", "requires_safety_checker"});
 }
 
@@ -124,7 +124,7 @@ void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
   }
 }
 
-/// Whether a U-Net's config was written before diffusers 0.9, as far as its version can be read.
+/// Returns whether a U-Net's config was written before diffusers 0.9, if its version can be read.
 bool is_before_0_9(const ConfigReader& config) {
   const std::string version = config.text_or("_diffusers_version", "");
   int major = 0, minor = 0;
@@ -194,7 +194,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
     index.only("boundary_ratio", nullptr);
     index.only("expand_timesteps", false);
   }
-  // Its default in the pipeline, where a folder does not say. Nothing is drawn into pictures.
+  // The pipeline's default is true. No watermark is drawn into pictures.
   if (spec.pipeline_class == "StableDiffusionXLPipeline") {
     index.harmless({"add_watermarker"});
     spec.zero_negative = index.boolean_or("force_zeros_for_empty_prompt", true);

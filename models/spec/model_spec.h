@@ -18,12 +18,13 @@
 
 namespace troupe::spec {
 
-/// What a sampler is made from. `config` is JSON proper (Python's infinities became strings).
+/// Scheduler of a model folder, from which a sampler is made. `config` is JSON proper (Python's
+/// infinities became strings).
 struct SchedulerSpec {
   std::string class_name;
   std::string config;
   std::filesystem::path file;
-  /// The folder's pipeline puts outdated settings right (`scheduler_config_for`).
+  /// True if the folder's pipeline corrects outdated settings (`scheduler_config_for`).
   bool mends_old_settings = false;
 
   bool operator==(const SchedulerSpec&) const = default;
@@ -42,34 +43,35 @@ struct TokenizerSpec {
 /// The files of a tokenizer's folder. Throws std::runtime_error where it has no vocabulary.
 TokenizerSpec find_tokenizer(const std::filesystem::path& folder);
 
-/// What a pipeline takes from one of its text encoders.
+/// Output of a text encoder that a pipeline uses.
 enum class TextUse {
-  masked_states,       ///< of the last layer; padding is masked out in the encoder and everywhere
-  states,              ///< of the last layer; padding is a token like any other
-  padded_states,       ///< of the last layer; padding is masked out in the encoder, but computed
-  zeroed_states,       ///< of the last layer; padding is masked out in the encoder, then zeros
+  masked_states,       ///< last layer's states; padding is masked out in the encoder and everywhere
+  states,              ///< last layer's states; padding is a token like any other
+  padded_states,       ///< last layer's states; padding is masked out in the encoder, but computed
+  zeroed_states,       ///< last layer's states; padding is masked out in the encoder, then zeros
   penultimate_pooled,  ///< states before the last layer, and the projected vector of the end token
   pooled,              ///< the vector of the end token alone
 };
 
 /// One text encoder with its tokenizer.
 struct TextEncoderSpec {
-  std::string component;  ///< its folder: "text_encoder", "text_encoder_2"
+  std::string component;  ///< name of its folder: "text_encoder", "text_encoder_2"
   std::variant<T5Spec, ClipSpec, BertSpec> config;
   WeightIndex weights;
   TokenizerSpec tokenizer;
   TextUse use = TextUse::masked_states;
-  /// Tokens that prompts are padded or cut to; 0: as many as the request says.
+  /// Number of tokens that prompts are padded or cut to; 0: as many as the request says.
   std::int64_t tokens = 0;
-  /// The folder has none, which the pipeline allows: its states are zero.
+  /// True if the folder lacks the encoder, which the pipeline allows: its states are zero.
   bool absent = false;
-  /// Learned words of several vectors are written out in prompts: `maybe_convert_prompt`.
+  /// True if learned words of several vectors are written out in prompts: `maybe_convert_prompt`.
   bool textual_inversion = false;
 
   bool operator==(const TextEncoderSpec&) const = default;
 };
 
-/// What a text encoder gives for a prompt: states [tokens, width] and a vector [pooled]; 0 = none.
+/// Shape of a text encoder's output for a prompt: states [tokens, width] and a vector [pooled]; 0 =
+/// none.
 struct EncoderOutputShape {
   std::int64_t tokens = 0;
   std::int64_t width = 0;
@@ -77,7 +79,8 @@ struct EncoderOutputShape {
 
   std::int64_t elements() const { return tokens * width + pooled; }
 };
-/// Of prompts that are padded or cut to `max_sequence_length` where the encoder says nothing else.
+/// Returns the shape for prompts that are padded or cut to `max_sequence_length`, or to the
+/// encoder's own number of tokens if it has one.
 EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max_sequence_length);
 
 /// What a request gets that says nothing of it.
@@ -110,37 +113,39 @@ struct ModelSpec {
   /// The class that model_index.json names, such as "PixArtAlphaPipeline".
   std::string pipeline_class;
   TransformerSpec transformer;
-  /// In the order in which the transformer takes their states.
+  /// Text encoders in the order in which the transformer takes their states.
   std::vector<TextEncoderSpec> text_encoders;
   VaeSpec vae;
-  /// Of a model of videos, whose frames come in groups; `vae` then tells widths only.
+  /// VAE of a model of videos, whose frames come in groups; `vae` then gives widths only.
   std::optional<WanVaeSpec> video_vae;
   SchedulerSpec scheduler;
   WeightIndex transformer_weights;
   WeightIndex vae_weights;
 
-  /// Tokens that a prompt is padded or cut to, where a request does not say.
+  /// Number of tokens that a prompt is padded or cut to, unless the request says.
   std::int64_t text_tokens = 120;
   /// Where a request does not say.
   TaskDefaults defaults;
   /// Prompts are put in lower case and may be cleaned, sizes may be binned: PixArt's customs.
   bool pixart_customs = true;
-  /// Prompts are mended and their white space is made single: Wan's customs.
+  /// True for Wan's customs: prompts are mended and their white space is made single.
   bool mends_prompts = false;
-  /// With one step, the picture is the clean sample that the step points at.
+  /// True if, with one step, the picture is the clean sample that the step points at.
   bool one_step_is_clean = true;
   /// Where no negative prompt is given, not even an empty one, the negative branch's text is zeros.
   bool zero_negative = false;
   /// Parts of the folder that are not used and would not change the picture, a line each.
   std::vector<std::string> notes;
-  /// Flow matching's noise levels fall evenly to 1 / steps, not to the schedule's last.
+  /// True if flow matching's noise levels fall evenly to 1 / steps, not to the schedule's last.
   bool even_sigmas = false;
-  /// Guided predictions may be brought to the deviation of the text's own (`guidance_rescale`).
+  /// True if guided predictions may be brought to the deviation of the text's own
+  /// (`guidance_rescale`).
   bool rescales_guidance = false;
-  /// What begins with a picture, without a mask, has that picture's size if none is given.
+  /// True if a job that begins with a picture, without a mask, has that picture's size when none is
+  /// given.
   bool keeps_picture_size = false;
 
-  /// Two branches are computed at this guidance scale.
+  /// Returns whether two branches are computed at this guidance scale.
   bool has_branches(double guidance_scale) const {
     return transformer.guidance == GuidanceKind::branches && guidance_scale > 1;
   }
@@ -153,7 +158,7 @@ struct ModelSpec {
                                         : default_size();
   }
   bool makes_videos() const { return video_vae.has_value(); }
-  /// Latent frames of so many frames; 1 of a picture.
+  /// Returns the latent frames of `frames` frames; 1 for a picture.
   std::int64_t latent_frames(std::int64_t frames) const {
     return video_vae ? video_vae->latent_frames(frames) : 1;
   }
@@ -169,12 +174,12 @@ ModelSpec read_model_spec(const std::filesystem::path& folder);
 
 /// Bytes of weights in their stored dtype, by the part that needs them.
 struct WeightBytes {
-  /// Embeddings of patches and text: the first stage.
+  /// Bytes of the embeddings of patches and text, which the first stage holds.
   std::uint64_t embed = 0;
-  /// What makes conditions: every stage.
+  /// Bytes of the layers that make conditions, which every stage holds.
   std::uint64_t shared = 0;
   std::vector<std::uint64_t> blocks;
-  /// Last modulation and projection: the last stage.
+  /// Bytes of the last modulation and projection, which the last stage holds.
   std::uint64_t final = 0;
   std::uint64_t text_encoder = 0;
   /// The largest part of the text encoder that is in use at one time: its embedding or a block.
@@ -189,12 +194,12 @@ WeightBytes weight_bytes(const ModelSpec& spec);
 /// The largest part of a text encoder that is in use at one time, as it is computed, in a type of
 /// `element` bytes: a block, or an embedding, whose rows are looked up in their stored dtype.
 std::uint64_t encoder_peak_bytes(const TextEncoderSpec& encoder, std::size_t element);
-/// All that a text encoder computes with but its token embedding, of which rows are looked up in
-/// the files: in a type of `element` bytes.
+/// Bytes of all weights that a text encoder computes with except its token embedding, whose rows
+/// are looked up in the files: in a type of `element` bytes.
 std::uint64_t encoder_bytes(const TextEncoderSpec& encoder, std::size_t element);
 /// Weights of the VAE that decoding needs, in a type of `element` bytes.
 std::uint64_t decoder_bytes(const ModelSpec& spec, std::size_t element);
-/// Of text encoders and decoder alone.
+/// Bytes of the text encoders and the decoder alone.
 WeightBytes weight_bytes_around(const ModelSpec& spec);
 
 }  // namespace troupe::spec

@@ -19,7 +19,7 @@ struct EncoderRole {
   bool may_be_absent = false;
 };
 
-/// What a pipeline class of diffusers has: its components, and what it does beside them.
+/// A pipeline class of diffusers: its components, and its customs.
 struct Pipeline {
   std::string name;
   std::vector<EncoderRole> encoders;
@@ -32,13 +32,14 @@ struct Pipeline {
   bool even_sigmas = false;
   bool rescales_guidance = false;
   bool mends_prompts = false;
-  /// What folders of old versions say of the scheduler and of the U-Net's size is put right.
+  /// True if old versions' settings of the scheduler and of the U-Net's size are corrected.
   bool mends_old_settings = false;
-  /// The VAE's shift_factor is not taken from latents, nor added to them.
+  /// True if the VAE's shift_factor is not taken from latents, nor added to them.
   bool ignores_vae_shift = false;
-  /// What begins with a picture, without a mask, has that picture's size if none is given.
+  /// True if a job that begins with a picture, without a mask, has that picture's size when none is
+  /// given.
   bool keeps_picture_size = false;
-  /// Learned words of several vectors are written out in prompts.
+  /// True if learned words of several vectors are written out in prompts.
   bool textual_inversion = false;
   std::string vae = "AutoencoderKL";
   /// Classes of the network: its family's, which need not be named.
@@ -57,7 +58,7 @@ inline const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5Tokeniz
 /// are supported.
 const Pipeline& pipeline_of(const std::string& name, const std::filesystem::path& index_file);
 
-/// No plugin's.
+/// Returns whether the pipeline is one of this project's, not a plugin's.
 bool is_own_pipeline(const std::string& name);
 
 /// "a, b".

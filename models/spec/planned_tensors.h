@@ -9,13 +9,13 @@
 
 namespace troupe::spec {
 
-/// Which stages of a pipeline keep a tensor.
+/// Stages of a pipeline that keep a tensor.
 enum class Held { first, everywhere, block, last };
 
 /// A tensor of a transformer with what plans must know of it.
 struct PlannedTensor {
-  /// So many of its elements are split over shards of the weights by `units` (heads or columns),
-  /// remainders first.
+  /// Number of a tensor's elements that are split over shards of the weights by `units` (heads or
+  /// columns), remainders first.
   struct Share {
     std::int64_t elements = 0;
     std::int64_t units = 1;
@@ -27,13 +27,13 @@ struct PlannedTensor {
   std::vector<Share> shares = {};  ///< empty: whole in every shard
   bool first_shard_only = false;   ///< the bias of a product that shards sum up
   std::int64_t kept = -1;          ///< elements in memory, where fewer than stored
-  std::vector<Share> scales = {};  ///< of a product that may be quantized; 0 units: whole
+  std::vector<Share> scales = {};  ///< scales of a product that may be quantized; 0 units: whole
 
   bool operator==(const PlannedTensor&) const = default;
 };
 
-/// What one actor holds of a transformer: blocks [first_block, last_block), or of each the part
-/// `shard` of `shards` of its heads and feed-forward columns, remainders first.
+/// Part of a transformer that one actor holds: blocks [first_block, last_block), and of each block
+/// the part `shard` of `shards` of its heads and feed-forward columns, remainders first.
 struct TransformerPart {
   std::int64_t first_block = 0;
   std::int64_t last_block = 0;
@@ -43,8 +43,8 @@ struct TransformerPart {
   std::int64_t shards = 1;
 };
 
-/// How many elements each part of a transformer keeps, worked out from its tensors once: plans ask
-/// by the thousand.
+/// Numbers of elements that each part of a transformer keeps, computed from its tensors only once,
+/// because plans ask thousands of times.
 class KeptWeights {
  public:
   KeptWeights() = default;
@@ -58,7 +58,7 @@ class KeptWeights {
   bool operator==(const KeptWeights&) const = default;
 
  private:
-  /// What stands in one place, summed up.
+  /// Sums over the tensors of one place.
   struct Group {
     std::int64_t whole = 0;
     std::int64_t first_shard = 0;
@@ -89,7 +89,7 @@ class TensorTable {
                     bool bias = true, std::int64_t more = 0, std::int64_t more_units = 1);
   /// [width], split over shards by `units`.
   void split_vector(const std::string& name, std::int64_t width, std::int64_t units);
-  /// Of the tensor added last only so many elements are kept in memory.
+  /// Sets the number of elements that are kept in memory of the tensor added last.
   void keep(std::int64_t elements) { tensors_.back().kept = elements; }
   std::vector<PlannedTensor> take() { return std::move(tensors_); }
 

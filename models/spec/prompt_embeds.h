@@ -8,8 +8,8 @@
 
 namespace troupe::spec {
 
-/// Those that stand for a prompt of this model, all of which it needs. The negative branch's have
-/// the same shapes, and kNegativeTensor before their names.
+/// Returns the tensors that stand for a prompt of this model, all of which it needs. The negative
+/// branch's tensors have the same shapes, and kNegativeTensor before their names.
 std::vector<PromptTensor> prompt_tensors(const ModelSpec& model);
 
 inline constexpr std::string_view kNegativeTensor = "negative_";

@@ -9,15 +9,15 @@
 
 namespace troupe::spec {
 
-/// What a safetensors file has instead of prompts, as float32 whatever the type there (masks are
-/// mostly whole numbers).
+/// Tensors that a safetensors file has in place of prompts, as float32 whatever their type in the
+/// file (masks are mostly whole numbers).
 struct PromptEmbedsFile {
   struct Tensor {
     std::vector<std::int64_t> shape;
     std::vector<float> data;  ///< row-major, finite
   };
   std::map<std::string, Tensor> tensors;
-  std::size_t prompts = 0;  ///< by the first extent of `prompt_embeds`
+  std::size_t prompts = 0;  ///< first extent of `prompt_embeds`
 };
 
 /// `bytes`: the file, which errors call `name`. Throws std::runtime_error naming it, the tensor and

@@ -6,8 +6,8 @@
 
 namespace troupe::spec {
 
-/// What a caller may bring along instead of a prompt: a tensor that a text encoder would have made,
-/// under the name that the pipeline of diffusers has for it.
+/// Tensor that a caller may pass instead of a prompt: a text encoder would have made it; its name
+/// is that in diffusers' pipeline.
 struct PromptTensor {
   enum class Kind {
     states,  ///< [prompts, tokens, width]
@@ -17,9 +17,10 @@ struct PromptTensor {
   std::string name;
   Kind kind = Kind::states;
   std::int64_t width = 0;
-  /// The only number of tokens that is taken; 0: any.
+  /// Number of tokens that the tensor must have; 0: any.
   std::int64_t tokens = 0;
-  /// Which of the outputs it is of that the transformer projects together.
+  /// Index of the text encoder's output that the tensor belongs to, among those that the
+  /// transformer projects together.
   std::size_t output = 0;
 };
 

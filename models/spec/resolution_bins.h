@@ -14,13 +14,15 @@ struct PixelSize {
   bool operator==(const PixelSize&) const = default;
 };
 
-/// How a pipeline brings a size to one that its model was trained at.
+/// Way in which a pipeline changes a size to one that its model was trained at.
 enum class Binning {
-  ratios,  ///< To the nearest aspect ratio; the picture is brought back to the size asked for.
-  shapes,  ///< To one of a few shapes; the picture comes out in it.
+  ratios,  ///< The nearest aspect ratio is taken; the picture is brought back to the size asked
+           ///< for.
+  shapes,  ///< One of a few shapes is taken; the picture comes out in it.
 };
 
-/// Of a pipeline class of diffusers 0.42 (`use_resolution_binning`); nothing where it has no bins.
+/// Returns the way of a pipeline class of diffusers 0.42 (`use_resolution_binning`); nothing if the
+/// class has no bins.
 std::optional<Binning> binning_of(const std::string& pipeline_class);
 
 /// The size, of those that PixArt was trained at, whose aspect ratio is nearest to the wanted one;

@@ -17,10 +17,10 @@ struct NoiseLevels {
 constexpr NoiseLevels kNoiseLevels[] = {{"-karras", SigmaSpacing::kKarras},
                                         {"-exponential", SigmaSpacing::kExponential},
                                         {"-beta", SigmaSpacing::kBeta}};
-/// Samplers that have a choice of them.
+/// Samplers that have a choice of noise levels.
 constexpr std::string_view kChoosing[] = {"dpmsolver++", "sde-dpmsolver++", "euler", "unipc"};
 
-/// In lower case, without what sets words apart.
+/// Returns the name in lower case, without spaces, hyphens and underscores.
 std::string plain(const std::string& name) {
   std::string text;
   for (const char c : name)

@@ -159,8 +159,8 @@ std::string mended_settings(const SchedulerSpec& spec, bool own, PipelineTask ta
   return settings.dump();
 }
 
-/// The checkpoint's keys for a sampler that is not its own: what that one refuses is the choice's
-/// fault, not the file's.
+/// Takes over the checkpoint's keys for a sampler that is not its own. A key that this sampler
+/// refuses is the choice's fault, not the file's.
 SchedulerConfig taken_over(const SchedulerSpec& spec, const KnownSampler& chosen,
                            const std::string& name, PipelineTask task) {
   try {
@@ -185,7 +185,8 @@ std::string known_samplers_text() {
   return out;
 }
 
-/// Of a plugin: it reads the file itself, but for the number of training steps.
+/// Returns the configuration of a plugin's sampler. The plugin reads the file itself, except for
+/// the number of training steps.
 SchedulerConfig user_config(const SchedulerSpec& spec, const UserSampler& sampler) {
   const ConfigReader in(spec.config, spec.file);
   SchedulerConfig config;
@@ -274,7 +275,7 @@ namespace {
   throw std::invalid_argument("[sampler] " + what);
 }
 
-/// What names a sampler to people.
+/// Returns the sampler's name for messages.
 std::string_view short_name(SamplerKind kind) {
   for (const KnownSampler& sampler : kKnownSamplers) {
     if (sampler.kind == kind) return sampler.name;

@@ -25,7 +25,7 @@ enum class BetaSchedule { kLinear, kScaledLinear, kCosine };
 enum class PredictionType { kEpsilon, kSample, kVPrediction, kFlow };
 enum class TimestepSpacing { kLinspace, kLeading, kTrailing };
 enum class SigmaSpacing { kSchedule, kKarras, kExponential, kBeta, kLu, kFlow };
-/// What DDPM's noise is scaled by.
+/// Scale of DDPM's noise.
 enum class DdpmVariance { kFixedSmall, kFixedSmallLog, kFixedLarge, kLearnedRange };
 
 /// scheduler_config.json as one sampler reads it; defaults are diffusers 0.42's.
@@ -97,7 +97,7 @@ struct SchedulerConfig {
   // PNDM
   bool skip_prk_steps = false;
 
-  // Of a plugin's sampler: its name, and the file's text
+  // A plugin's sampler: its name, and the file's text
   std::string user_name;
   std::string user_config;
   bool user_flow = false;
@@ -130,22 +130,23 @@ enum class PipelineTask { generation, from_picture, inpainting };
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name,
                                      PipelineTask task = PipelineTask::generation);
 
-/// How often the model is called in `steps` steps: PNDM visits its second time twice, or begins
-/// with three rounds of Runge-Kutta, for which it needs 4 steps (0 where there are fewer); all
-/// others call it once a step.
+/// Number of calls of the model in `steps` steps: PNDM visits its second time twice, or begins with
+/// three rounds of Runge-Kutta, for which it needs 4 steps (0 if there are fewer); all others call
+/// the model once a step.
 int model_calls(const SchedulerConfig& config, int steps);
 
-/// What a request may say of a sampler beside its name and a number of steps.
+/// Settings of a sampler that a request may have beside its name and a number of steps.
 struct SamplerSettings {
-  double eta = 0;                      ///< of DDIM: noise that steps add
-  std::vector<double> timesteps = {};  ///< to go through instead of the sampler's own
+  double eta = 0;                      ///< noise that DDIM's steps add
+  std::vector<double> timesteps = {};  ///< timesteps in place of the sampler's own
   std::vector<double> sigmas =
       {};  ///< noise levels likewise; of Euler with the last that is reached
 };
 
-/// Checks them for the sampler, and answers with the steps that given timesteps or sigmas make;
-/// nothing where none are given. Throws std::invalid_argument for those that the sampler cannot
-/// take, as diffusers' schedulers cannot, and for such as do not fall.
+/// Checks `settings` for the sampler, and returns the number of steps that given timesteps or
+/// sigmas make; nothing if none are given. Throws std::invalid_argument for settings that the
+/// sampler cannot take, as diffusers' schedulers cannot, and for timesteps or sigmas that do not
+/// fall.
 std::optional<int> given_steps(const SchedulerConfig& config, const SamplerSettings& settings);
 
 /// Refuses a number of steps that the sampler cannot make, as diffusers' cannot: more than the

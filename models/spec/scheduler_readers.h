@@ -4,11 +4,11 @@
 
 namespace troupe::spec {
 
-/// The keys that all schedules with betas have; `kind` and `file` of `c` are set.
+/// Reads the keys that all schedules with betas have; `kind` and `file` of `c` are set.
 void read_common(const ConfigReader& in, SchedulerConfig& c);
 
-/// Those of one scheduler class each, after the common ones. Values that are not supported are
-/// refused by key.
+/// Read the keys of one scheduler class each, after the common ones. Values that are not supported
+/// are refused by key.
 void read_dpm(const ConfigReader& in, SchedulerConfig& c);
 void read_ddim(const ConfigReader& in, SchedulerConfig& c);
 void read_euler(const ConfigReader& in, SchedulerConfig& c);

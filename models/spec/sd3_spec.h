@@ -38,7 +38,7 @@ struct Sd3Spec {
 
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
   bool is_dual(std::int64_t block) const;
-  /// The last block gives its text tokens to the attention only.
+  /// Returns whether the block is the last, which gives its text tokens to the attention only.
   bool is_last(std::int64_t block) const { return block + 1 == num_layers; }
 
   bool operator==(const Sd3Spec&) const = default;

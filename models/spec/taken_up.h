@@ -5,8 +5,8 @@
 
 namespace troupe::spec {
 
-/// How many hidden states blocks [first, last) leave that blocks [later_first, later_last) take up
-/// again; takes_up as in TransformerFacts.
+/// Returns the number of hidden states that blocks [first, last) leave and blocks
+/// [later_first, later_last) take up again; takes_up as in TransformerFacts.
 inline std::int64_t states_taken_up(const std::vector<int>& takes_up, std::int64_t first,
                                     std::int64_t last, std::int64_t later_first,
                                     std::int64_t later_last) {

@@ -13,16 +13,16 @@ struct TextShare {
   bool operator==(const TextShare&) const = default;
 };
 
-/// Where a rank stands in its sequence group; sequence rank = ring rank × ulysses + ulysses rank.
+/// Place of a rank in its sequence group; sequence rank = ring rank × ulysses + ulysses rank.
 struct SequencePlace {
   int rank = 0;
   int ring = 1;
   int ulysses = 1;
 };
 
-/// The text's tokens of a joint model are computed once a step: in a step of the whole picture
-/// (micro_step -1) with it, else with patch 0, which under distrifusion is ring rank 0's alone.
-/// They are split over the ranks that compute it, remainders first.
+/// Share of the text's tokens of a joint model. They are computed once a step: in a step of the
+/// whole picture (micro_step -1) with the picture, else with patch 0, which under distrifusion is
+/// ring rank 0's alone. They are split over the ranks that compute them, remainders first.
 TextShare text_share(std::int64_t tokens, int micro_step, SequencePlace place, bool distrifusion);
 
 }  // namespace troupe::spec

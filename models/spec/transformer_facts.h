@@ -6,39 +6,40 @@
 
 namespace troupe::spec {
 
-/// What a guidance scale means to a model.
+/// Meaning of a guidance scale for a model.
 enum class GuidanceKind {
   branches,  ///< classifier-free: a negative branch is computed beside the positive one
   embedded,  ///< the scale is an input of the model; one branch
-  none,      ///< the model was distilled without: the scale changes nothing
+  none,      ///< the model was distilled without guidance: the scale changes nothing
 };
 
-/// What plans must know of one block.
+/// Numbers that plans need of one block.
 struct BlockFacts {
-  /// Weights that a token meets in matrix products; in a joint block, a text token as many.
+  /// Number of weights that a token meets in matrix products; in a joint block, a text token meets
+  /// as many.
   double weights = 0;
-  /// Of a block that cross-attends: weights that a text token meets once a job.
+  /// Number of weights of a block with cross attention that a text token meets once a job.
   double caption_weights = 0;
-  /// Sums over shards of the weights, by the tokens that each is over.
+  /// Numbers of sums over shards of the weights, by the tokens that each sum is over.
   int picture_sums = 0;
   int text_sums = 0;
   int all_sums = 0;
-  /// Attention over the picture's tokens alone, beside the one over all.
+  /// True if there is attention over the picture's tokens alone, beside that over all tokens.
   bool picture_attention = false;
-  /// Queries and keys are normed over all heads together. Shards sum up for it, in float32: two
-  /// numbers a token before the self attention; one a token and one a text token before the cross
-  /// attention.
+  /// True if queries and keys are normed over all heads together. Shards then sum up in float32:
+  /// two numbers a token before the self attention; one a token and one a text token before the
+  /// cross attention.
   bool norms_across_heads = false;
 
   bool operator==(const BlockFacts&) const = default;
 };
 
-/// What plans and actors ask of a transformer, whatever its family.
+/// Numbers that plans and actors need of a transformer of any family.
 struct TransformerFacts {
   std::int64_t num_layers = 0;
   std::int64_t num_attention_heads = 0;
   std::int64_t attention_head_dim = 0;
-  /// Of the latents; the prediction that is used has as many.
+  /// Number of channels of the latents; the prediction that is used has as many.
   std::int64_t in_channels = 0;
   /// Channels that the last product has for a latent pixel: more where a variance is learned.
   std::int64_t out_channels = 0;
@@ -46,7 +47,8 @@ struct TransformerFacts {
   std::int64_t patch_size = 1;
   /// Side in latent pixels where a request names no size.
   std::int64_t sample_size = 0;
-  /// Columns, where they are not as many as rows; 0: as many.
+  /// Columns in latent pixels where a request names no size, if they are not as many as the rows;
+  /// 0: as many.
   std::int64_t sample_width = 0;
   /// Frames of a video where a request names no number; 0: the model makes pictures.
   std::int64_t sample_frames = 0;
@@ -60,14 +62,14 @@ struct TransformerFacts {
   std::int64_t more_text_tokens = 0;
   /// The only max_sequence_length that it takes; 0: any.
   std::int64_t fixed_text_tokens = 0;
-  /// Padding is computed and attended to like any token; else it is masked out everywhere.
+  /// True if padding is computed and attended to like any token; else it is masked out everywhere.
   bool pads_text = true;
-  /// Text tokens are part of the sequence that the blocks attend over.
+  /// True if text tokens are part of the sequence that the blocks attend over.
   bool joint = false;
   GuidanceKind guidance = GuidanceKind::branches;
   std::vector<BlockFacts> blocks;
-  /// By block, the earlier block whose hidden states it takes up again; -1: none. The last that was
-  /// left is taken up first. Empty where no block does.
+  /// Earlier block whose hidden states each block takes up again; -1: none. The states that were
+  /// left last are taken up first. Empty if no block takes up states.
   std::vector<int> takes_up;
 
   std::int64_t caption_tokens(std::int64_t max_sequence_length) const {

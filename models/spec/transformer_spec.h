@@ -40,8 +40,8 @@ void each_family(Visit&& visit) {
   }(std::type_identity<OwnFamilies>{});
 }
 
-/// A transformer, or a U-Net: what any family answers, and the family itself for whoever computes
-/// with it.
+/// A transformer, or a U-Net: the facts that every family has, and the family itself for code that
+/// computes with it.
 struct TransformerSpec : TransformerFacts {
   TransformerSpec() : TransformerSpec(PixArtSpec{}) {}
   explicit TransformerSpec(TransformerFamily of);
@@ -54,7 +54,7 @@ struct TransformerSpec : TransformerFacts {
   TransformerFamily family;
   KeptWeights kept;
 
-  /// Null where it is a transformer.
+  /// Returns null if the network is a transformer.
   const UNetSpec* unet() const { return std::get_if<UNetSpec>(&family); }
 
   bool operator==(const TransformerSpec&) const = default;
@@ -67,19 +67,19 @@ TransformerSpec read_transformer_spec(const ConfigReader& config,
 
 std::vector<PlannedTensor> planned_tensors(const TransformerSpec& spec);
 std::vector<ExpectedTensor> expected_tensors(const TransformerSpec& spec);
-/// Weights that a part keeps in memory, in elements.
+/// Returns the number of elements of weights that a part keeps in memory.
 inline std::uint64_t kept_elements(const TransformerSpec& spec, const TransformerPart& part) {
   return spec.kept.elements(part);
 }
-/// The same in bytes, of `element` bytes each; products of tokens in 8 bits where they are
-/// `quantized`.
+/// Returns the bytes of weights that a part keeps in memory, with `element` bytes for each element,
+/// and with products of tokens in 8 bits if they are `quantized`.
 inline std::uint64_t kept_bytes(const TransformerSpec& spec, const TransformerPart& part,
                                 std::uint64_t element, bool quantized) {
   return spec.kept.bytes(part, element, quantized);
 }
 
-/// The same where two of the part's blocks are in memory at a time, neighbours, the last and the
-/// first among them.
+/// Returns the bytes that a part keeps if only two of its blocks are in memory at a time,
+/// neighbours, the last and the first among them.
 std::uint64_t streamed_bytes(const TransformerSpec& spec, const TransformerPart& part,
                              std::uint64_t element, bool quantized);
 

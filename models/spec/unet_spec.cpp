@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxLayers = 64;
 
-/// One number for all levels, or one for each.
+/// Reads one number for all levels, or one for each.
 std::vector<std::int64_t> per_level(const ConfigReader& config, const char* key,
                                     std::int64_t fallback, std::int64_t max, std::size_t levels) {
   if (!config.has_value(key)) {
@@ -33,7 +33,7 @@ std::vector<std::int64_t> per_level(const ConfigReader& config, const char* key,
   return values;
 }
 
-/// Whether each block attends.
+/// Returns for each block whether it has attention.
 std::vector<bool> attending(const ConfigReader& config, const char* key, const std::string& way,
                             std::size_t levels) {
   const auto types = config.texts(key);

@@ -40,7 +40,7 @@ struct UNetSpec {
 
   std::int64_t in_channels = 4;
   std::int64_t out_channels = 4;
-  /// Of the latents that a request without a size gets.
+  /// Height and width of the latents of a request that names no size.
   std::int64_t sample_size = 64;
   std::vector<UNetLevel> levels;
   std::int64_t mid_transformers = 1;
@@ -73,40 +73,40 @@ struct UNetSpec {
   bool operator==(const UNetSpec&) const = default;
 };
 
-/// A layer that looks beyond its own rows, and so tells other patches something in each step.
+/// A layer that looks beyond its own rows, and so sends values to other patches in each step.
 struct UNetSite {
   enum class Kind { conv, norm, attention };
   Kind kind = Kind::conv;
-  int level = 0;           ///< of the rows that are told of
+  int level = 0;           ///< level of the rows that are sent
   std::int64_t width = 0;  ///< channels; of a norm, groups
 
   bool operator==(const UNetSite&) const = default;
 };
 
-/// In the order in which the model computes them, of each kind.
+/// Returns the sites in the order in which the model computes them, for each kind.
 std::vector<UNetSite> sites_of(const UNetSpec& spec);
 /// Channels of each attention to the text.
 std::vector<std::int64_t> text_attentions(const UNetSpec& spec);
 
-/// What a U-Net computes at one level, for each of its positions.
+/// Work of a U-Net at one level, for each of the level's positions.
 struct UNetWork {
   std::int64_t channels = 0;
-  /// Weights that a position meets in convolutions and products.
+  /// Number of weights that a position meets in convolutions and products.
   double weights = 0;
-  /// Transformer blocks: each attends to itself and to the text.
+  /// Number of transformer blocks: each attends to its level's positions and to the text.
   int attentions = 0;
-  /// Values that norms, activations and sums read or write.
+  /// Number of values that norms, activations and sums read or write.
   double elementwise = 0;
 };
 
-/// By level.
+/// Returns the work at each level.
 std::vector<UNetWork> work_of(const UNetSpec& spec);
 
 /// Every tensor, in diffusers' names.
 std::vector<ExpectedTensor> expected_tensors(const UNetSpec& spec);
 
-/// To plans a U-Net is a transformer of one block and one head that is never split; FLOPs are those
-/// of a position of the latents, deeper levels counted by their share of positions.
+/// Facts of the U-Net for plans, as a transformer of one block and one head that is never split;
+/// FLOPs are those of a position of the latents, deeper levels counted by their share of positions.
 TransformerFacts facts_of(const UNetSpec& spec);
 void check_fit(const UNetSpec& spec, const FitCheck& fit);
 std::vector<PlannedTensor> planned_tensors(const UNetSpec& spec);

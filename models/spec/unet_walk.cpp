@@ -5,14 +5,15 @@
 #include "models/spec/sd3_spec.h"
 #include "models/spec/unet_spec.h"
 
-// What a U-Net of a spec consists of, layer by layer.
+// Layers of a U-Net of a spec, in order.
 namespace troupe::spec {
 namespace {
 
-/// Of a residual block, in widths: two norms with their activations, the time, the sum.
+/// Elementwise work of a residual block, in widths: two norms with their activations, the time, the
+/// sum.
 constexpr double kElementwiseIn = 4, kElementwiseOut = 9;
-/// Of a transformer block, in widths: three norms, three sums, copies of heads, the gated
-/// activation.
+/// Elementwise work of a transformer block, in widths: three norms, three sums, copies of heads,
+/// the gated activation.
 constexpr double kElementwisePerTransformer = 33;
 
 /// Walks through the model and notes its tensors, the layers that look beyond their rows, and how
@@ -27,7 +28,8 @@ class UNetWalk {
   std::vector<std::int64_t> text_attentions;
   std::vector<UNetWork> work;  // by level
   double text_weights = 0;
-  /// Of one attention over all positions of the latents that costs what all of them do.
+  /// Width of one attention over all positions of the latents that costs as much as all attentions
+  /// of the model.
   double attention_width = 0;
 
  private:
@@ -76,7 +78,7 @@ class UNetWalk {
 
   static double share_of(int level) { return std::pow(0.25, level); }
 
-  /// Of side 3.
+  /// Adds a convolution of side 3.
   void convolution(const std::string& name, std::int64_t in, std::int64_t out, int from, int to) {
     tensors.push_back({name + ".weight", {out, in, 3, 3}});
     tensors.push_back({name + ".bias", {out}});

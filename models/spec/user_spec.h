@@ -17,14 +17,14 @@ class FitCheck;
 class UserTransformer {
  public:
   virtual ~UserTransformer() = default;
-  /// What plans and actors ask of it.
+  /// Returns the numbers that plans and actors need of the transformer.
   virtual TransformerFacts facts() const = 0;
-  /// Every tensor of the folder's safetensors, once.
+  /// Returns every tensor of the folder's safetensors, once.
   virtual std::vector<PlannedTensor> tensors() const = 0;
-  /// Throws by `fit.require` where the text encoders do not go with it.
+  /// Throws by `fit.require` if the text encoders do not go with the transformer.
   virtual void check_fit(const FitCheck& fit) const = 0;
-  /// What takes the prompts' place where a request brings the text encoders' output
-  /// (`--prompt-embeds`); empty: that is refused.
+  /// Returns the tensors that replace the prompts in a request with the text encoders' output
+  /// (`--prompt-embeds`); empty: such requests are refused.
   virtual std::vector<PromptTensor> prompt_tensors() const { return {}; }
 };
 

@@ -20,22 +20,22 @@ struct VaeLayer {
     attention,       ///< norm and one head over all positions of a frame, with residual
     upsample,        ///< rows and columns doubled by repetition, then a 3×3 convolution
     downsample,      ///< 3×3 convolution of stride 2
-    doubled_frames,  ///< of a video: convolution over three frames, whose halves are two frames
-    norm,            ///< with SiLU, before the last convolution
+    doubled_frames,  ///< videos only: convolution over three frames, whose halves are two frames
+    norm,            ///< norm with SiLU, before the last convolution
   };
   Kind kind = Kind::convolution;
-  std::string name;  ///< in diffusers' files, without ".weight"
+  std::string name;  ///< name in diffusers' files, without ".weight"
   std::int64_t in = 0, out = 0;
-  /// Pixels per latent pixel along a side, of what it reads and of what it writes.
+  /// Pixels per latent pixel along a side, of the layer's input and of its output.
   std::int64_t scale_in = 1, scale_out = 1;
   std::int64_t side = 3;
 };
 
-/// What a half computes, in its order. Its tensors' names, FLOPs, memory, bytes between shards and
-/// the computation itself are all made from this list.
-/// Source: Encoder and Decoder of diffusers.
+/// Returns the layers of the encoder or decoder, in their order. Their tensors' names, FLOPs,
+/// memory, bytes between shards and the computation itself are all made from this list. Source:
+/// Encoder and Decoder of diffusers.
 std::vector<VaeLayer> layers_of(const VaeSpec& spec, VaeHalf half);
-/// The decoder's of a video. Source: WanDecoder3d of diffusers.
+/// Returns the layers of a video's decoder. Source: WanDecoder3d of diffusers.
 std::vector<VaeLayer> layers_of(const WanVaeSpec& spec);
 
 }  // namespace troupe::spec

@@ -8,7 +8,7 @@
 namespace troupe::spec {
 namespace {
 
-/// What WanPipeline makes where it is not told: 480 × 832 pixels, 81 frames.
+/// Size of a video that WanPipeline makes if none is asked for: 480 × 832 pixels, 81 frames.
 constexpr std::int64_t kSampleRows = 60;
 constexpr std::int64_t kSampleColumns = 104;
 constexpr std::int64_t kSampleFrames = 81;

@@ -34,11 +34,12 @@ struct WanSpec {
   /// The cross attention's input is normed, with weights.
   bool cross_attn_norm = true;
   double eps = 1e-6;
-  /// Frames, rows and columns of tokens that it has positions for.
+  /// Largest number of frames, rows and columns of tokens that the model has positions for.
   std::int64_t rope_max_seq_len = 1024;
 
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
-  /// How many channels of a head turn by a token's row, and by its column; the rest by its frame.
+  /// Number of channels of a head that turn by a token's row, and number that turn by its column;
+  /// the other channels turn by its frame.
   std::int64_t side_dim() const { return 2 * (attention_head_dim / 6); }
   std::int64_t frame_dim() const { return attention_head_dim - 2 * side_dim(); }
 

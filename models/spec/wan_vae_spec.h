@@ -17,7 +17,7 @@ struct WanVaeSpec {
   /// Widths in units of base_dim, from full resolution to the coarsest.
   std::vector<std::int64_t> dim_mult = {1, 2, 4, 4};
   std::int64_t num_res_blocks = 2;
-  /// Where the encoder halves the frames, from full resolution down.
+  /// Flags of the levels, from full resolution down: true if the encoder halves the frames there.
   std::vector<bool> temporal_downsample = {false, true, true};
   std::vector<double> latents_mean, latents_std;
   std::int64_t out_channels = 3;

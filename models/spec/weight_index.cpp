@@ -43,8 +43,8 @@ constexpr std::uint64_t kPrefixBytes = 8;
        fmt::format("has more than {} tensors, the most that a component may have", kMaxTensors));
 }
 
-/// How long the header is, by the file's first bytes, which are fewer than 8 only where the file
-/// is.
+/// Returns the length of the header from the file's first bytes; `begin` has fewer than 8 bytes
+/// only if the file has.
 std::uint64_t header_size(const std::filesystem::path& file, std::string_view begin,
                           std::uint64_t file_size) {
   if (file_size < kPrefixBytes)

@@ -12,7 +12,7 @@
 
 namespace troupe::spec {
 
-/// Where one tensor lies: bytes [begin, end) of `file`, counted from the start of the file.
+/// Place of one tensor: bytes [begin, end) of `file`, counted from the start of the file.
 struct TensorEntry {
   std::string name;
   Dtype dtype = Dtype::float32;
@@ -39,20 +39,20 @@ struct WeightHeader;
 /// tensor that the shard index names and its shard lacks.
 class WeightIndex {
  public:
-  /// One `*.safetensors` file.
+  /// Reads one `*.safetensors` file.
   static WeightIndex read_file(const std::filesystem::path& file);
-  /// The bytes of such a file, which entries and errors call `name`, with a header of at most
-  /// `most_header` bytes.
+  /// Reads the bytes of a safetensors file, which entries and errors call `name`, with a header of
+  /// at most `most_header` bytes.
   static WeightIndex of_bytes(std::string_view bytes, const std::filesystem::path& name,
                               std::uint64_t most_header);
-  /// A `*.safetensors.index.json` and the shards that it names, which lie beside it.
+  /// Reads a `*.safetensors.index.json` and the shards that it names, which lie beside it.
   static WeightIndex read_sharded(const std::filesystem::path& index_file);
-  /// The first of `stems` for which `stem.safetensors` or its shard index exists in `folder`, then
-  /// the same with the variants fp16 and bf16.
+  /// Reads the first of `stems` for which `stem.safetensors` or its shard index exists in `folder`;
+  /// after all of them the same with the variants fp16 and bf16.
   static WeightIndex read_folder(const std::filesystem::path& folder,
                                  std::span<const std::string_view> stems);
 
-  /// Null if there is none of that name.
+  /// Returns null if there is no tensor of that name.
   const TensorEntry* find(std::string_view name) const;
   /// Throws if there is none of that name.
   const TensorEntry& at(std::string_view name) const;

@@ -46,7 +46,8 @@ class AddedVocabulary {
   std::string content(std::int64_t id) const;
   /// One more than the largest id, at least the size of the model's vocabulary.
   std::int64_t end() const { return end_; }
-  /// The first token, not an implied one, whose id is not below `rows`; empty where there is none.
+  /// Returns the first token, implied ones left out, whose id is not below `rows`; empty if there
+  /// is none.
   std::string beyond(std::int64_t rows) const;
 
   /// The text with each token T that it has followed by T_1, T_2 and so on, as far as there are

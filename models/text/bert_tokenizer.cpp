@@ -12,7 +12,7 @@
 namespace troupe::models {
 namespace {
 
-/// A longer word is unknown as a whole.
+/// Most letters of a word; a longer word is unknown as a whole.
 constexpr std::size_t kLongestWord = 100;
 
 bool is_chinese(char32_t c) {

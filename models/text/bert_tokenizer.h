@@ -18,12 +18,11 @@ class AddedVocabulary;
 /// BertTokenizer of transformers 5. Immutable, cheap to copy, usable from several threads.
 class BertTokenizer {
  public:
-  /// From a folder, as read_bert_vocabulary reads it. Throws std::runtime_error naming file and
-  /// cause.
+  /// Reads a folder, as read_bert_vocabulary does. Throws std::runtime_error naming file and cause.
   static BertTokenizer load(const std::filesystem::path& folder);
 
-  /// Ids of `text`, begin and end token included; special tokens spelt out in it are these tokens.
-  /// Bytes that are not UTF-8 read as U+FFFD, which is dropped.
+  /// Returns the ids of `text`, begin and end token included; special tokens that are spelt out in
+  /// the text are these tokens. Bytes that are not UTF-8 read as U+FFFD, which is dropped.
   std::vector<std::int64_t> encode(std::string_view text) const;
 
   /// Ids cut or padded to `max_length` (at least 2): what is too long keeps its first

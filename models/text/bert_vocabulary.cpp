@@ -32,7 +32,7 @@ std::vector<std::string> lines_of(const std::filesystem::path& file) {
   return lines;
 }
 
-/// tokenizer.json of the one form that BERT's has.
+/// A tokenizer.json in the one form that BERT's has.
 class WordPieceFile {
  public:
   explicit WordPieceFile(const std::filesystem::path& file)

@@ -9,11 +9,11 @@
 
 namespace troupe::models {
 
-/// What a BERT tokenizer's folder settles.
+/// Contents of a BERT tokenizer's folder: pieces, rules and special tokens.
 struct BertVocabulary {
   /// The file that the pieces came from.
   std::filesystem::path source;
-  /// By id.
+  /// Pieces by id.
   std::vector<std::string> pieces;
   bool lower_case = true, strip_accents = true, chinese_apart = true;
   FolderTokens tokens{{{"cls_token", "[CLS]"},

@@ -10,7 +10,8 @@
 namespace troupe::models {
 namespace {
 
-/// Printable bytes stand for themselves, the others for the code points from 256 on, in order.
+/// Returns the characters that stand for bytes: printable bytes stand for themselves, the others
+/// for the code points from 256 on, in order.
 const std::array<char32_t, 256>& letters() {
   static const auto made = [] {
     std::array<char32_t, 256> table{};

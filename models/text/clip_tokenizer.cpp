@@ -28,7 +28,8 @@ const Pattern& clip_words() {
   return made;
 }
 
-/// What the byte-level step splits once more: it differs for the spelling of begin and end tokens.
+/// Pattern by which the byte-level step splits words once more: it differs for the spelling of
+/// begin and end tokens.
 const Pattern& byte_level_words() {
   static const Pattern made("'s|'t|'re|'ve|'m|'ll|'d|\\p{L}++|\\p{N}++|" + other_than_space());
   return made;

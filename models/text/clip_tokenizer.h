@@ -17,7 +17,7 @@ class AddedVocabulary;
 /// CLIPTokenizer of transformers 5. Immutable, cheap to copy, usable from several threads.
 class ClipTokenizer {
  public:
-  /// From a folder with tokenizer.json, or vocab.json and merges.txt. Throws std::runtime_error
+  /// Reads a folder with tokenizer.json, or vocab.json and merges.txt. Throws std::runtime_error
   /// naming file and cause.
   static ClipTokenizer load(const std::filesystem::path& folder);
 
@@ -43,7 +43,8 @@ class ClipTokenizer {
   std::int64_t bos_id() const;
   std::int64_t eos_id() const;
   std::int64_t pad_id() const;
-  /// What the folder says that the model was trained for; 0 where it does not.
+  /// Number of tokens that the model was trained for, as the folder states it; 0 if the folder does
+  /// not.
   std::int64_t model_max_length() const;
   /// The file that the vocabulary came from.
   const std::filesystem::path& source() const;

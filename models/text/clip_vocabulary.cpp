@@ -59,7 +59,7 @@ void read_merges(const fs::path& file, ClipVocabulary& into) {
   }
 }
 
-/// `tokenizer.json` of the one form that CLIP's has.
+/// A `tokenizer.json` in the one form that CLIP's has.
 class TokenizerFile {
  public:
   explicit TokenizerFile(const fs::path& file) : file_(file) {
@@ -179,7 +179,7 @@ ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
     config.choice_or("tokenizer_class", "CLIPTokenizer", {"CLIPTokenizer", "CLIPTokenizerFast"});
     result.tokens.read_config(config);
     if (config.has_value("model_max_length")) {
-      // Without a limit, transformers writes 1e30.
+      // For no limit, transformers writes 1e30.
       const double length = config.number("model_max_length");
       if (length >= 1 && length <= kMaxId)
         result.model_max_length = static_cast<std::int64_t>(length);

@@ -8,7 +8,7 @@
 
 namespace troupe::models {
 
-/// What a CLIP tokenizer's folder holds.
+/// Contents of a CLIP tokenizer's folder.
 struct ClipVocabulary {
   ByteBpe::Vocabulary vocabulary;
   ByteBpe::Merges merges;
@@ -16,7 +16,7 @@ struct ClipVocabulary {
                        {"eos_token", "<|endoftext|>"},
                        {"unk_token", "<|endoftext|>"},
                        {"pad_token", "<|endoftext|>"}}};
-  /// 0 where none is given.
+  /// Number of tokens that the model was trained for; 0 if the folder names none.
   std::int64_t model_max_length = 0;
   /// The file that the vocabulary came from.
   std::filesystem::path source;

@@ -6,7 +6,7 @@
 
 namespace troupe::models {
 
-/// Which character references `unescape_html` takes.
+/// Character references that `unescape_html` takes.
 enum class References {
   lenient,     // as browsers do: "&lt 3", "&ltfoo", "&#65 "
   terminated,  // only those that end in a semicolon

@@ -35,7 +35,7 @@ bool is_quiet_element(std::string_view name) {
   return name == "rt" || name == "rp" || name == "style" || name == "script" || name == "template";
 }
 
-/// Reads one text from front to back. Where nothing more can be made out, reading goes on once with
+/// Reads one text from front to back. When nothing more can be made out, reading goes on once with
 /// unclosed markup taken for text; the second time the rest is text.
 class HtmlReader {
  public:
@@ -135,7 +135,7 @@ class HtmlReader {
     return true;
   }
 
-  /// Behind the next `closing`, white space and '>'.
+  /// Returns the position behind the next `closing`, white space and '>'; npos if there is none.
   std::size_t after_closing(std::string_view closing, std::size_t from) const {
     for (auto at = text_.find(closing, from); at != npos; at = text_.find(closing, at + 1)) {
       auto i = at + closing.size();
@@ -166,7 +166,7 @@ class HtmlReader {
     return text_[i] == '/' ? i + 2 : i + 1;
   }
 
-  /// Where the tag's '>' or "/>" stands.
+  /// Returns the position of the tag's '>' or "/>".
   std::size_t after_attributes(std::size_t i) const {
     const auto skip_space = [&] {
       while (i < text_.size() && is_space(text_[i]))

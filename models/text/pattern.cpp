@@ -13,8 +13,8 @@ constexpr const char* kPythonSpace =
     "\\x{09}-\\x{0d}\\x{1c}-\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
     "\\x{202f}\\x{205f}\\x{3000}";
 
-/// What stands for a backslash and `escape`, inside brackets or outside; "" for an escape that is
-/// PCRE2's own.
+/// Returns the text that replaces a backslash and `escape`, inside brackets or outside; "" for an
+/// escape that is PCRE2's own.
 std::string class_of(char escape, bool bracketed) {
   const std::string word = kWord;
   const std::string space = kPythonSpace;

@@ -9,16 +9,16 @@
 
 namespace troupe::models {
 
-/// How sentencepiece writes a space.
+/// Character that sentencepiece writes for a space.
 inline constexpr std::string_view kSpaceMark = "\u2581";
 
 /// Splits plain text, free of added tokens, into pieces.
 class PieceModel {
  public:
   virtual ~PieceModel() = default;
-  /// What is done to a text before tokens are looked for that want it prepared.
+  /// Prepares a text, before tokens are looked for that want it prepared.
   virtual std::string normalize(std::string_view text) const = 0;
-  /// Appends the ids of such a text.
+  /// Appends the ids of a prepared text.
   virtual void encode(std::string_view text, std::vector<std::int64_t>& ids) const = 0;
   /// -1 if there is no such piece.
   virtual std::int64_t id(std::string_view piece) const = 0;

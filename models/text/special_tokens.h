@@ -18,29 +18,31 @@ namespace troupe::models {
 /// A token that is found in a text as a whole, before the text is split.
 struct AddedToken {
   std::string content;
-  /// Takes the white space before it, or after it, along.
+  /// True if the token takes the white space before it (lstrip), or after it (rstrip), along.
   bool lstrip = false;
   bool rstrip = false;
-  /// Is not found inside a word.
+  /// True if the token is not found inside a word.
   bool single_word = false;
-  /// Looked for in the prepared text (such as lower case) instead of the text as given.
+  /// True if the token is looked for in the prepared text (such as lower case) instead of the given
+  /// text.
   bool normalized = false;
-  /// The id that the folder's list gives it.
+  /// Id that the folder's list gives the token.
   std::optional<std::int64_t> listed_id = {};
-  /// Belongs to every tokenizer of its class, and the folder does not name it.
+  /// True if the token belongs to every tokenizer of its class, and the folder does not name it.
   bool implied = false;
 
   bool operator==(const AddedToken&) const = default;
 };
 
-/// How many tokens one file may add to a vocabulary: each is looked for at each place of a prompt.
+/// Most tokens that one file may add to a vocabulary: each is looked for at each place of a prompt.
 inline constexpr std::size_t kMaxAddedTokens = 10'000;
 
-/// How many values a vocabulary's JSON may have: of the largest, scores and merges included.
+/// Most values that a vocabulary's JSON may have: enough for the largest, scores and merges
+/// included.
 inline constexpr std::size_t kMaxVocabularyValues = 4'000'000;
 
-/// What the files of a tokenizer's folder say of special and added tokens, gathered as transformers
-/// 5 does. All throw std::runtime_error naming file, key and value.
+/// Special and added tokens that the files of a tokenizer's folder name, gathered as transformers 5
+/// does. All methods throw std::runtime_error naming file, key and value.
 class FolderTokens {
  public:
   /// The keys under which a folder may name a token, in the order in which they are added.
@@ -50,14 +52,14 @@ class FolderTokens {
   /// `named`: the tokens that a tokenizer of this class has where the folder names none, by key.
   explicit FolderTokens(std::map<std::string, std::string> named);
 
-  /// Reads the tokens of tokenizer_config.json. A list there (`added_tokens_decoder`) stands for
-  /// all.
+  /// Reads the tokens of tokenizer_config.json. If the file has a list (`added_tokens_decoder`),
+  /// the list stands for all added tokens.
   void read_config(const spec::ConfigReader& config);
-  /// Reads those of special_tokens_map.json, of added_tokens.json and of `json_list`, the member
-  /// "added_tokens" of `json_file` (tokenizer.json), unless read_config found a list.
+  /// Reads the tokens of special_tokens_map.json, of added_tokens.json and of `json_list`, the
+  /// member "added_tokens" of `json_file` (tokenizer.json), unless read_config found a list.
   void read_folder(const std::filesystem::path& folder, const std::filesystem::path& json_file,
                    const nlohmann::json& json_list);
-  /// Adds special tokens, where the folder has none beside those that it names.
+  /// Adds special tokens, unless the folder has others beside those that it names.
   void add_implied(const std::vector<std::string>& contents);
 
   /// The token under one of the keys; empty where neither the folder nor the class has one.

@@ -51,7 +51,7 @@ void append_usual(std::string& out, char32_t value) {
   }
 }
 
-/// One round over one line.
+/// Repairs a line once.
 std::string repair_once(std::string_view line, bool unescape) {
   const std::string text =
       unescape ? unescape_html(line, References::terminated) : std::string(line);

@@ -13,11 +13,12 @@ struct Tokenized {
   std::vector<std::vector<std::int64_t>> ids;
   /// Tokens that are not padding, end token included; the attention mask is 1 below it.
   std::vector<std::int64_t> lengths;
-  /// What did not fit, spelled from its tokens; empty where everything fitted.
+  /// Ends of the prompts that did not fit, spelled from their tokens; empty for a prompt that
+  /// fitted.
   std::vector<std::string> cut;
 };
 
-/// What a row of a tokenizer's ids is made with.
+/// Rule by which a row of a tokenizer's ids is made.
 struct RowRule {
   std::int64_t eos = 0;
   std::int64_t pad = 0;

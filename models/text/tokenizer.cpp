@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kDefaultExtraIds = 100;
 constexpr std::int64_t kMaxExtraIds = kMaxAddedTokens;
 
-/// What the files beside the pieces settle.
+/// Settings in the files beside the pieces.
 struct Settings {
   FolderTokens tokens{{{"pad_token", "<pad>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}};
   std::int64_t extra_ids = kDefaultExtraIds;

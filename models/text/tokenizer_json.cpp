@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxTokenizerBytes = 256U << 20U;
-/// At each place of a text all lengths up to the longest piece's are tried.
+/// Most bytes of a piece: at each place of a text all lengths up to the longest piece's are tried.
 constexpr std::size_t kMaxPieceBytes = 512;
 
 /// Splits at white space, marks the beginning of every word, then runs the unigram model on each.
@@ -106,7 +106,7 @@ class TokenizerJsonReader {
     if (!value.is_boolean()) damaged(std::string("key \"") + key + "\" must be true or false");
     return value.get<bool>();
   }
-  /// The members of a Sequence, or the one thing itself; empty for null.
+  /// Returns the members of a Sequence, or the one element itself; empty for null.
   std::vector<Json> flat(const Json& value, const char* list_key) const {
     if (value.is_null()) return {};
     if (text(value, "type") != "Sequence") return {value};

@@ -17,7 +17,7 @@ class UnsupportedTokenizer : public std::runtime_error {
 
 struct TokenizerJson {
   std::unique_ptr<PieceModel> model;
-  nlohmann::json added_tokens;  ///< as the file has them
+  nlohmann::json added_tokens;  ///< the file's `added_tokens`, unchanged
 };
 
 /// Reads the Unigram `tokenizer.json` that transformers 4 and 5 save for T5. Throws

@@ -36,8 +36,8 @@ bool is_cased(char32_t value) {
   }
 }
 
-/// What may stand between letters of a word: marks, and the punctuation that Unicode's word
-/// breaks keep inside one.
+/// Returns whether a character may stand between letters of a word: marks, and the punctuation that
+/// Unicode's word breaks keep inside one.
 bool is_case_ignorable(char32_t value) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(value))) {
     case UTF8PROC_CATEGORY_MN:

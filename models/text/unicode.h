@@ -22,7 +22,8 @@ std::string valid_utf8(std::string_view text);
 /// Unicode's White_Space property.
 bool is_white_space(char32_t value);
 
-/// What regular expressions count as part of a word: letters, marks, digits, joining punctuation.
+/// Returns whether regular expressions count a character as part of a word: letters, marks, digits,
+/// joining punctuation.
 bool is_word_character(char32_t value);
 
 /// Lower case of a whole text by Unicode's default mapping, final sigma included; bytes that are
@@ -36,15 +37,15 @@ std::string lower_case_by_letter(std::string_view text);
 std::string nfc(std::string_view text);
 std::string nfd(std::string_view text);
 
-/// A full-width or half-width letter or sign in its usual width, as its compatibility
-/// decomposition has it; any other code point as it is.
+/// Returns a full-width or half-width letter or sign in its usual width, as its compatibility
+/// decomposition has it; any other code point unchanged.
 std::string usual_width(char32_t value);
 
-/// Without the white space at both ends, as Python's str.strip sees it (it counts U+001C to
-/// U+001F).
+/// Removes the white space at both ends, as Python's str.strip does (which counts U+001C to U+001F
+/// as such).
 std::string_view strip(std::string_view text);
 
-/// What PixArtAlphaPipeline does to a prompt when caption cleaning is off.
+/// Returns a prompt as PixArtAlphaPipeline changes it when caption cleaning is off.
 std::string normal_caption(std::string_view text);
 
 }  // namespace troupe::models

@@ -9,7 +9,7 @@
 namespace troupe::models {
 namespace {
 
-/// How far below the worst piece an unknown character scores.
+/// Difference between the scores of the worst piece and of an unknown character.
 constexpr double kUnknownPenalty = 10.0;
 constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 

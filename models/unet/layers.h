@@ -19,13 +19,14 @@ struct SiteCounter {
   int attentions = 0;
 };
 
-/// Where layers are made from.
+/// Source of the layers' weights and settings.
 struct Builder {
   const vae::Loader& load;
   SiteCounter& sites;
   std::int64_t norm_groups;
   double norm_eps;
-  /// How products of tokens keep their weights, and the bytes that this saved so far.
+  /// Way in which products of tokens keep their weights, and the number of bytes that this has
+  /// saved so far.
   kernels::WeightType products;
   std::int64_t& saved;
 };
@@ -41,7 +42,7 @@ kernels::Linear product_of(const Builder& build, const std::string& name, std::i
 /// One call of the model.
 struct Call {
   UNetPort& port;
-  std::vector<std::int64_t> widths;  ///< of the feature map at each level
+  std::vector<std::int64_t> widths;  ///< width of the feature map at each level
 };
 
 /// A convolution of side 3: at one level, to the next (stride 2), or to the one before (of the map

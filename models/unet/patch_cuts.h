@@ -6,11 +6,11 @@
 
 namespace troupe::models::unet {
 
-/// Which rows each patch has at every level of a U-Net. At level 0, the latents, rows are dealt out
-/// evenly, what is left over to the first. Level l + 1 is half as high, rounded up, and a patch has
-/// those of its rows that lie on an even row of its own at level l: so a convolution needs one row
-/// beyond either end of a patch at the same level, whichever way it goes. Patches may have no row
-/// at deeper levels.
+/// Rows that each patch has at every level of a U-Net. At level 0, the latents, rows are divided
+/// evenly, remainders first. Level l + 1 is half as high, rounded up, and a patch has those of its
+/// rows that lie on an even row of its own at level l: so a convolution needs one row beyond either
+/// end of a patch at the same level, whichever way it goes. Patches may have no row at deeper
+/// levels.
 class PatchCuts {
  public:
   /// Throws std::invalid_argument where a patch would have no row of latents.

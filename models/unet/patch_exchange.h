@@ -9,33 +9,34 @@
 
 namespace troupe::models::unet {
 
-/// What patches tell each other at a site: one tensor a patch, of a shape that follows from site
-/// and cuts.
+/// Exchange of the values that patches send each other at a site: one tensor per patch, of a shape
+/// that follows from site and cuts.
 class PatchExchange {
  public:
   virtual ~PatchExchange() = default;
 
-  /// Patches [begin, end) are computed here.
+  /// First patch that is computed here, and the one after the last.
   virtual int begin() const = 0;
   virtual int end() const = 0;
 
-  /// Before each step, on every member.
+  /// Begins a step; called before each step, on every member.
   virtual void begin_step() {}
-  /// Sites that are asked from here on may be left out in steps that ask those before.
+  /// Marks the point from which sites may be left out in steps that ask the sites before it.
   virtual void part() {}
-  /// After the last step: returns when nothing of this is under way any more.
+  /// Ends the exchange after the last step: returns when nothing of this exchange is under way any
+  /// more.
   virtual void finish() {}
-  /// Of what is kept for the next step, and of the room that it arrives in.
+  /// Returns the bytes of the values kept for the next step, and of the buffers that they arrive
+  /// in.
   virtual std::int64_t bytes() const { return 0; }
 
-  /// Everybody's values of this step, in the order of patches. Where `keep` is set, they are what
-  /// the next step finds.
+  /// Returns the values of all patches of this step, in the order of patches. With `keep`, the next
+  /// step finds these values.
   virtual std::vector<at::Tensor> fresh(const Site& site, const std::vector<at::Tensor>& own,
                                         bool keep) = 0;
 
-  /// Everybody's values as last kept, without waiting for any. Where `keep` is set, `own` are what
-  /// the next step finds; no call of this step does. Throws std::logic_error where nothing was
-  /// kept.
+  /// Returns the values of all patches as last kept, without waiting for any. With `keep`, the next
+  /// step finds `own`; no call of this step does. Throws std::logic_error if nothing was kept.
   virtual std::vector<at::Tensor> stale(const Site& site, const std::vector<at::Tensor>& own,
                                         bool keep) = 0;
 };

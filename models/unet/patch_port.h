@@ -10,27 +10,27 @@ namespace troupe::models::unet {
 
 /// Mean and variance of a group norm in a step that is not synchronous.
 enum class NormMode {
-  /// What the whole picture had in the step before, plus what changed in the patch itself; the
-  /// patch's own variance where that gives none. DistriFusion's (arXiv 2402.19481).
+  /// The whole picture's moments of the step before, plus what changed in the patch itself; the
+  /// patch's own variance if that sum gives none. DistriFusion's (arXiv 2402.19481).
   corrected,
-  /// The patch's of this step and the others' of the step before.
+  /// The patch's moments of this step and the other patches' of the step before.
   stale,
-  /// Everybody's of this step: exact, and the patches wait for each other at every norm.
+  /// All patches' moments of this step: exact, and the patches wait for each other at every norm.
   synchronous,
-  /// The patch's own alone.
+  /// The patch's own moments alone.
   separate,
 };
 
-/// What patches know of each other in a step.
+/// Values of other patches that a patch uses in a step.
 enum class StepMode {
-  /// Everything, of this step: equal to the whole picture.
+  /// All values of this step: equal to computing the whole picture.
   synchronous,
-  /// All but the first convolution's rows and what NormMode says is of the step before.
+  /// All values are of the step before, except the first convolution's rows and what NormMode says.
   stale,
-  /// As stale, but of the last synchronous step.
+  /// Same as stale, but with the values of the last synchronous step.
   frozen,
-  /// Nothing: each patch is computed as a picture of its own, with zeros beyond its rows, whatever
-  /// the NormMode. DistriFusion's baseline (Naive Patch).
+  /// No values: each patch is computed as a picture of its own, with zeros beyond its rows,
+  /// whatever the NormMode. DistriFusion's baseline (Naive Patch).
   naive,
 };
 
@@ -43,8 +43,9 @@ class PatchPort final : public UNetPort {
             bool ever_stale = true)
       : cuts_(std::move(cuts)), exchange_(exchange), norm_(norm), ever_stale_(ever_stale) {}
 
-  /// Before each step. The first step of a picture is synchronous, or all are naive; the last may
-  /// be `frozen` instead of stale, since nobody reads what it would keep.
+  /// Begins a step; called before each step. The first step of a picture is synchronous, or all are
+  /// naive; the last may be `frozen` instead of stale, since nobody reads the values that it would
+  /// keep.
   void begin_step(StepMode mode) {
     mode_ = mode;
     exchange_.begin_step();

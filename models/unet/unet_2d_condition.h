@@ -13,7 +13,7 @@
 
 namespace troupe::models::unet {
 
-/// What SDXL is told beside the text's states.
+/// SDXL's condition beside the text's states.
 struct AddedCondition {
   at::Tensor pooled;    ///< text_embeds [B, D]
   at::Tensor time_ids;  ///< [B, n]: original size, crop, target size
@@ -33,8 +33,8 @@ class UNet2DConditionModel {
   /// The text's keys and values in every cross attention, once a job; `states` [B, L, D].
   std::vector<TextKeys> keys_of(const at::Tensor& states) const;
 
-  /// What the residual blocks add, [B, time_embed_dim], once a step. Throws std::invalid_argument
-  /// if `added` is missing or of another shape where the model takes it.
+  /// Returns the condition that the residual blocks add, [B, time_embed_dim], once a step. Throws
+  /// std::invalid_argument if `added` is missing or of another shape and the model takes it.
   at::Tensor condition(double timestep, std::int64_t batch,
                        const std::optional<AddedCondition>& added = {}) const;
 
@@ -44,30 +44,31 @@ class UNet2DConditionModel {
                                      const at::Tensor& condition, const std::vector<TextKeys>& text,
                                      UNetPort& port) const;
 
-  /// The same in three parts, so that a step may leave the second out and give the third what an
-  /// earlier step had of it (DeepCache). What a call has computed before its second part:
+  /// Values that a call of the model in three parts has computed before its second part. A step may
+  /// leave the second part out, and give the third part the result that an earlier step had of it
+  /// (DeepCache).
   struct Outer {
     Features entered;  ///< conv_in's
     Features first;    ///< the first layer's
   };
   Outer enter(const std::vector<at::Tensor>& latents, const at::Tensor& condition,
               const std::vector<TextKeys>& text, UNetPort& port) const;
-  /// All between the first layer and the last two, which also look at what `enter` computed:
-  /// [B, spec().inner_channels(), rows, w] of each patch.
+  /// Computes all layers between the first and the last two, which also use the values that `enter`
+  /// computed: [B, spec().inner_channels(), rows, w] of each patch.
   Features inner(const Outer& outer, const at::Tensor& condition, const std::vector<TextKeys>& text,
                  UNetPort& port) const;
   std::vector<at::Tensor> leave(const Outer& outer, Features inner, const at::Tensor& condition,
                                 const std::vector<TextKeys>& text, UNetPort& port) const;
 
-  /// The same of a whole picture.
+  /// Computes the prediction of a whole picture.
   at::Tensor whole(const at::Tensor& latents, const at::Tensor& condition,
                    const std::vector<TextKeys>& text) const;
 
   const spec::UNetSpec& spec() const { return spec_; }
   int levels() const { return static_cast<int>(spec_.levels.size()); }
-  /// How many layers of each kind look beyond their patch.
+  /// Number of layers of each kind that look beyond their patch.
   const SiteCounter& sites() const { return sites_; }
-  /// By which the weights are smaller in memory than in the compute dtype.
+  /// Number of bytes by which the weights are smaller in memory than in the compute dtype.
   std::int64_t saved_bytes() const { return saved_bytes_; }
 
  private:

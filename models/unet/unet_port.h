@@ -21,7 +21,7 @@ struct Site {
   enum class Kind { conv, norm, attention };
   Kind kind = Kind::conv;
   int index = 0;
-  int level = 0;  ///< of the rows that are asked for
+  int level = 0;  ///< level of the rows that are asked for
 
   auto operator<=>(const Site&) const = default;
 };
@@ -42,16 +42,16 @@ class UNetPort {
   virtual std::int64_t height(int level) const = 0;
   virtual std::vector<RowRun> rows(int level) const = 0;
 
-  /// For each patch of this call the row above its first and the one below its last, undefined
-  /// where the picture ends.
+  /// Returns for each patch of this call the row above its first and the one below its last,
+  /// undefined where the picture ends.
   virtual std::vector<Halo> halos(const Site& site, const Features& x) = 0;
 
-  /// For each patch of this call, what its group norm takes for mean and variance: [2, B, groups]
-  /// float64.
+  /// Returns for each patch of this call the mean and variance that its group norm uses:
+  /// [2, B, groups] float64.
   virtual std::vector<at::Tensor> moments(const Site& site, const std::vector<Moments>& own) = 0;
 
-  /// For each patch of this call softmax(q · kᵀ / √d) · v over the keys of all patches; qkv
-  /// [B, rows · w, 3, H, d], result [B, rows · w, H, d].
+  /// Returns softmax(q · kᵀ / √d) · v over the keys of all patches, for each patch of this call;
+  /// qkv [B, rows · w, 3, H, d], result [B, rows · w, H, d].
   virtual std::vector<at::Tensor> attend(const Site& site, const std::vector<at::Tensor>& qkv) = 0;
 };
 

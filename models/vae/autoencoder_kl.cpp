@@ -149,7 +149,7 @@ LatentDistribution AutoencoderKL::encode_rows(const at::Tensor& pictures, HaloPo
   check("pictures", pictures, spec_.in_channels, scale);
   const c10::InferenceMode no_grad;
   const RowRun latents = RowShards(pictures.size(2) / scale, port.shards()).of(port.shard());
-  // What does not fill a row of latents is the last shard's, too.
+  // The last shard also has the rows that do not fill a row of latents.
   const bool last = port.shard() + 1 == port.shards();
   const std::int64_t end = last ? pictures.size(2) : latents.end * scale;
   const at::Tensor own = pictures.slice(2, latents.begin * scale, end);

@@ -12,13 +12,13 @@
 
 namespace troupe::models {
 
-/// Called as blocks finish, with how many of how many are done.
+/// Called when a block is done, with the number of blocks done and of all.
 using VaeProgress = std::function<void(int done, int total)>;
 
 /// A Gaussian for each value of the latents, both [B, latent_channels, h, w], not scaled.
 struct LatentDistribution {
   at::Tensor mean, logvar;
-  /// From an encoder's moments [B, 2 · latent_channels, h, w].
+  /// Makes the distribution of an encoder's moments [B, 2 · latent_channels, h, w].
   static LatentDistribution of(const at::Tensor& moments);
   const at::Tensor& mode() const { return mean; }
   /// mean + deviation · noise; `noise` has the mean's shape.
@@ -41,14 +41,14 @@ class AutoencoderKL {
   /// [B, out_channels, h·f, w·f] around [-1, 1] in the decoder's dtype, f = spec.scale_factor().
   /// Divides by the scaling factor itself.
   at::Tensor decode(const at::Tensor& latents, const VaeProgress& progress = nullptr) const;
-  /// The same by rows: every shard passes all the latents and gets its own rows of the pictures,
+  /// Decodes by rows: every shard passes all the latents and gets its own rows of the pictures,
   /// [B, out_channels, rows·f, w·f] with RowShards(h, port.shards()).of(port.shard()).
   at::Tensor decode_rows(const at::Tensor& latents, HaloPort& port,
                          const VaeProgress& progress = nullptr) const;
-  /// The same in tiles, with the memory of one tile beside input and output (see TileGrid).
+  /// Decodes in tiles, with the memory of one tile beside input and output (see TileGrid).
   at::Tensor decode_tiled(const at::Tensor& latents, const VaeProgress& progress = nullptr) const;
-  /// Tile `index` of decode_tiles(spec, h, w) by itself, [B, out_channels, ≤ tile, ≤ tile], for
-  /// those who share tiles out and join them with a TileJoiner.
+  /// Decodes tile `index` of decode_tiles(spec, h, w) by itself, [B, out_channels, ≤ tile, ≤ tile],
+  /// for ranks that share tiles out and join them with a TileJoiner.
   at::Tensor decode_tile(const at::Tensor& latents, const TileGrid& grid, int index,
                          const VaeProgress& progress = nullptr) const;
 
@@ -59,7 +59,7 @@ class AutoencoderKL {
   /// Every shard passes the whole pictures and gets its own rows, RowShards(H / f, shards).
   LatentDistribution encode_rows(const at::Tensor& pictures, HaloPort& port,
                                  const VaeProgress& progress = nullptr) const;
-  /// In tiles; H and W in multiples of f.
+  /// Encodes in tiles; H and W in multiples of f.
   LatentDistribution encode_tiled(const at::Tensor& pictures,
                                   const VaeProgress& progress = nullptr) const;
   /// The moments that tile `index` of encode_tiles(spec, H, W) adds, [B, 2 · latent_channels,

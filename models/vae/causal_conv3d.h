@@ -14,7 +14,7 @@ struct FrameMemory {
   at::Tensor before, last;
 };
 
-/// One of each causal convolution of a network, while a video goes through it.
+/// Memories of all causal convolutions of a network, while a video goes through it.
 using FrameMemories = std::vector<FrameMemory>;
 
 /// A convolution over this frame and the two before it, three frames of weights of `side` × `side`.

@@ -12,7 +12,7 @@
 
 namespace troupe::models::vae {
 
-/// What is done to rows [1, C, n, w] before a convolution reads them; position by position, into
+/// Operation on rows [1, C, n, w] before a convolution reads them; position by position, into
 /// memory of its own.
 using Prepare = std::function<at::Tensor(const at::Tensor& rows)>;
 

@@ -7,8 +7,8 @@
 
 namespace troupe::models::vae {
 
-/// What a group norm does to each channel once its moments are known: x · factor + addend, [C] in
-/// float32 (float64 for float64).
+/// Operation of a group norm on each channel once its moments are known: x · factor + addend, [C]
+/// in float32 (float64 for float64).
 struct ChannelAffine {
   at::Tensor factor, addend;
 };

@@ -26,7 +26,7 @@ struct GroupNorm {
             std::int64_t num_groups);
   /// Takes the moments of all rows of the picture.
   ChannelAffine over(const at::Tensor& x, const Pass& pass) const;
-  /// The same as something to prepare rows with, SiLU after it.
+  /// Returns the norm, with SiLU after it, as an operation that prepares rows.
   Prepare with_silu(const at::Tensor& x, const Pass& pass) const;
 
   at::Tensor weight, bias;

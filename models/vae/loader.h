@@ -14,11 +14,12 @@ class WeightStore;
 
 namespace vae {
 
-/// Where layers take their weights from: one dtype, one device, convolution weights channels-last
-/// on the CPU (oneDNN's own order: the whole decoder runs about twice as fast as in rows).
+/// Source of the layers' weights: one dtype, one device, convolution weights channels-last on the
+/// CPU (oneDNN's own order: the whole decoder runs about twice as fast as in rows).
 class Loader {
  public:
-  /// What stands between the checkpoint and the layers: counts, patches, or ends the loading.
+  /// Function that reads a tensor in place of the checkpoint: it may count tensors, change values,
+  /// or end the loading.
   using Get = std::function<at::Tensor(const std::string& name, at::IntArrayRef shape)>;
 
   Loader(const WeightStore& weights, at::ScalarType dtype, at::Device device, Get get = {})

@@ -9,11 +9,12 @@
 
 namespace troupe::models {
 
-/// Where the tiles of tiled coding lie, and how what becomes of them is joined: as diffusers'
-/// AutoencoderKL with tiling on does it, with tiles of `sample_size` that overlap by a quarter.
-/// A tile knows nothing of the others, so the result is another one than without tiles.
+/// Places of the tiles of tiled coding, and the way in which their results are joined: as
+/// diffusers' AutoencoderKL with tiling on, with tiles of `sample_size` that overlap by a quarter.
+/// A tile uses nothing of the others, so the result is another one than without tiles.
 struct TileGrid {
-  std::vector<RowRun> rows, columns;  ///< of the input
+  std::vector<RowRun> rows, columns;  ///< rows and columns of the input, for each row and column of
+                                      ///< tiles
   std::int64_t blend = 0;             ///< rows and columns of the output that fade over
   std::int64_t limit = 0;             ///< rows and columns that a tile adds to the output
 
@@ -22,9 +23,9 @@ struct TileGrid {
   at::Tensor tile(const at::Tensor& input, int index) const;
 };
 
-/// Latents h × w into tiles, or pictures; one tile where the whole is not larger. Throws
-/// std::invalid_argument where sample_size is no multiple of four latents, so that overlaps of
-/// latents and pixels would not match.
+/// Returns the tiles of latents (decode_tiles) or pictures (encode_tiles) of height × width; one
+/// tile if the whole is not larger. Throws std::invalid_argument if sample_size is no multiple of
+/// four latents, so that overlaps of latents and pixels would not match.
 TileGrid decode_tiles(const spec::VaeSpec& spec, std::int64_t height, std::int64_t width);
 TileGrid encode_tiles(const spec::VaeSpec& spec, std::int64_t height, std::int64_t width);
 
@@ -33,9 +34,9 @@ class TileJoiner {
  public:
   explicit TileJoiner(TileGrid grid) : grid_(std::move(grid)) {}
 
-  /// The next tile [B, C, height, width]; it is blended in place.
+  /// Adds the next tile [B, C, height, width]; it is blended in place.
   void add(const at::Tensor& tile);
-  /// The whole, after the last tile.
+  /// Returns the whole, after the last tile.
   at::Tensor join() const;
 
  private:

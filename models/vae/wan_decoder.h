@@ -14,7 +14,7 @@ namespace troupe::models::vae {
 struct ChannelNorm {
   ChannelNorm() = default;
   ChannelNorm(const Loader& load, const std::string& name, std::vector<std::int64_t> shape);
-  /// In memory of its own.
+  /// Returns the normed `x` in memory of its own.
   at::Tensor operator()(const at::Tensor& x) const;
   at::Tensor with_silu(const at::Tensor& x) const;
 
@@ -49,7 +49,7 @@ class WanDecoder {
  public:
   WanDecoder(const spec::WanVaeSpec& spec, const Loader& load);
 
-  /// Before a video's first frame.
+  /// State between a video's frames.
   struct State {
     FrameMemories memories;
     bool first = true;
@@ -57,8 +57,8 @@ class WanDecoder {
   State start() const { return {FrameMemories(memories_), true}; }
 
   using FrameSink = std::function<void(const at::Tensor& pixels)>;
-  /// The next latent frame [1, C, h, w], unscaled, this shard's rows; the sink gets its frames
-  /// [1, 3, h · f, w · f] in order, clamped to [-1, 1].
+  /// Decodes the next latent frame [1, C, h, w], unscaled, this shard's rows; the sink gets its
+  /// frames [1, 3, h · f, w · f] in order, clamped to [-1, 1].
   void push(at::Tensor x, State& state, const Pass& pass, const Tick& tick,
             const FrameSink& sink) const;
 
@@ -68,18 +68,18 @@ class WanDecoder {
     Conv2d conv;
     std::int64_t repeat = 1;
   };
-  /// To two frames side by side in the channels.
+  /// A convolution that makes two frames, side by side in the channels.
   struct DoubledFrames {
     CausalConv3d conv;
   };
-  /// With its norm and SiLU before it, where that has weights.
+  /// A convolution over frames, after its norm and SiLU if the norm has weights.
   struct TimeConvolution {
     ChannelNorm norm;
     CausalConv3d conv;
   };
   using Layer =
       std::variant<FrameConvolution, TimeConvolution, WanResidual, WanAttention, DoubledFrames>;
-  /// From layer `first` on.
+  /// Runs the layers from `first` on.
   void run(std::size_t first, at::Tensor x, State& state, const Pass& pass, const Tick& tick,
            const FrameSink& sink) const;
 

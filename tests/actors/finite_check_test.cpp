@@ -20,7 +20,7 @@ at::Tensor spoilt(double value) {
   return values;
 }
 
-/// What a check throws; nothing where it does not.
+/// Returns the text of what a check throws; empty if it throws nothing.
 template <typename Call>
 std::string words_of(const Call& call) {
   try {

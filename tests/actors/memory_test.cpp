@@ -9,7 +9,7 @@ using namespace troupe;
 
 namespace {
 
-/// What an actor on the CPU says of a host whose /proc and /sys are there.
+/// Returns the attributes of an actor on the CPU of a host whose /proc and /sys are there.
 std::map<std::string, std::string> told(const troupe::testing::Scratch& host) {
   std::map<std::string, std::string> attributes;
   actors::tell_memory(actors::available_memory_bytes(c10::Device("cpu"), host.path), attributes);

@@ -11,8 +11,8 @@ namespace troupe::test {
 
 inline const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
 
-/// Two real actors on threads of this process, told what to do by the real rooms of a controller.
-/// Who derives from it calls `start` and `stop` itself.
+/// Two real actors on threads of this process, told what to do by the real rooms of a controller. A
+/// class that derives from it calls `start` and `stop` itself.
 struct RealActors : JobRooms {
   using Options = std::function<void(int actor, actors::ActorOptions&)>;
 
@@ -84,7 +84,7 @@ struct RealActors : JobRooms {
     runner.start_queued();
     return id;
   }
-  /// What the job left, byte for byte; or why it left nothing.
+  /// Returns the job's result, byte for byte; or why there is none.
   std::string result(jobs::JobId id) {
     until([&] { return wire::is_terminal(table.find(id)->state); });
     const auto& job = *table.find(id);

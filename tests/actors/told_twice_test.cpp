@@ -63,7 +63,7 @@ class Echoing final : public cluster::Environment {
   std::size_t repeated = 0;
 
  private:
-  /// Every second time when something else has been said and done.
+  /// Says it again; every second time when something else has been said and done.
   void again(const std::function<void()>& say) {
     for (int copy = 1; copy < copies_; ++copy) {
       ++repeated;

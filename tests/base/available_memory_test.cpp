@@ -20,7 +20,7 @@ struct Host {
     root.file("proc/meminfo", "MemTotal:        900 kB\nMemFree:          10 kB\n" + available +
                                   "HugePages_Total:   0\nHugepagesize:   2048 kB\n");
   }
-  /// All its processes are in one control group with that limit.
+  /// Puts all processes of the host into one control group with that limit.
   void limit(const std::string& bytes) const {
     root.file("proc/self/mountinfo",
               "31 22 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n");

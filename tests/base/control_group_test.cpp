@@ -8,7 +8,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What a process sees below /: its groups, where their files are, and what is in those.
+/// System that a process sees below /: its groups, where their files are, and what is in those.
 struct System {
   testing::Scratch root;
 

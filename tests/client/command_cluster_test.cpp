@@ -84,7 +84,7 @@ std::string slow_clip() {
   return models::join_frames(frames, {}, models::kFramesPerSecond);
 }
 
-/// That a process has computed for.
+/// Returns the seconds that a process has computed for.
 double cpu_seconds(pid_t process) {
   std::istringstream stat(testing::read_all("/proc/" + std::to_string(process) + "/stat"));
   std::string word;

@@ -28,9 +28,9 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-/// What a client is told at a listener that never answers, having waited for as long as it was
-/// asked to. On a busy machine that may be over before the listener is reached: then it is asked to
-/// wait longer.
+/// Returns the error of a client at a listener that never answers, after waiting for as long as it
+/// was asked to. On a busy machine that may be over before the listener is reached: then the client
+/// is asked to wait longer.
 Error silence_at(const std::string& endpoint) {
   Error error;
   for (const auto deadline : {300ms, 3000ms, 30000ms}) {

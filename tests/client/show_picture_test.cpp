@@ -26,7 +26,7 @@ std::string png_of(const Pixels& rgb, unsigned width, unsigned height) {
   return png;
 }
 
-/// What a terminal makes of sixels. Every pixel is painted once.
+/// Screen of a terminal that has painted sixels. Every pixel is painted once.
 struct Screen {
   std::size_t width = 0, height = 0;
   Pixels rgb;

@@ -16,7 +16,8 @@ std::optional<SlurmTask> task_in(std::map<std::string, std::string> environment)
   return slurm_task([&](const std::string& name) { return environment[name]; });
 }
 
-/// As Slurm 22.05 sets them for task 2 of `srun -n 4 --relative=1` on nodes 2 and 3 of three.
+/// Variables as Slurm 22.05 sets them for task 2 of `srun -n 4 --relative=1` on nodes 2 and 3 of
+/// three.
 std::map<std::string, std::string> environment() {
   return {{"SLURM_STEP_ID", "0"},
           {"SLURM_PROCID", "2"},

@@ -28,7 +28,7 @@ bool answers(On<Connection>& connection) {
   return answered.wait();
 }
 
-/// Whom a server of few descriptors knows stays, and who comes is let in.
+/// Checks that clients whom a server of few descriptors knows stay, and that new ones are let in.
 void check_flooded(const std::string& endpoint, int connections, Says says) {
   Loop here, there;
   On<Server> server(here, server_at(endpoint));

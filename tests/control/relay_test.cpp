@@ -47,7 +47,7 @@ struct RelayingHost {
   PeerId id = 0;
 };
 
-/// What a server hears of its peers; on the server's loop.
+/// Events of a server's peers; on the server's loop.
 struct Heard {
   std::vector<std::string> lost;             // "name: why", in order
   std::map<std::string, std::string> texts;  // of failures that were sent as messages, by name

@@ -36,7 +36,7 @@ struct Running {
     owner.join();
   }
 
-  /// Who runs handlers now, as long as no guest does.
+  /// Returns the thread that runs handlers now, as long as no guest does.
   std::thread::id runner() {
     std::promise<std::thread::id> told;
     auto answer = told.get_future();

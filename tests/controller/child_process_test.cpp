@@ -19,7 +19,7 @@ using namespace troupe;
 
 namespace {
 
-/// What a child writes until its end.
+/// Returns the lines that a child writes until its end.
 std::vector<std::string> lines_of(cluster::ProcessOptions options) {
   std::vector<std::string> lines;
   boost::asio::io_context io;

@@ -53,7 +53,7 @@ struct TraceSlice {
   double end;
 };
 
-/// Whether each slice of a row lies wholly inside or outside of each other.
+/// Returns whether each slice of a row lies wholly inside or outside of each other.
 bool nests(std::vector<TraceSlice> slices) {
   constexpr double kRounding = 1e-3;
   std::sort(slices.begin(), slices.end(), [](const TraceSlice& a, const TraceSlice& b) {

@@ -15,7 +15,7 @@ using troupe::test::GatewayFixture;
 
 namespace {
 
-/// What a controller leaves that has taken in jobs under these keys.
+/// Returns the store of a controller that has taken in jobs under these keys.
 journal::MemoryStore left_with(const std::vector<std::uint64_t>& keys) {
   GatewayFixture before(/*journaled=*/true);
   before.gate.open();

@@ -37,7 +37,7 @@ class Groups {
     }
   }
 
-  /// By group, in the order of issue.
+  /// Plays to the end and returns the commands per group, in the order of issue.
   std::map<int, std::vector<std::pair<ActorId, Key>>> play() {
     for (bool some = true; some;) {
       some = false;

@@ -4,7 +4,7 @@
 
 namespace troupe::test {
 
-/// Every actor answers the end of its epoch.
+/// Fails when an actor does not answer the end of its epoch.
 struct NoneStuck final : cluster::DeploymentListener {
   void actor_stuck(cluster::ActorId) override { FAIL("an actor is stuck"); }
 };

@@ -22,7 +22,7 @@ std::vector<int> run(int first, int count) {
   return cpus;
 }
 
-/// So many nodes of so many CPUs each, numbered through.
+/// Returns `count` nodes of `cpus` CPUs each, numbered through.
 std::vector<NumaNode> nodes_of(int count, int cpus) {
   std::vector<NumaNode> nodes;
   for (int id = 0; id < count; ++id)
@@ -34,7 +34,7 @@ std::vector<PinnedActor> on_cpu(std::size_t count, int threads = 1) {
   return std::vector<PinnedActor>(count, PinnedActor{.threads = threads});
 }
 
-/// Each actor's node as a digit, - for none.
+/// Returns each actor's node as a digit, - for none.
 std::string seats(const Pins& pins) {
   std::string text;
   for (const auto& pin : pins.of_actor)

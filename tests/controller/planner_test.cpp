@@ -21,7 +21,7 @@ std::tuple<int, int, int, int, int, int> key(const wire::Parallelism& of) {
   return {of.dp, of.cfg, of.pp, of.ulysses, of.ring, of.tp};
 }
 
-/// Of this process: another one beside it does not make it more.
+/// Returns the processor time of this process: another one beside it does not make it more.
 double processor_seconds() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }

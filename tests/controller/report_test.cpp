@@ -11,7 +11,7 @@ using namespace troupe;
 
 namespace {
 
-/// Every key, at whatever depth, stands in the page's words for users.
+/// Checks that every key, at whatever depth, stands in the page's words for users.
 void check_documented(const nlohmann::json& part, const std::string& page) {
   for (const auto& [key, value] : part.items()) {
     if (part.is_object()) {

@@ -9,7 +9,7 @@ inline const spec::ModelSpec& sample_model() {
   return model;
 }
 
-/// The same, if blocks of its second half took up what those of the first half left.
+/// Same as sample_model, but blocks of its second half take up what those of the first half left.
 inline const spec::ModelSpec& skipping_model() {
   static const auto model = [] {
     auto skipping = sample_model();

@@ -22,7 +22,7 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Four places that nobody fills: what is loaded there stays as it is.
+/// Cluster of four places without actors: what is loaded there stays as it is.
 struct EmptyCluster : test::Endpoints {
   cluster::Members members{"secret"};
   jobs::JobTable table{8, 8};

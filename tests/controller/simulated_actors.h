@@ -42,7 +42,7 @@ class SimulatedActors {
     actors_of_[id] = std::move(actors);
   }
 
-  /// The job goes in the midst of its tasks, as when its epoch ends: nobody hears of it any more.
+  /// Removes a job in the midst of its tasks, as when its epoch ends: nobody hears of it any more.
   void drop(JobId id) {
     dispatcher.remove(id);
     const auto of_job = [id](const auto& key) { return key.first == id; };
@@ -101,7 +101,7 @@ class SimulatedActors {
   int most_posted = 0;  // of one edge and job at one actor
   int finished = 0;
 
-  /// All members of any two groups have the tasks they share in the same order.
+  /// True if all members of any two groups have the tasks they share in the same order.
   bool groups_agree() {
     std::map<std::pair<JobId, std::uint32_t>, std::size_t> total;
     for (std::size_t at = 0; at < total_order_.size(); ++at)
@@ -127,7 +127,7 @@ class SimulatedActors {
     return true;
   }
 
-  /// Both ends of every edge saw the same order.
+  /// True if both ends of every edge saw the same order.
   bool edges_agree() {
     for (const auto& [receiver, order] : posted_) {
       std::map<ActorId, std::vector<std::pair<JobId, std::uint32_t>>> by_sender;

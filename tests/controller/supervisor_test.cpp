@@ -49,7 +49,8 @@ struct Watched : test::RunnerStage {
     live.use([this](cluster::ActorId) -> cluster::ProcessHost& { return processes; });
   }
 
-  /// What is said of an actor whose lost link has it killed, and that is found to have ended so.
+  /// Returns the note about an actor that is killed because its link was lost, and that ends with
+  /// `cause`.
   std::string told(const cluster::ExitCause& cause) {
     supervisor.kill(0, "lost: the link was closed");
     CHECK(processes.reasons == std::vector<std::string>{"lost: the link was closed"});

@@ -8,7 +8,7 @@
 namespace troupe::user {
 namespace {
 
-/// False, with a trace, when something was seen that must not be.
+/// Plays. False, with a trace, when something was seen that must not be.
 bool plays(UserWorld& world, std::uint64_t seed) {
   try {
     world.play();

@@ -20,7 +20,7 @@ namespace troupe::user {
 inline const std::string kOwn = "own";
 inline const std::string kPlugin = "lib.so";
 
-/// Something happened that must not.
+/// Thrown when something happened that must not.
 class Broken : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -33,7 +33,7 @@ class UserWorld final : public testing::NoStages, public cluster::ProcessHost {
 
   /// Throws Broken when something is seen that must not be.
   void play();
-  /// What happened, newest last; for people, when a seed fails.
+  /// Returns what happened, newest last; for people, when a seed fails.
   std::string trace(std::size_t lines) const;
 
   bool stops = false;  // the cluster, before all leave
@@ -83,10 +83,10 @@ class UserWorld final : public testing::NoStages, public cluster::ProcessHost {
 
   void run();
 
-  /// A process begins; its hello comes later, if it lives to say it.
+  /// Begins a process; its hello comes later, if the process lives to say it.
   void begin(std::uint64_t id, std::uint64_t incarnation, const std::string& host);
 
-  /// A process ends, and whoever is its parent says so.
+  /// Ends a process, and its parent says so.
   void die(std::uint64_t id, std::uint64_t incarnation, int signal);
   void exited(std::uint64_t id, std::uint64_t incarnation, const cluster::ExitCause& how);
   cluster::ProcessHost* process_host(const std::string& name);
@@ -97,7 +97,8 @@ class UserWorld final : public testing::NoStages, public cluster::ProcessHost {
   void client_leaves(control::PeerId client);
   template <class M>
   void ask(control::PeerId client, const M& message);
-  /// What was said before, or by a process that is dead.
+  /// Throws Broken if `action` changes the state: what was said before, or by a process that is
+  /// dead.
   void changes_nothing(const std::string& what, const std::function<void()>& action);
   std::string state_text() const;
   void haunt(const Process& process, std::uint64_t incarnation);

@@ -11,7 +11,7 @@ using test::square_request;
 
 namespace {
 
-/// Two levels, 8 and 16 wide, one layer each: two pixels a latent.
+/// Returns a model of two levels, 8 and 16 wide, one layer each: two pixels per latent.
 spec::ModelSpec small_model() {
   auto model = sample_model();
   model.vae.latent_channels = 4;

@@ -29,7 +29,7 @@ JobEntry job_of(
   return job;
 }
 
-/// Of the first of them.
+/// Returns why the first of the waiting jobs is not batched.
 std::string why(const std::vector<JobEntry>& waiting, std::int64_t max_pictures = 8,
                 std::int64_t places = 1) {
   std::vector<const JobEntry*> others;

@@ -21,11 +21,12 @@ struct Target {
   std::size_t max_bytes;
 };
 
-/// All of them, by name.
+/// Returns all targets, by name.
 const std::vector<Target>& targets();
 
-/// What may be thrown at whoever brought the bytes. Running out of memory, a length that nobody
-/// checked (length_error, out_of_range) and a JSON library's own exceptions are finds.
+/// Runs `action`, and allows what may be thrown at whoever brought the bytes. Running out of
+/// memory, a length that nobody checked (length_error, out_of_range) and a JSON library's own
+/// exceptions are finds.
 template <class F>
 void refusable(F&& action) {
   try {

@@ -72,7 +72,7 @@ class Bench {
     return at::randn(shape, at::TensorOptions().device(device_)).to(type);
   }
   at::Device device() const { return device_; }
-  /// How many sets of operands of so many bytes calls go through in turns.
+  /// Returns through how many sets of operands, of `bytes` each, calls go in turns.
   int sets(double bytes) const {
     return device_.is_cpu() ? 1 : std::clamp(static_cast<int>(kRotatedBytes / bytes) + 1, 2, 64);
   }
@@ -308,7 +308,7 @@ int measure(at::Device device, const Options& options) {
   return 0;
 }
 
-/// False where the command line makes no sense.
+/// Reads the command line. False if it makes no sense.
 bool read(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];

@@ -112,7 +112,7 @@ class Trap {
     if (error != 0) std::fprintf(stderr, "device probe: no kernel to break with (%d)\n", error);
     return error == 0;
   }
-  /// From then on every call in the context fails. By the thread that has loaded it.
+  /// Breaks the context: from then on every call in it fails. For the thread that has loaded it.
   void spring() const {
     const int error = launch_(function_, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
     std::fprintf(stderr, "device probe: broke the context (launching gave %d)\n", error);
@@ -136,7 +136,7 @@ void wait_for_request() {
 
 }  // namespace
 
-/// What the driver calls as it starts; not 0 is success.
+/// Entry that the driver calls as it starts; not 0 is success.
 extern "C" int InitializeInjection() {
   const char* chosen = std::getenv("TROUPE_DEVICE_PROBE");
   if (!chosen) return 1;

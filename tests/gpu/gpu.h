@@ -9,11 +9,11 @@ namespace troupe::testing {
 
 /// The GPU that tests use, LibTorch's CUDA half loaded; nothing where there is none.
 std::optional<at::Device> gpu();
-/// Why `gpu()` is empty.
+/// Returns why `gpu()` is empty.
 const std::string& why_no_gpu();
-/// Whether a missing GPU is a failure: scripts/gpu-check sets TROUPE_REQUIRE_GPU.
+/// Returns whether a missing GPU is a failure: scripts/gpu-check sets TROUPE_REQUIRE_GPU.
 bool gpu_required();
-/// Whether it is the one of tests/gpu/pretend, whose arithmetic is the CPU's.
+/// Returns whether the GPU is the one of tests/gpu/pretend, whose arithmetic is the CPU's.
 bool gpu_is_pretended();
 
 }  // namespace troupe::testing

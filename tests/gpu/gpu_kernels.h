@@ -15,13 +15,13 @@
 
 namespace troupe::testing {
 
-/// A copy that kernels may be given.
+/// Returns a copy that kernels may be given.
 at::Tensor on_gpu(const at::Tensor& x, at::ScalarType type);
 inline void* gpu_stream() {
   return nullptr;
 }
 
-/// As their namesakes in `kernels`.
+/// Functions with the meaning of their namesakes in `kernels`.
 namespace gpu_kernels {
 
 const kernels::CudaKernels* cuda_kernels();

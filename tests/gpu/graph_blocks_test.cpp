@@ -23,7 +23,7 @@ using Freshness = models::KvStore::Freshness;
 
 namespace {
 
-/// How K,V are kept; nothing is with one patch.
+/// Rule by which K,V are kept; with one patch nothing is kept.
 struct Way {
   std::string name;
   int patches;

@@ -19,7 +19,7 @@ using kernels::PartialAttention;
 
 namespace {
 
-/// The same values one element behind where packed loads may begin.
+/// Returns the same values one element behind the place where packed loads may begin.
 at::Tensor off_pack(const at::Tensor& x, at::ScalarType type) {
   return on_gpu(at::cat({at::zeros({1}), x.flatten()}), type).slice(0, 1).view(x.sizes());
 }

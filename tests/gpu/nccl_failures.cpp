@@ -78,7 +78,7 @@ void leaving(Rank& me) {
           "who leaves is missed");
 }
 
-/// For the test that kills the last rank meanwhile.
+/// Reduces until the last rank is lost; for the test that kills it meanwhile.
 void endless(Rank& me) {
   const TransferError error = failure_of([&] {
     for (;;)

@@ -19,7 +19,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Nobody leaves while others are at work: a second after its goodbye they would miss it.
+/// Waits for all, so that nobody leaves while others are at work: a second after a peer's goodbye
+/// they would miss it.
 void meet(testing::Rank& me) {
   try {
     me.group.all_reduce(at::zeros({1}, at::TensorOptions().device(me.where)), tensor::ReduceOp::sum)

@@ -20,7 +20,7 @@ class NcclPeers {
   /// Has the first `size` of them run the scenario, and returns what each said.
   std::vector<std::string> run(const std::string& scenario, int size,
                                std::chrono::seconds limit = std::chrono::seconds(50));
-  /// The same, killing the last after a while; what the others said.
+  /// Same as `run`, but kills the last peer after a while; returns what the others said.
   std::vector<std::string> run_and_kill_last(const std::string& scenario,
                                              std::chrono::milliseconds after);
 

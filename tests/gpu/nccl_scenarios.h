@@ -13,8 +13,8 @@ using tensor::testing::Rank;
 
 using Scenarios = std::map<std::string, std::function<void(Rank&)>>;
 
-/// What the processes can be told to do together, by name: the cases of the conformance suite, by
-/// theirs, and what NCCL alone is asked.
+/// Returns what the processes can be told to do together, by name: the cases of the conformance
+/// suite, by their own names, and what is asked of NCCL alone.
 const Scenarios& scenarios();
 
 }  // namespace troupe::testing

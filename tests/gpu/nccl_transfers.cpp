@@ -37,8 +37,8 @@ void receives_ahead(Rank& me) {
   }
 }
 
-/// The transfer takes what the stream computes before it, and memory that is let go of at once is
-/// not given to somebody else while it travels.
+/// Checks that the transfer takes what the stream computes before it, and that memory which is let
+/// go of at once is not given to somebody else while it travels.
 void stream_order(Rank& me) {
   constexpr std::int64_t kCount = 2'000'000;
   for (int round = 0; round < 10; ++round) {
@@ -72,7 +72,7 @@ void no_host_wait(Rank& me) {
                                      std::to_string(computed / 1us) + " us");
 }
 
-/// What ring attention does: every rank sends its block to each other, one cyclic shift a
+/// Transfers as ring attention does: every rank sends its block to each other, one cyclic shift per
 /// distance, while blocks of later rounds are already under way. Rank 0 has nothing to send.
 void shifts(Rank& me) {
   constexpr int kRounds = 12;

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-/// How near a kernel must come to its twin, which computes the same in float32 or float64.
+/// Nearness of a kernel to its twin, which computes the same in float32 or float64.
 namespace troupe::testing {
 
 inline const std::vector<at::ScalarType> kKernelTypes = {at::kFloat, at::kBFloat16, at::kHalf};

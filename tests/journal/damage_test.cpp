@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What clients were told.
+/// State that clients were told.
 struct Told {
   std::map<jobs::JobId, JobState> jobs;  // of those that are not forgotten
   std::map<jobs::JobId, std::string> bytes;
@@ -98,7 +98,7 @@ Told make_journal(const std::string& folder) {
   return told;
 }
 
-/// Empty when all is as was told, or what is not is named; else what is wrong.
+/// Returns what is wrong; empty if all is as was told, or if what is not is named.
 std::string judge(SqliteStore& store, const Told& told, bool& lost) {
   Desk desk;
   const auto records = store.load();
@@ -132,7 +132,8 @@ std::string judge(SqliteStore& store, const Told& told, bool& lost) {
   return "";
 }
 
-/// Opens it and hands one more job in; what is wrong, or "". `refused`: why it cannot be opened.
+/// Opens the store and hands one more job in; returns what is wrong, or "". `refused`: why the
+/// store cannot be opened.
 std::string go_on(const std::string& folder, const Told& told, SqliteStore::Options options,
                   std::string& refused, bool& lost) {
   Told more = told;
@@ -206,7 +207,7 @@ Told make_damaged(const std::string& folder) {
   return told;
 }
 
-/// How large files may become, as on a full disk; as before at its end.
+/// Limit on the size of files, as on a full disk, while it lives.
 class Room {
  public:
   explicit Room(rlim_t bytes) {

@@ -30,7 +30,7 @@ std::string why_not(const std::string& folder) {
   return "";
 }
 
-/// What a controller writes of some jobs with big results.
+/// Returns what a controller writes of some jobs with big results.
 std::vector<journal::Change> changes_of(int jobs) {
   Desk desk;
   std::vector<journal::Change> changes;

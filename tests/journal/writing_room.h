@@ -11,7 +11,7 @@
 
 namespace troupe::testing {
 
-/// What a good time must last, after which a disk counts as mended.
+/// Time that a good time must last, after which a disk counts as mended.
 inline constexpr std::chrono::milliseconds kLasting{300};
 
 /// A journal with its writer, on a loop that the test turns itself.

@@ -15,7 +15,7 @@
 
 namespace troupe::models::testing {
 
-/// A transformer alone, with nothing around it.
+/// Returns a transformer alone, with nothing around it.
 inline spec::ModelSpec family_of(const std::string& checkpoint) {
   const std::string folder = kFixtures / checkpoint / "transformer";
   spec::ModelSpec spec;
@@ -64,7 +64,7 @@ inline void add_fixtures(const std::string& name, std::vector<Fixture>& all) {
   }
 }
 
-/// Of every family.
+/// Fixtures of every family.
 inline const std::vector<Fixture>& fixtures() {
   static const auto all = [] {
     std::vector<Fixture> made;
@@ -147,7 +147,7 @@ struct SplitModel {
   }
 };
 
-/// Largest difference over the range of what is wanted.
+/// Largest difference, as a part of the range of the wanted values.
 inline double error_of(const at::Tensor& got, const at::Tensor& want) {
   const at::Tensor reference = want.to(at::kDouble);
   return ((got.to(at::kDouble) - reference).abs().max() / (reference.max() - reference.min()))

@@ -25,8 +25,8 @@ inline at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, cons
   return at::matmul(scores.softmax(-1), heads(v)).transpose(1, 2);
 }
 
-/// What a patch attends to, by docs/predicted-kv.md and docs/distrifusion.md, in float64 and with
-/// every value kept for good: one process, one block, no thought of speed.
+/// Rule for what a patch attends to, by docs/predicted-kv.md and docs/distrifusion.md, in float64
+/// and with every value kept for good: one process, one block, no thought of speed.
 class KvRule {
  public:
   KvRule(KvStore::Freshness freshness, bool predicts, int64_t tokens)
@@ -77,7 +77,7 @@ class KvRule {
     return seen;
   }
 
-  /// The same for qkv [B, n, 3, H, d], attended to.
+  /// Same as `see` for qkv [B, n, 3, H, d], attended to.
   at::Tensor attend(int step, TokenRun patch, const at::Tensor& qkv) {
     const Seen seen = see(step, patch, qkv.slice(2, 1, 3));
     return plain_attention(qkv.select(2, 0), seen.k, seen.v);

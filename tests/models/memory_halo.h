@@ -15,13 +15,13 @@
 
 namespace troupe::models::testing {
 
-/// Where the shards of one picture, a thread each, lay down what the others are to see.
+/// Board on which the shards of one picture, a thread each, lay down what the others are to see.
 class Board {
  public:
   explicit Board(int shards) : slots_(shards) {}
   int shards() const { return static_cast<int>(slots_.size()); }
 
-  /// Everybody's `mine`, in the order of shards. Throws when the others do not come.
+  /// Returns everybody's `mine`, in the order of shards. Throws when the others do not come.
   std::vector<at::Tensor> swap(int shard, at::Tensor mine) {
     std::unique_lock lock(mutex_);
     slots_[shard] = std::move(mine);
@@ -84,7 +84,7 @@ class MemoryHalo final : public HaloPort {
   int shard_;
 };
 
-/// What `work` returns for each of `shards` shards, each a thread of its own.
+/// Returns what `work` returns for each of `shards` shards, each a thread of its own.
 template <class Work>
 auto on_shards(int shards, const Work& work) {
   using Result = decltype(work(std::declval<HaloPort&>()));

@@ -45,7 +45,7 @@ inline const std::vector<spec::SchedulerSpec>& some_schedulers() {
   return specs;
 }
 
-/// Those that add noise, and flow matching.
+/// Settings that add noise, and flow matching.
 inline const std::vector<spec::SchedulerSpec>& other_schedulers() {
   static const std::vector<spec::SchedulerSpec> specs = [] {
     std::vector<spec::SchedulerSpec> out;

@@ -20,7 +20,7 @@ namespace {
 
 const std::filesystem::path kFolder = kUNetFixtures / "tiny-sdxl";
 
-/// What both encoders say of prompts: states side by side, and the second's pooled vector.
+/// Output of both encoders for prompts: states side by side, and the second's pooled vector.
 struct Text {
   at::Tensor states, pooled;
 };

@@ -39,7 +39,7 @@ struct UNetBook {
   nlohmann::json content;
 };
 
-/// What conditions a case.
+/// Inputs that condition a case.
 struct UNetInputs {
   UNetInputs(const UNetBook& book, const std::string& name)
       : latents(book.tensors.at(name + ".latents")), states(book.tensors.at(name + ".states")) {

@@ -25,7 +25,8 @@ struct Count {
 
 thread_local std::shared_ptr<Count> counted;
 
-/// Blocks that some thread's count knows of. What is freed and not found here is nobody's.
+/// Blocks that some thread's count knows of. A freed block that is not found here was counted for
+/// no thread.
 struct Ledger {
   std::mutex mutex;
   std::map<void*, std::pair<std::shared_ptr<Count>, std::int64_t>> blocks;
@@ -37,7 +38,7 @@ Ledger& ledger() {
   return one;
 }
 
-/// What the CPU's tensors and convolutions take, by the thread that asked for it.
+/// Counts the memory of the CPU's tensors and convolutions, by the thread that asked for it.
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* below) : below_(below) {

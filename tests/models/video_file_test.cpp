@@ -104,8 +104,8 @@ struct Planes {
   int stride[3];
 };
 
-/// Of luma, against what was drawn, in dB; and in the middle of the disc colour is that of the
-/// disc.
+/// Returns the likeness of luma to what was drawn, in dB; checks that in the middle of the disc
+/// colour is that of the disc.
 double likeness(const Planes& planes, int frame) {
   const auto rgb = clip_pixels(frame);
   double sum = 0;
@@ -154,7 +154,7 @@ class Mp4Reader {
     frames_end = begin;
   }
 
-  /// What a box has after its head; there is one of that type.
+  /// Returns what a box has after its head; there is one of that type.
   std::string_view at(const std::string& type) const {
     REQUIRE(boxes_.contains(type));
     return boxes_.at(type);

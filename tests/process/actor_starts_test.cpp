@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// This process's actors that were not there before.
+/// Returns this process's actors that were not there before.
 std::vector<pid_t> newer_than(const std::vector<pid_t>& before) {
   auto now = actors_of(getpid());
   std::erase_if(now, [&](pid_t pid) { return std::ranges::find(before, pid) != before.end(); });

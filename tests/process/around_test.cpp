@@ -55,8 +55,8 @@ struct Way {
   Parallelism degrees;
 };
 
-/// Every method, by patches with one K,V or the other in turn; with one picture of each prompt more
-/// than the case has, so that replicas have some.
+/// Returns every method, by patches with one K,V or the other in turn; with one more picture per
+/// prompt than the case has, so that replicas have some.
 std::vector<Way> ways_of(const nlohmann::json& of, bool odd) {
   const int cfg = branches_of(of);
   if (is_unet(of))

@@ -21,7 +21,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Of the range of the latents that the job has alone: what an exact method may differ by.
+/// Bound of an exact method's difference, as a part of the range of the latents that the job has
+/// alone.
 constexpr double kBound = 1e-4;
 
 /// Four jobs of five pictures, and one that will be cancelled. Prompts of different lengths.

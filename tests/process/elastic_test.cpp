@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Actors that nobody starts again.
+/// Returns options of actors that are not started again.
 cluster::ClusterOptions mortals(int count) {
   auto options = actors(count);
   options.max_respawns = 0;

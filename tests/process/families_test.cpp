@@ -26,7 +26,7 @@ bool has_branches(const std::string& family) {
   return !family.starts_with("flux");
 }
 
-/// What a joint model must be able to do as well as any other: split pictures, heads, rows,
+/// Returns mixes that a joint model must do as well as any other: split pictures, heads, rows,
 /// weights, stages and branches, also where a rank has no row or no head. Of every three that
 /// follow one another, one has replicas.
 std::vector<Parallelism> mixes_of(const std::string& family) {

@@ -23,7 +23,7 @@ cluster::ClusterOptions mortal(cluster::ClusterOptions options) {
   return options;
 }
 
-/// Where an actor is killed, and what status and the cause say that it was doing then.
+/// Moment at which an actor is killed, and what status and the cause say that it was doing then.
 struct Moment {
   HoldAt at;
   int stage;  // of the victim

@@ -81,7 +81,7 @@ nlohmann::json report_of(const JobResult& result) {
   return nlohmann::json::parse(result.report);
 }
 
-/// What each rank sent is what its plan says, to the byte.
+/// Checks that each rank sent what its plan says, to the byte.
 void check_traffic(const JobResult& result, const Submission& submission) {
   check_sent(report_of(result), Foreseen(submission));
 }

@@ -22,7 +22,7 @@ using nlohmann::json;
 
 namespace {
 
-/// For the actors that are started while it lives.
+/// Environment for the actors that are started while it lives.
 struct StandIn {
   Variable recorder{"TROUPE_CUDA_GRAPH", TROUPE_BINARY_DIR "/lib/libtroupe_graph_stand_in.so"};
   Variable kernels{"TROUPE_CPU_KERNELS", "library"};

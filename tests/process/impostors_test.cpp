@@ -27,7 +27,7 @@ using Words = std::vector<std::string>;
 
 constexpr uid_t kNobody = 65534;
 
-/// A folder that every user may enter and nobody else may write in.
+/// A folder that every user may enter and only its owner may write in.
 class PublicFolder {
  public:
   PublicFolder() {
@@ -67,7 +67,7 @@ class Impostor {
     waitpid(pid_, nullptr, 0);
     close(from_);
   }
-  /// Waits for it to end by being asked to: 0 when nobody has said anything.
+  /// Asks the process to end and waits for it: 0 when nobody has said anything.
   int heard() {
     kill(pid_, SIGTERM);
     int status = 0;
@@ -117,7 +117,7 @@ Ended does(const Words& arguments, const std::string& folder, const Words& envir
   return {code, command.err()};
 }
 
-/// Every verb that talks to a controller.
+/// Returns every verb that talks to a controller.
 std::vector<Words> verbs(const std::string& scratch) {
   return {{"status"},
           {"jobs"},

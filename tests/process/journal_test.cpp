@@ -247,7 +247,7 @@ class SmallDisk {
   SmallDisk(const SmallDisk&) = delete;
   SmallDisk& operator=(const SmallDisk&) = delete;
   bool there() const { return there_; }
-  /// And keeps it full: logs that are cut make room again.
+  /// Fills the disk and keeps it full: logs that are cut make room again.
   void fill() {
     filling_ = std::jthread([file = folder_ + "/filler"](const std::stop_token& end) {
       for (const std::string page(4096, 'x'); !end.stop_requested();

@@ -43,7 +43,7 @@ std::string with_small_disk(const std::string& folder) {
   return "unshare -m sh -c 'mount -t tmpfs -o size=4k tmpfs " + folder + " && exec \"$@\"' sh";
 }
 
-/// The same, full from the beginning.
+/// Returns the command for a disk that is full from the beginning.
 std::string with_full_disk(const std::string& folder) {
   return "unshare -m sh -c 'mount -t tmpfs -o size=4k tmpfs " + folder +
          " && head -c 4096 /dev/zero > " + folder + "/full && exec \"$@\"' sh";

@@ -37,7 +37,7 @@ class OtherModel {
   Scratch scratch_;
 };
 
-/// On pp 2, so that two actors have a part each.
+/// Returns a job on pp 2, so that two actors have a part each.
 Submission job_of(const std::string& model) {
   auto job = demo_job(2);
   job.parallelism = {.pp = 2};

@@ -43,7 +43,7 @@ class Stage {
     if (!does(client("status --json", file))) return {};
     return json::parse(read_all(file), nullptr, /*allow_exceptions=*/false);
   }
-  /// Of the job that runs; 0 = none does.
+  /// Returns the step of the job that runs; 0 = none does.
   int step() const {
     const auto file = scratch_ / "jobs";
     if (!does(client("jobs --json", file))) return 0;

@@ -22,7 +22,8 @@ struct NoisyWay {
   std::vector<Parallelism> mixes;
 };
 
-/// Three pictures, so that two replicas have uneven shares of the noise, too; five rows of tokens.
+/// Returns a job of three pictures, so that two replicas have uneven shares of the noise, too; five
+/// rows of tokens.
 Submission three_pictures(const std::string& model, const std::string& sampler) {
   Submission submission;
   submission.model = model;
@@ -39,7 +40,8 @@ Submission three_pictures(const std::string& model, const std::string& sampler) 
   return submission;
 }
 
-/// From the same latents, another seed makes another picture: the seed is used in the steps.
+/// Checks that from the same latents another seed makes another picture: the seed is used in the
+/// steps.
 void check_that_noise_is_added(Submission submission, const Latents& start) {
   submission.request.init_latents = start;
   const auto one = shared_cluster().run(submission).latents.value();

@@ -10,8 +10,8 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Without TROUPE_FULL_MATRIX, each case runs at every seventh mix, each mix with every seventh
-/// case.
+/// Returns the share of the matrix: without TROUPE_FULL_MATRIX, each case runs at every seventh
+/// mix, each mix with every seventh case.
 std::size_t every() {
   return full_matrix() ? 1 : 7;
 }

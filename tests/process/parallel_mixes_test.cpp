@@ -38,7 +38,7 @@ const Way kByPatches[] = {{"pipefusion", "stale"},
                           {"distrifusion", "stale"},
                           {"distrifusion", "predict"}};
 
-/// Three patches of two, two and one row.
+/// Returns the submission by three patches of two, two and one row.
 Submission by_patches(Submission submission, const Way& way) {
   auto& request = submission.request;
   request.method = way.method;

@@ -52,7 +52,7 @@ std::string cpus_of(const std::filesystem::path& status) {
   return "not said";
 }
 
-/// All threads of a process; "several" where they differ.
+/// Returns the CPUs of all threads of a process; "several" where they differ.
 std::string cpus_of(pid_t pid) {
   std::string found;
   for (const auto& thread :

@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What processes differ by that hold the same, and that allocators keep of an encoder's work.
+/// Bytes by which processes differ that hold the same, and that allocators keep of an encoder's
+/// work.
 constexpr double kNothing = 4 * 1e6;
 constexpr double kSlack = 16 * 1e6;
 

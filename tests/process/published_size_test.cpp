@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kGigabyte = 1e9;
 
-/// What an actor holds in a phase of the job.
+/// Memory that an actor holds in a phase of the job.
 struct Held {
   double first = -1;    // resident at the first look
   double most = 0;      // resident, its own pages and those of mapped files

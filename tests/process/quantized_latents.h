@@ -11,7 +11,8 @@ namespace troupe::testing {
 /// follow: so where floats are rounded differently, int8 pictures differ by a part of what int8
 /// itself changes; by √2 of it where their roundings have nothing in common any more.
 constexpr double kApart = 1.5;
-/// In one step hardly a value lies that near to a half. Another rule for any scale gives 1 to 1.8.
+/// Bound after one step, in which hardly a value lies that near to a half. Another rule for any
+/// scale gives 1 to 1.8.
 constexpr double kOneStep = 0.02;
 
 inline Submission quantized(Submission submission) {

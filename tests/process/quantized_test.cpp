@@ -17,8 +17,8 @@ using nlohmann::json;
 
 namespace {
 
-/// Between two processors, whose vector libraries differ in last bits: up to 0.3 was seen where a
-/// value went the other way. Another rule for any scale gives 1 to 1.8.
+/// Bound between two processors, whose vector libraries differ in last bits: up to 0.3 was seen
+/// where a value went the other way. Another rule for any scale gives 1 to 1.8.
 constexpr double kOtherProcessor = 0.6;
 
 std::uint64_t weights_of(const JobResult& result, int rank) {

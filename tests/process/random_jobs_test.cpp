@@ -45,7 +45,7 @@ class Dice {
   std::mt19937_64 generator_;
 };
 
-/// What a job's limits follow from.
+/// A drawn model, which a job's limits follow from.
 struct Drawn {
   std::unique_ptr<RandomModel> own;  // of a model that was made for this job
   std::string folder, name;

@@ -21,7 +21,7 @@ using nlohmann::json;
 
 namespace {
 
-/// For the actors that are started while it lives.
+/// Environment for the actors that are started while it lives.
 struct Rehearse {
   Variable rehearse{"TROUPE_REHEARSE", "on"};
 };

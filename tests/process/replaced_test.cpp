@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The same file but for the signs of its last values: same size, same time.
+/// Replaces the file by the same but for the signs of its last values: same size, same time.
 void change_signs(const fs::path& weights) {
   std::string changed = read_all(weights);
   for (std::size_t at = changed.size() - 1; at > changed.size() - 4000; at -= 4)

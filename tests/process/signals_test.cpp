@@ -56,7 +56,7 @@ std::string last_line(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-/// When the blow falls.
+/// Time at which the signal is sent.
 enum class When { spawned, busy };
 
 void wait_until(const Command& command, When when, const std::string& word) {

@@ -21,7 +21,8 @@ using namespace troupe::testing;
 
 namespace {
 
-/// As srun: COMMAND once for each task, with the node's name in the environment.
+/// Script in the place of srun: runs COMMAND once per task, with the node's name in the
+/// environment.
 constexpr const char* kSrun = R"(#!/usr/bin/env bash
 set -u
 while [[ $1 == --* ]]; do

@@ -6,8 +6,9 @@ using namespace troupe::testing;
 
 namespace {
 
-/// With the case's cache what is skipped and the latents are the oracle's, and far from those
-/// without a cache. These are the answer, and the submission is left without one.
+/// Checks that with the case's cache the skipped steps and the latents are the oracle's, and that
+/// the latents are far from those without a cache. Returns the latter, and leaves the submission
+/// without a cache.
 Latents check_against_oracle(Reference& reference, const nlohmann::json& of, Submission& submission,
                              const std::string& where, Worst& worst) {
   submission.request.step_cache = of.at("step_cache");

@@ -37,7 +37,7 @@ struct Row {
   bool journal;
   std::vector<Step> steps;
   Outcome outcome;
-  /// What the first `troupe join` says, and what it ends with; nothing = it lives.
+  /// Output and exit code of the first `troupe join`; no code = it lives.
   std::vector<std::string> host_says;
   std::optional<int> host_code;
 };

@@ -43,7 +43,7 @@ class Stranger {
     until([&] { return !said.empty(); });
     return said;
   }
-  /// A blob link, likewise.
+  /// Opens a blob link; returns what is said to its hello.
   std::string blobs(const Hello& hello) {
     auto options = as(hello);
     options.endpoint = control::blob_endpoint_of(endpoint_);
@@ -88,7 +88,7 @@ class Stranger {
   std::vector<std::unique_ptr<control::BlobConnection>> blob_links_;
 };
 
-/// Which life of its actor a process is, as its starting environment still shows: it is no secret.
+/// Returns a process's incarnation, as its starting environment still shows it: it is no secret.
 std::uint64_t incarnation_of(pid_t pid) {
   const auto environment = read_all("/proc/" + std::to_string(pid) + "/environ");
   const std::string name = "TROUPE_INCARNATION=";

@@ -21,7 +21,7 @@ namespace {
 
 const std::string kInjected = "(a NaN was injected)";
 
-/// Why the job stands still, once it does and all that was issued has run.
+/// Waits until the job stands still and all that was issued has run; returns why it stands still.
 std::string met(WatchedStage& stage, std::uint64_t job) {
   std::string cause;
   REQUIRE(eventually(2 * kPatience, [&] {

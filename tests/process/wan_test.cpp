@@ -24,7 +24,7 @@ constexpr double kLatentBound = 1e-4;   // of the reference's range
 constexpr double kDegreesBound = 1e-5;  // of the range of the single actor's latents
 constexpr int kLevelBound = 1;          // of 255
 
-/// All frames of a video, one below the other.
+/// Returns all frames of a video, one below the other.
 Bytes tall_picture(const std::string& clip) {
   Bytes tall;
   for (const auto& png : models::split_frames(clip)) {

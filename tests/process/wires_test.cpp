@@ -34,7 +34,7 @@ struct WiredCluster {
   std::optional<JoinedHostProcess> beta;
 };
 
-/// On all four.
+/// Returns a job on all four actors.
 Submission wide_job(int steps, bool elastic = false) {
   auto job = demo_job(steps);
   job.request.method = "exact";

@@ -2,7 +2,7 @@
 
 namespace troupe::sim {
 
-/// What may go wrong in a run; probabilities are of a single event.
+/// Faults that may occur in a run; probabilities are of a single event.
 struct Faults {
   double kills_per_job = 0;       // SIGKILL of a random process
   double mass_kills_per_job = 0;  // of four at once

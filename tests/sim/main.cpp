@@ -83,7 +83,7 @@ class Sweep {
     totals_ = std::make_unique<SharedArray<Totals>>(options_.workers * names_.size());
   }
 
-  /// False when an invariant was broken: the worker that found it has said so.
+  /// Plays all seeds. False when an invariant was broken: the worker that found it has said so.
   bool run() {
     std::vector<pid_t> pids;
     for (std::uint64_t worker = 0; worker < options_.workers; ++worker) {

@@ -45,8 +45,8 @@ plan::Plan random_plan(std::mt19937_64& random, int actors) {
 
 }  // namespace
 
-/// At most places what the hungriest job on a single actor takes, so that two of the larger ones do
-/// not fit side by side; at some no more than half of it.
+/// Draws limits: at most places what the hungriest job on a single actor takes, so that two of the
+/// larger ones do not fit side by side; at some no more than half of it.
 void World::draw_limits() {
   wire::ImageRequest request;
   request.prompts.assign(2, "x");
@@ -141,7 +141,7 @@ void World::drain_one() {
   note("drain actor " + std::to_string(id) + ": " + drainer_->drain({id}, /*now=*/rng_() % 2 == 0));
 }
 
-/// As cluster::Hosts does it.
+/// Loses hosts as cluster::Hosts does it.
 void World::lose_host() {
   if (!supervisor_) return;
   std::set<std::string> hosts;

@@ -11,12 +11,13 @@ namespace {
 constexpr double kDeadline = 4000;  // virtual seconds
 constexpr std::size_t kTraceLines = 200;
 
-/// Three jobs, a blow each: of six places at least three stay, and any job fits on one actor.
+/// Returns faults that kill, one per job for three jobs: of six places at least three stay, and any
+/// job fits on one actor.
 Faults killing(bool elastic) {
   return {.kills_per_job = 0.9, .late_exits = 0.3, .empty_places = true, .elastic = elastic};
 }
 
-/// Of four and two places at most three are lost.
+/// Returns faults that kill: of four and two places at most three are lost.
 Faults killing_kinds(bool elastic) {
   return {.kills_per_job = 0.9,
           .late_exits = 0.3,

@@ -15,12 +15,12 @@ struct Play {
   int jobs = 3;
 };
 
-/// All of them. Users' actors have a world of their own (tests/controller/user_world.h).
+/// Returns all plays. Users' actors have a world of their own (tests/controller/user_world.h).
 const std::vector<Play>& plays();
-/// Throws std::invalid_argument naming it.
+/// Returns the play of that name. Throws std::invalid_argument naming it.
 const Play& play_of(const std::string& name);
 
-/// What came of some seeds.
+/// Sums over some seeds.
 struct Totals {
   std::uint64_t seeds = 0, jobs = 0, succeeded = 0, deaths = 0, recoveries = 0, meshes = 0;
   std::uint64_t most_residents = 0, loads = 0, short_of_memory = 0, given_up = 0;

@@ -16,7 +16,8 @@ namespace troupe::sim {
 
 class World;
 
-/// What an actor decodes, and leaves of latents: of a job's own seed and picture.
+/// Text of the picture that an actor decodes, and of the latents that it leaves: of a job's own
+/// seed and picture.
 std::string picture_text(std::uint64_t seed, int picture);
 std::string latent_text(std::uint64_t seed, int picture);
 
@@ -31,7 +32,7 @@ class StageActor {
   cluster::ActorId id() const { return id_; }
   std::uint64_t incarnation() const { return incarnation_; }
   void receive(const std::string& frame);
-  /// A peer of these epochs is gone: what waits for it fails.
+  /// Tells that a peer of these epochs is gone: tasks that wait for the peer fail.
   void peer_gone(const std::set<std::uint64_t>& epochs) {
     torn_.insert(epochs.begin(), epochs.end());
   }
@@ -39,11 +40,11 @@ class StageActor {
   const std::set<std::uint64_t>& epochs() const { return epochs_; }
 
   bool keeps_jobs() const { return !jobs_.empty(); }
-  /// The work loop stands still for so many seconds, or for ever.
+  /// Makes the work loop stand still for so many seconds, or for ever.
   void rest(double seconds);
   void stall();
   bool rests() const;
-  /// When the work loop was last seen to get on.
+  /// Returns when the work loop was last seen to get on.
   double last_progress() const;
 
   bool hangs = false;        // neither work nor heartbeats
@@ -71,7 +72,7 @@ class StageActor {
     std::vector<std::uint64_t> blobs = {};
   };
 
-  /// Goes on then, if it lives, and not before it is awake.
+  /// Runs `action` after `seconds`, if the actor lives, and not before it is awake.
   void later(double seconds, std::function<void()> action);
   void act(const std::function<void()>& action);
   void look();  // at the next message, when nothing is in hand
@@ -89,7 +90,7 @@ class StageActor {
   bool inputs_here(const wire::BeginJob& begin, const wire::Command& command) const;
   void finish_task(const Task& task);
   void fail_task(const Task& task, const std::string& why, bool collateral);
-  /// The latents that the job was to go on from are gone. The controller lets go of them when the
+  /// Fails a job whose latents to go on from are gone. The controller lets go of latents when the
   /// job ends, which the end of the epoch, still on its way, will say.
   void fail_begin(const wire::BeginJob& begin);
   void send_on(const wire::BeginJob& begin, const Task& task);
@@ -98,7 +99,7 @@ class StageActor {
   template <class M>
   void tell(const M& message);
   std::uint64_t keep(Job& job, std::string bytes);
-  /// The actor keeps the newest few of a job.
+  /// Keeps latents at the end of a step; the actor keeps the newest few of a job.
   std::uint64_t keep_boundary(Job& job, std::string bytes);
   void forget(const Job& job);
   void tell_held() const;

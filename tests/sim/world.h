@@ -29,7 +29,7 @@ inline const std::string kToken = "secret";
 
 inline constexpr double kSilence = 5;  // seconds after which a link is lost
 
-/// What the links and what is behind them met.
+/// Counts of what the links, and the rooms behind them, met.
 struct LinkCounts {
   std::uint64_t duplicates = 0, gaps = 0, strangers = 0;  // by control::Link, and of lost links
   std::uint64_t echoes = 0, ghosts = 0;                   // that changed nothing
@@ -46,7 +46,7 @@ class World final : public cluster::Environment, public jobs::JobListener {
   /// seconds have passed. Throws Violation when something is seen that must not be.
   void play(int jobs, double deadline);
 
-  /// What happened, newest last; for people, when a seed fails.
+  /// Returns what happened, newest last; for people, when a seed fails.
   std::string trace(std::size_t lines) const;
   const jobs::JobTable& table() const { return table_; }
   std::uint64_t deaths() const { return deaths_; }
@@ -83,7 +83,7 @@ class World final : public cluster::Environment, public jobs::JobListener {
   void kill(cluster::ActorId id, const std::string& why) override;
 
   // For the actors:
-  /// Told to leave.
+  /// Tells a process to leave.
   void leaves(std::uint64_t incarnation);
   bool chance(double probability);
   /// Seconds, spread widely around `mean`.
@@ -91,11 +91,11 @@ class World final : public cluster::Environment, public jobs::JobListener {
   void note(const std::string& what);
   Crossing& crossing() { return crossing_; }
   void loaded() { ++loads_; }
-  /// An actor holds so many bytes of weights from now on, text encoders that stay among them.
+  /// Sets how many bytes of weights an actor holds from now on, text encoders that stay among them.
   void holds(cluster::ActorId id, std::uint64_t bytes) const;
   void encoders_given_up() { ++encoders_given_up_; }
   const Faults& faults() const { return faults_; }
-  /// A message of an actor; correlation 0 unless it answers.
+  /// Takes a message of an actor; correlation 0 unless it answers.
   void from_actor(std::uint64_t incarnation, std::uint64_t correlation, std::string frame);
   std::optional<std::string> held_blob(control::BlobId id) const;
 
@@ -114,7 +114,7 @@ class World final : public cluster::Environment, public jobs::JobListener {
   };
   void make_rooms();
   void make_journal();
-  /// A client that has not been told of its job hands it in again after a restart.
+  /// Hands in a job again after a restart, for a client that has not been told of it.
   void hand_in(wire::JobSpec spec, std::uint64_t key);
   void end_controller();
   void begin_controller();
@@ -123,48 +123,49 @@ class World final : public cluster::Environment, public jobs::JobListener {
   void progress(const jobs::JobEntry& job, const wire::JobProgress& progress) override;
   void finished(jobs::JobEntry& job) override;
   void boundary(const jobs::JobEntry& job) override;
-  /// Its own pictures and latents came, whoever computed with it.
+  /// Checks that the job's own pictures and latents came, whoever computed with it.
   void check_results(const jobs::JobEntry& job) const;
   void drain_one();
   void lose_host();
   void submit_one();
-  /// Every now and then it goes on where it was paused, or fails.
+  /// Lets a paused job go on every now and then, or lets it fail.
   void let_go(jobs::JobId id);
   void blow();
   void check_quiet();
-  /// What the controller wants an actor to hold is never more than it may.
+  /// Checks that the controller never wants an actor to hold more than it may.
   void check_memory();
-  /// A job has actors of one kind.
+  /// Checks that a job has actors of one kind.
   void check_kinds() const;
   void draw_limits();
   // Links (links.cpp):
   void hello(cluster::ActorId id, std::uint64_t incarnation);
-  /// A hello arrives, for the first time or once more.
+  /// Takes a hello that arrives, for the first time or once more.
   void greet(const CablePtr& cable);
   void carry(const CablePtr& cable, bool up, std::string frame);
   void beat(const CablePtr& cable, bool up);
   void arrive_up(const CablePtr& cable, const std::string& frame);
   void arrive_down(const CablePtr& cable, const std::string& frame);
-  /// One end has heard nothing for too long.
+  /// Ends a link of which one end has heard nothing for too long.
   void silence(const CablePtr& cable, bool up);
   void cut(const CablePtr& cable);
-  /// As control::Server's: out of its tables at once, and those who ask are told in a later turn.
+  /// Forgets a peer as control::Server does: out of its tables at once, and those who ask are told
+  /// in a later turn.
   CablePtr forget(control::PeerId peer);
   void lose(control::PeerId peer, const std::string& why);
   // What must change nothing (ghosts.cpp):
-  /// A message that has passed the numbers of its link.
+  /// Hands an actor a message that has passed the numbers of its link.
   void hand(cluster::ActorId id, const std::string& frame);
-  /// The controller has not ended this epoch of an actor's, nor the job.
+  /// Returns whether both this epoch of an actor and the job still go on at the controller.
   bool goes_on(cluster::ActorId id, std::uint64_t epoch, jobs::JobId job) const;
   void echo(cluster::ActorId id, const std::string& frame);
-  /// The process has died, and its end was told.
+  /// Repeats events of a process that has died, and whose end was told.
   void haunt(const CablePtr& cable);
   void changes_nothing(const std::string& what, const std::function<void()>& action);
   std::string state_text() const;
   std::string token() const { return kToken + std::to_string(life_); }
   void fail_calls(control::PeerId peer);
   void end_process(std::uint64_t incarnation, int signal);
-  /// Nothing comes from it any more; the controller notices.
+  /// Makes a process fall silent: nothing comes from it any more; the controller notices.
   void fall_silent(std::uint64_t incarnation);
   std::optional<std::uint64_t> any_process();
 

@@ -53,7 +53,8 @@ inline constexpr const char* kMt5XlConfig = R"({
   "relative_attention_num_buckets": 32, "tie_word_embeddings": false,
   "tokenizer_class": "T5Tokenizer", "vocab_size": 250112})";
 
-/// What transformers makes of the two: elements of BertModel without its pooler, T5EncoderModel.
+/// Numbers of elements that transformers has for the two: BertModel without its pooler,
+/// T5EncoderModel.
 inline constexpr std::uint64_t kHunyuanBertElements = 350'986'240;
 inline constexpr std::uint64_t kMt5XlElements = 1'669'958'656;
 

@@ -16,7 +16,7 @@ struct Counted {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
 };
 
-/// As tests/spec/published_transformers.h counts and hashes them.
+/// Counts and hashes tensors as tests/spec/published_transformers.h does.
 Counted count(std::vector<spec::ExpectedTensor> tensors) {
   std::ranges::sort(tensors, {}, &spec::ExpectedTensor::name);
   Counted counted;

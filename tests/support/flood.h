@@ -32,8 +32,8 @@ class FewDescriptors {
   rlimit before_{};
 };
 
-/// What a stranger says before it falls silent: nothing; all that ZeroMQ asks for where there are
-/// no keys, and then no hello; or the first half of what it asks for where there are.
+/// Words of a stranger before it falls silent: nothing; all that ZeroMQ asks for where there are no
+/// keys, and then no hello; or the first half of what it asks for where there are.
 enum class Says { nothing, handshake, half_of_keyed_handshake };
 
 /// A process that connects to an endpoint so many times, and again where it is cut off, until it
@@ -60,7 +60,7 @@ class Flood {
   Flood(const Flood&) = delete;
   Flood& operator=(const Flood&) = delete;
 
-  /// A socket that has said it, or -1.
+  /// Returns a socket that has connected and said these words, or -1.
   static int connect_to(const std::string& endpoint, Says says) {
     const bool ipc = endpoint.rfind("ipc://", 0) == 0;
     const int link = socket(ipc ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -112,7 +112,7 @@ class Recording final : public kernels::GraphRecorder {
     std::vector<char> bytes;
   };
 
-  /// What lay there before the recording, for memory that is not its own.
+  /// Keeps what lay in memory before the recording, if the memory is not the recording's own.
   void keep(const at::Tensor& written) {
     const auto* data = static_cast<const char*>(written.storage().data());
     if (own_.contains(data) || before_.contains(data)) return;

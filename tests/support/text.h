@@ -19,7 +19,7 @@ inline std::string read_all(const std::filesystem::path& file) {
   return bytes.str();
 }
 
-/// What an action throws, "" when it throws nothing.
+/// Returns the text of what an action throws, "" when it throws nothing.
 inline std::string message_of(const std::function<void()>& action) {
   try {
     action();

@@ -19,19 +19,20 @@ class Wire {
   std::uint16_t port() const;
   std::string endpoint() const { return "tcp://127.0.0.1:" + std::to_string(port()); }
 
-  /// What comes from now on arrives so much later.
+  /// Delays what comes from now on.
   void delay(std::chrono::milliseconds by);
-  /// So much in a second each way, all connections together; 0 = as fast as it goes.
+  /// Limits the rate: bits per second each way, all connections together; 0 = as fast as it goes.
   void throttle(std::uint64_t bits_per_second);
   /// Takes what goes to the server without passing it on.
   void swallow();
   std::size_t swallowed() const;
-  /// Once on every connection each way: of the next bytes the last `count` come a second time.
+  /// Replays bytes, once on every connection each way: of the next bytes the last `count` come a
+  /// second time.
   void replay(std::size_t count);
-  /// Once on every connection each way: of the next bytes the first half arrives, then the
-  /// connection ends.
+  /// Truncates, once on every connection each way: of the next bytes the first half arrives, then
+  /// the connection ends.
   void truncate();
-  /// How often something was replayed or truncated.
+  /// Returns how often something was replayed or truncated.
   std::size_t struck() const;
   /// Ends all connections; new ones pass unharmed, or are not had at all.
   void cut(bool for_good = false);

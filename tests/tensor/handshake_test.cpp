@@ -53,7 +53,7 @@ UniqueFd nonblocking(UniqueFd socket) {
   return socket;
 }
 
-/// Two devices form a group and use it.
+/// Makes two devices form a group and use it.
 void pair_up(Device& a, Device& b, const std::string& name) {
   const std::vector addresses{a.address(), b.address()};
   std::thread other([&] {

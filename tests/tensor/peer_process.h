@@ -16,7 +16,7 @@ class PeerProcess {
   ~PeerProcess();
   PeerProcess(PeerProcess&& other) noexcept;
 
-  /// Its next line; throws after ten seconds.
+  /// Reads the process's next line; throws after ten seconds.
   std::string line();
   void say(const std::string& text);
   void signal(int number);

@@ -89,7 +89,7 @@ struct Bench {
     std::filesystem::permissions(file, std::filesystem::perms::owner_all);
     return file.string();
   }
-  /// Of a host called b that has joined.
+  /// Returns the options of a host called b that has joined.
   cluster::HostOrders::Options orders(const std::string& body) {
     cluster::HostOrders::Options options;
     options.check.host_program = program(body);
@@ -117,7 +117,7 @@ struct Bench {
 
 const wire::ProcessOwner kUserActor{PeerRole::user_actor, 3};
 
-/// How long a check may take where it hangs for good.
+/// Time that a check may take where it hangs for good.
 constexpr std::chrono::milliseconds kSoon{300};
 
 const cluster::HostOrders::Tools kNoController{.controller = [] { return nullptr; },

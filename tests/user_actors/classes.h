@@ -38,9 +38,9 @@ class Probe {
   std::vector<std::int64_t> seen() const { return seen_; }
   std::string fail(std::string text);
   void sleep(std::int64_t milliseconds);
-  /// Makes that file, so that others know that it is in here, and sleeps for ten minutes.
+  /// Makes that file, so that others know that the actor is in here, and sleeps for ten minutes.
   void stay(std::string file);
-  /// As sleep, and says all the time that it gets on.
+  /// Works as long as `sleep` would, and says all the time that it gets on.
   std::int64_t labour(std::int64_t milliseconds);
   void crash(std::int64_t signal);
   void leave(std::int64_t code);
@@ -53,7 +53,7 @@ class Probe {
   ActorHandle<Counter> spawn_counter(std::int64_t start, bool detached);
   ActorHandle<Counter> find_counter(std::string name);
   std::map<std::string, Point> points(std::optional<Point> point, std::vector<Point> more);
-  /// What a child of this process would have beyond standard input, output and error.
+  /// Returns what a child of this process would have beyond standard input, output and error.
   std::vector<std::string> open_to_children() const;
 
  private:
@@ -62,14 +62,14 @@ class Probe {
   std::vector<std::int64_t> seen_;
 };
 
-/// Its constructor throws when it is told to.
+/// Class whose constructor throws when it is told to.
 class Fussy {
  public:
   explicit Fussy(bool content);
   std::int64_t one() const { return 1; }
 };
 
-/// In no plugin.
+/// Class that is in no plugin.
 class Stranger {
  public:
   void nothing() {}

@@ -31,7 +31,7 @@ class SmallCluster {
   ~SmallCluster();
 
   const std::string& endpoint() const { return endpoint_; }
-  /// Why a plugin was refused; "" = none was.
+  /// Returns why a plugin was refused; "" = none was.
   const std::string& refusal() const { return refusal_; }
   Client connect() const;
   std::size_t processes();

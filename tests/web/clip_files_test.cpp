@@ -42,7 +42,7 @@ std::shared_ptr<const JobResult> clips(std::vector<std::string> pngs) {
 struct Fixture {
   explicit Fixture(ClipFiles::Limits limits = {}) : files(io, limits, encoder) {}
 
-  /// What came of it: the bytes, or the error's code.
+  /// Makes a file; the result becomes its bytes, or the error's code.
   std::shared_ptr<std::string> make(const ClipFiles::Key& key,
                                     std::shared_ptr<const JobResult> result,
                                     const std::string& owner = "me") {

@@ -100,7 +100,7 @@ class Visitor {
     boost::system::error_code ignored;
     asio::write(socket_, asio::buffer(text), ignored);
   }
-  /// What comes until `end` has come, or the connection ends.
+  /// Reads until `end` has come, or the connection ends.
   std::string read_until(const std::string& end) {
     char piece[4096];
     boost::system::error_code error;

@@ -28,7 +28,7 @@ json body_of(Call call, json fields = json::object()) {
   return fields;
 }
 
-/// How a call of another server's API takes a body.
+/// Parses a body as a call of another server's API.
 void parse_as(Call call, const json& body) {
   if (call == kSettings) {
     model_of_settings(body, "");

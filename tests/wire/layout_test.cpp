@@ -17,7 +17,7 @@
 namespace troupe::wire {
 namespace {
 
-/// How many values of an enum are taken, from 0 on: one more is another protocol, too.
+/// Returns how many values of an enum are taken, from 0 on: one more is another protocol, too.
 template <class E>
 std::size_t valid_values(E) {
   std::size_t count = 0;

@@ -16,30 +16,30 @@ namespace troupe::calls {
 
 struct ExchangeTools {
   std::shared_ptr<control::SharedLoop> loop;
-  /// The link to the controller; null while there is none. Called on the loop's thread.
+  /// Returns the link to the controller; null while there is none. Called on the loop's thread.
   std::function<control::Connection*()> controller;
-  control::BlobStore& blobs;  // what this process holds for others
+  control::BlobStore& blobs;  // values that this process holds for others
   std::string name;           // told to actors: "client", "actor 3"
   control::SocketOptions socket;
 };
 
-/// By what a blob link shows that it belongs to a link which stands.
+/// Proof that a blob link belongs to a link which stands: incarnation and secret of that link.
 struct LinkProof {
   std::uint64_t incarnation = 0;
   std::string secret;
 };
 
-/// What a process calls actors with: requests to the controller, and a line to each actor. Made and
-/// closed on the thread that runs the loop; what `detail::Caller` promises may be called from any
-/// thread until the end, after `close` with errors as answers.
+/// A process's end of all its calls to actors: requests to the controller, and a line to each
+/// actor. Made and closed on the thread that runs the loop; the functions of `detail::Caller` may
+/// be called from any thread until the end, after `close` with errors as answers.
 class Exchange final : public detail::Caller {
  public:
   static std::shared_ptr<Exchange> make(ExchangeTools tools);
   ~Exchange() override;
 
-  /// Everything under way fails with this error. The loop is not touched afterwards.
+  /// Makes everything under way fail with this error. The loop is not touched afterwards.
   void close(const Error& why);
-  /// Of the controller's link. False when it is not for an exchange.
+  /// Takes a message of the controller's link. False when the message is not for an exchange.
   bool on_message(const wire::Header& header, std::span<const std::byte> payload);
 
   bool on_own_thread() const override { return tools_.loop->running_here(); }
@@ -53,7 +53,7 @@ class Exchange final : public detail::Caller {
   Result<std::vector<ActorClassInfo>> classes() override;
   Result<Unit> watch(std::uint64_t actor, std::function<void(const Death&)> told) override;
 
-  /// For held values; from any thread.
+  /// Releases a held value at its holder; `fetch` gets its bytes. From any thread.
   void release(const Holder& holder, control::BlobId blob);
   Result<std::shared_ptr<const std::string>> fetch(const Holder& holder, control::BlobId blob,
                                                    std::uint64_t bytes, Milliseconds deadline);
@@ -67,12 +67,13 @@ class Exchange final : public detail::Caller {
                                                 const std::string& keys) const;
   void expect(std::chrono::steady_clock::time_point until, std::uint64_t actor, std::uint64_t call);
   void pump_later(std::uint64_t actor);  // from any thread
-  /// `link`: to the actor there, so that it may fetch from here; of an empty secret: there is none,
-  /// and this end fetches only.
+  /// Opens a blob link to an actor's door. `link`: the link to that actor, so that the actor may
+  /// fetch from here; with an empty secret there is none, and this end fetches only.
   control::BlobConnection& open_blob_link(const BlobDoor& door, const LinkProof& link);
-  /// A link to an actor stands, and so its blobs may go over one that belongs to it.
+  /// Notes that a link to an actor stands, and so its blobs may go over a blob link that belongs to
+  /// it.
   void link_stands(const std::string& blob_endpoint, LinkProof link);
-  /// It does no more.
+  /// Notes that the link of this endpoint has ended, and closes its blob link.
   void link_ended(const std::string& blob_endpoint);
   void fetch_blob(const BlobDoor& door, control::BlobId blob, std::uint64_t bytes,
                   control::Milliseconds deadline, control::BlobHandler handler);
@@ -81,7 +82,7 @@ class Exchange final : public detail::Caller {
                std::function<void(Result<Answer>)> handler);
 
  private:
-  /// Of one that waits in another thread beyond a deadline of the loop.
+  /// Time that a thread which waits for the loop gives it beyond the loop's own deadline.
   static constexpr control::Milliseconds kThreadMargin{2'000};
 
   explicit Exchange(ExchangeTools tools);
@@ -114,11 +115,11 @@ class Exchange final : public detail::Caller {
   std::map<std::string, LinkProof> standing_;  // by the blobs' endpoint
   struct Watcher {
     std::function<void(const Death&)> told;
-    std::shared_ptr<control::SharedLoop::Bystander> own_thread;  // that it is called on
+    std::shared_ptr<control::SharedLoop::Bystander> own_thread;  // for `told`, as Bystander says
   };
   std::map<std::uint64_t, std::vector<Watcher>> watchers_;
   std::vector<Due> due_;          // a heap, the earliest first
-  std::size_t tidied_at_ = 1024;  // so many: those that were answered go
+  std::size_t tidied_at_ = 1024;  // size of due_ at which answered calls go
   std::optional<boost::asio::steady_timer> timer_;
   std::chrono::steady_clock::time_point armed_for_ = std::chrono::steady_clock::time_point::max();
 };

@@ -8,21 +8,21 @@ namespace troupe::calls {
 
 class Exchange;
 
-/// Where an actor's process gives out large values, and how one is let in there.
+/// Endpoint at which an actor's process gives out large values, and what lets a process in there.
 struct BlobDoor {
   std::string endpoint;
   std::string ticket;
   std::string keys;  // CURVE, as text; "" = asks for none
 };
 
-/// Where a value lies.
+/// Actor that holds a value, and the door to it.
 struct Holder {
   std::uint64_t actor = 0;
   std::uint64_t incarnation = 0;
   BlobDoor door;
 };
 
-/// A large result at the actor that made it. Released there when this goes.
+/// A large result at the actor that made it. Destroying the HeldValue releases the result there.
 class HeldValue final : public detail::RemoteValue {
  public:
   HeldValue(std::weak_ptr<Exchange> exchange, Holder holder, control::BlobId blob,

@@ -27,11 +27,11 @@ class Line : public std::enable_shared_from_this<Line> {
   /// Sends what can be sent.
   void pump();
   void expire(std::uint64_t call);
-  /// It has not been answered.
+  /// Returns whether the call has not been answered yet.
   bool awaits(std::uint64_t call) const;
   void died(const wire::ActorDied& death);
   void release(std::uint64_t incarnation, control::BlobId blob);
-  /// Everything fails with this error; the link ends.
+  /// Makes everything fail with this error; the link ends.
   void close(const Error& why);
 
  private:
@@ -54,7 +54,8 @@ class Line : public std::enable_shared_from_this<Line> {
   void resolve();
   void connect();
   bool ready(Waiting& waiting);
-  /// Nothing when an argument's future has failed; then the call has, too.
+  /// Returns the call; nothing when an argument's future has failed, and then the call has failed,
+  /// too.
   std::optional<wire::ActorCall> make_call(Waiting& waiting, Sent& sent);
   void add_segment(std::string segment, wire::ActorCall& call, Sent& sent);
   void on_message(const wire::Header& header, std::span<const std::byte> payload);

@@ -10,7 +10,8 @@ extern "C" __attribute__((visibility("default"))) int accept4(int listener, sock
   return troupe::control::Doorkeeper::of_process().accept(listener, address, length, flags);
 }
 
-/// What is accepted in this way is not for children, either.
+/// Replaces `accept` likewise: children do not inherit connections that are accepted this way,
+/// either.
 extern "C" __attribute__((visibility("default"))) int accept(int listener, sockaddr* address,
                                                              socklen_t* length) {
   return accept4(listener, address, length, SOCK_CLOEXEC);

@@ -23,7 +23,7 @@ T with_blob_socket(T options) {
   return options;
 }
 
-/// Those that only fetch may be any number of any process.
+/// Options for the server: a process may have any number of links, since some only fetch.
 ServerOptions for_server(ServerOptions options) {
   options.one_link_per_process = false;
   return with_blob_socket(std::move(options));

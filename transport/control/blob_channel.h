@@ -17,7 +17,7 @@ struct BlobLimits {
       4ull << 30;  // of one blob; more is refused before anything is allocated
 };
 
-/// A whole blob, its length and checksum verified, or why not.
+/// Whole blob, its length and checksum verified, or the failure.
 struct BlobResult {
   BlobBytes bytes;  // null on failure
   wire::Failure failure;
@@ -27,10 +27,10 @@ struct BlobResult {
 };
 using BlobHandler = std::function<void(BlobResult)>;
 
-/// How somebody is let in on a blob channel.
+/// Admission of a peer to a blob channel.
 struct BlobPass {
-  std::string refusal = {};   // why not; "" = he comes in
-  bool fetches_only = false;  // it is not known which process this is: nothing is fetched from it
+  std::string refusal = {};   // why the peer is refused; "" = it is let in
+  bool fetches_only = false;  // unknown which process this is: nothing is fetched from it
 };
 
 /// The binding end of the blob channel: sockets of its own beside the control plane's, so that
@@ -41,15 +41,16 @@ struct BlobPass {
 /// many fetches no more than one. Threads as in Server.
 class BlobServer {
  public:
-  /// As Server's constructor. `store` must outlive it.
+  /// Same as Server's constructor. `store` must outlive the BlobServer.
   BlobServer(boost::asio::io_context& io, ServerOptions options, BlobStore& store,
              BlobLimits limits = {});
   ~BlobServer();
 
   std::string endpoint() const;
   bool connected(std::uint64_t incarnation) const;
-  /// Who may come, and as what. Without a handler everybody may, as who he says he is. A process
-  /// that has a link and comes again has lost it at its own end: the new one takes its place.
+  /// Sets the handler that decides who may come, and as what. Without a handler everybody may, as
+  /// who he says he is. A process that has a link and comes again has lost that link at its own
+  /// end: the new one takes its place.
   void admit(std::function<BlobPass(const PeerInfo&)> handler);
 
   /// Fetches what the peer holds. `bytes` is the expected length where it is known. The handler is
@@ -74,12 +75,12 @@ class BlobConnection {
                  BlobLimits limits = {});
   ~BlobConnection();
 
-  /// As Connection::start; both may be null. Fetches asked for before the welcome wait for it.
+  /// Same as Connection::start; both may be null. Fetches asked for before the welcome wait for it.
   void start(std::function<void()> on_welcome = {},
              std::function<void(const wire::Failure&)> on_failed = {});
   bool connected() const;
   void on_lost(std::function<void(const Loss&)> handler);
-  /// As BlobServer::fetch, from the server.
+  /// Same as BlobServer::fetch, but from the server.
   void fetch(BlobId id, std::optional<std::uint64_t> bytes, Milliseconds deadline,
              BlobHandler handler);
   void close();

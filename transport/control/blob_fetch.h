@@ -68,7 +68,7 @@ class BlobFetch : public std::enable_shared_from_this<BlobFetch> {
   bool waits_ = false;
 };
 
-/// The holder's side: what is answered to a request. `respond` gets a BlobChunk or a Failure.
+/// Answers a request, on the holder's side. `respond` gets a BlobChunk or a Failure.
 template <class Respond>
 void serve_blob(const BlobStore& store, const wire::BlobRequest& request, Respond&& respond) {
   if (request.length == 0 || request.length > kBlobChunk) {

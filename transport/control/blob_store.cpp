@@ -19,7 +19,7 @@
 namespace troupe::control {
 namespace {
 
-/// False at an error or an early end of the file.
+/// Reads bytes of a file. False at an error or an early end of the file.
 bool read_at(int file, std::uint64_t offset, char* out, std::size_t bytes) {
   while (bytes > 0) {
     const ssize_t got = ::pread(file, out, bytes, static_cast<off_t>(offset));

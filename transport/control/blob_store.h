@@ -15,7 +15,7 @@ using BlobBytes = std::shared_ptr<const std::string>;
 /// XXH64 with seed 0, the checksum of blobs.
 std::uint64_t blob_checksum(const void* data, std::size_t bytes);
 
-/// What this process holds for others to fetch. Thread-safe.
+/// Blobs that this process holds for others to fetch. Thread-safe.
 class BlobStore {
  public:
   BlobStore();
@@ -37,10 +37,10 @@ class BlobStore {
     std::uint64_t checksum = 0;
   };
   std::optional<Info> info(BlobId id) const;
-  /// Bytes [offset, offset + length), cut at the end of the blob; nothing if there is no such blob
-  /// or offset, or its file can no longer be read.
+  /// Returns bytes [offset, offset + length), cut at the end of the blob; nothing if there is no
+  /// such blob or offset, or its file can no longer be read.
   std::optional<std::string> read(BlobId id, std::uint64_t offset, std::uint32_t length) const;
-  /// The whole blob, if it is held in memory.
+  /// Returns the whole blob, if it is held in memory.
   BlobBytes bytes(BlobId id) const;
   std::size_t size() const;
 

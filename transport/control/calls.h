@@ -21,13 +21,14 @@ class Calls {
 
   /// Returns the correlation id of the call, never 0 and never used before.
   std::uint64_t add(Call call);
-  /// The call that an answer from `peer` belongs to; nothing if it is unknown, over, or of another
-  /// peer.
+  /// Returns the call that an answer from `peer` belongs to; nothing if it is unknown, over, or of
+  /// another peer.
   std::optional<Call> take(std::uint64_t correlation, PeerId peer);
   std::vector<Call> take_expired(Clock::time_point now);
   std::vector<Call> take_peer(PeerId peer);
   std::vector<Call> take_all();
-  /// Not later than the earliest deadline of all calls; may be of a call that is over.
+  /// Returns a time not later than the earliest deadline of all calls; it may be the deadline of a
+  /// call that is over.
   std::optional<Clock::time_point> next_deadline() const;
   std::size_t size() const { return calls_.size(); }
 

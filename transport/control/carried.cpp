@@ -9,10 +9,10 @@
 namespace troupe::control {
 namespace {
 
-/// What a message of carried frames may hold, heads of entries included.
+/// Most bytes of a message of carried frames, heads of entries included.
 constexpr std::size_t kCarriedMost = wire::kMaxPayload - 64;
 constexpr std::size_t kEntryHead = 9;  // slot, more, length
-/// So much does not wait for the end of a pause.
+/// Bytes that are sent without waiting for the end of a pause.
 constexpr std::size_t kCarriedAtOnce = 256u << 10;
 
 }  // namespace

@@ -17,11 +17,11 @@ namespace troupe::control {
 /// Frames of several links on their way into messages of the link that carries them.
 class CarriedOut {
  public:
-  /// At the end of what is there. "" says that the link's connection is gone.
+  /// Appends a frame of the link in `slot`. An empty frame says that the link's connection is gone.
   void add(std::uint32_t slot, std::string_view frame);
   bool empty() const { return messages_.empty(); }
   std::size_t bytes() const { return bytes_; }
-  /// All of it, as messages that can be sent, in order.
+  /// Takes all frames, as messages that can be sent, in order.
   std::vector<wire::Carried> take();
 
  private:
@@ -51,7 +51,7 @@ class CarriedSender {
 
   CarriedSender(boost::asio::io_context& io, std::chrono::microseconds pause, Send send);
   void add(std::uint32_t slot, std::string_view frame);
-  /// Everything that waits, now.
+  /// Sends everything that waits, now.
   void flush();
 
  private:

@@ -48,13 +48,13 @@ class Connection {
   void on_lost(std::function<void(const Loss&)> handler);
   void on_gap(std::function<void(std::uint64_t missing)> handler);
 
-  /// False while there is no link. Throws WireError not_sendable.
+  /// Sends one way. False while there is no link. Throws WireError not_sendable.
   template <class M>
   bool send(const M& message) {
     return send_frame(wire::encode_frame({}, message));
   }
 
-  /// As Server::request.
+  /// Same as Server::request.
   template <class M>
   void request(const M& message, Milliseconds deadline, ReplyHandler handler) {
     request_frame(wire::encode_frame({}, message), deadline, std::move(handler));
@@ -75,15 +75,16 @@ class Connection {
   bool connected() const;
   PeerId id() const;  // given by the server; 0 before the welcome
   std::uint64_t incarnation() const;
-  /// For wire::Hello::secret of further links of this process; "" before the welcome.
+  /// Returns the secret for wire::Hello::secret of further links of this process; "" before the
+  /// welcome.
   const std::string& secret() const;
   const std::string& endpoint() const;
   const Counters& counters() const;
-  /// What the work loop has done so far; counted into the heartbeats. May be called from any
-  /// thread.
+  /// Sets the count of what the work loop has done so far, which goes into the heartbeats. May be
+  /// called from any thread.
   void set_progress(std::uint64_t progress);
 
-  /// As send, for a message that is a frame already.
+  /// Same as `send`, for a message that is a frame already.
   bool send_frame(std::string frame);
 
  private:

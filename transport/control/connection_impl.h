@@ -37,7 +37,8 @@ class Connection::Impl final : public Core {
   void tick(bool stalled) override;
   std::string name_of(PeerId peer) const override;
 
-  /// False while a local socket's folder is not there. Throws std::runtime_error.
+  /// Connects the socket. False while a local socket's folder is not there. Throws
+  /// std::runtime_error.
   bool reach_out();
   void say_hello();
   void handle(std::span<const std::byte> frame);
@@ -46,7 +47,7 @@ class Connection::Impl final : public Core {
   bool push_out(std::string frame, std::uint64_t sequence);
   void fail(wire::FailureCode code, const std::string& why);
   void lose(const std::string& why, wire::LinkEnd end = wire::LinkEnd::closed);
-  /// How long it has waited for a welcome, for people.
+  /// Returns how long the connection has waited for a welcome, for people.
   std::string waited() const;
 
   Link link_;

@@ -12,8 +12,8 @@
 
 namespace troupe::control {
 
-/// What Server and Connection have in common: a socket on a loop, open requests with their
-/// deadlines, a regular tick.
+/// Base of Server and Connection: a socket on a loop, open requests with their deadlines, a regular
+/// tick.
 class Core : public std::enable_shared_from_this<Core> {
  public:
   Core(boost::asio::io_context& io, const SocketOptions& options, zmq::socket_type type);
@@ -31,22 +31,22 @@ class Core : public std::enable_shared_from_this<Core> {
   void request_frame(PeerId peer, std::string frame, Milliseconds deadline, ReplyHandler handler);
 
  protected:
-  /// One message, if there is one.
+  /// Receives one message, if there is one.
   virtual bool receive_one() = 0;
   /// Sends what waits for room.
   virtual void flush() = 0;
-  /// Every heartbeat interval, after the socket was drained. `stalled`: this loop itself was away
-  /// for long, so silence of others proves nothing.
+  /// Called every heartbeat interval, after the socket was drained. `stalled`: this loop itself was
+  /// away for long, so silence of others proves nothing.
   virtual void tick(bool stalled) = 0;
   virtual std::string name_of(PeerId peer) const = 0;
-  /// False where there is no link to it.
+  /// Sends a frame to a peer. False if there is no link to the peer.
   virtual bool send_frame(PeerId peer, std::string frame) = 0;
 
   void start_reactor() { reactor_.start(weak_from_this()); }
   void start_ticking(Milliseconds interval, Milliseconds timeout);
   void stop_socket();
 
-  /// Runs later on this loop, in order; at close at the latest.
+  /// Runs `work` later on this loop, in order; at close at the latest.
   void defer(std::function<void()> work);
   void run_deferred();
 

@@ -5,23 +5,23 @@
 
 namespace troupe::control {
 
-/// For the start of a program: the soft limit of descriptors is raised to the hard one (a million
-/// at most), and a write beyond the limit of a file's size fails (EFBIG) instead of ending the
+/// Prepares a program at its start: raises the soft limit of descriptors to the hard one (a million
+/// at most), and makes a write beyond the limit of a file's size fail (EFBIG) instead of ending the
 /// process.
 void meet_limits();
 
-/// How many descriptors this process may have open (ulimit -n).
+/// Returns how many descriptors this process may have open (ulimit -n).
 std::size_t descriptor_limit();
-/// How many it has open.
+/// Returns how many descriptors this process has open.
 std::size_t descriptors_in_use();
 
 /// Descriptors that are kept back, so that who is turned away can be told why and nothing breaks:
 /// links of strangers have one reserve to themselves (doorkeeper.h), and above it lies another that
 /// no link may touch.
 std::size_t descriptor_reserve();
-/// No member that is yet to come is let in, and no process started, beyond this many.
+/// Number of descriptors beyond which no new member is let in, and no process started.
 std::size_t descriptors_for_members();
-/// Whether the next link would lie beyond that.
+/// Returns whether the next link would lie beyond descriptors_for_members.
 bool short_of_descriptors();
 /// "of the 256 descriptors that this process may have (ulimit -n) 64 are kept in reserve, …"
 std::string no_descriptors_text();

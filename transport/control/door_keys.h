@@ -15,13 +15,13 @@ struct DoorKeys {
 
   /// Throws std::runtime_error where ZeroMQ was built without CURVE.
   static DoorKeys make();
-  /// For client_keys_from.
+  /// Returns the keys as text for client_keys_from.
   std::string for_callers() const;
-  /// For door_from.
+  /// Returns the keys as text for door_from.
   std::string for_door() const;
 };
 
-/// What the listening process needs.
+/// Keys that the listening process needs.
 struct Door {
   KeyPair own;
   std::string callers;  // public half of those who may come in

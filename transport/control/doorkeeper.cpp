@@ -42,8 +42,8 @@ std::string name_of(const sockaddr_storage& address, socklen_t length) {
   return fmt::format("tcp:{}", ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port));
 }
 
-/// Who is at the other end, as far as it counts: a process of this machine, an address, or of IPv6
-/// the network.
+/// Returns the peer by which connections are counted: a process of this machine, an address, or for
+/// IPv6 the network.
 std::string address_of(int descriptor) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -145,7 +145,7 @@ void Doorkeeper::admit(int descriptor) {
     end(link);
 }
 
-/// Those that left by themselves.
+/// Forgets strangers that left by themselves.
 void Doorkeeper::prune() {
   for (const auto& link : strangers_.all())
     if (cookie_of(link.descriptor) != link.cookie) strangers_.forget(link.descriptor);

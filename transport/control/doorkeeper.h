@@ -23,18 +23,19 @@ class Doorkeeper {
  public:
   static Doorkeeper& of_process();
 
-  /// As ::accept4, which ZeroMQ believes it calls. At a door of ours a connection that may not stay
-  /// is closed, and the call fails with ECONNABORTED, which every listener lives with.
+  /// Same as ::accept4, which ZeroMQ believes it calls. At a door of ours a connection that may not
+  /// stay is closed, and the call fails with ECONNABORTED, which every listener lives with.
   int accept(int listener, sockaddr* address, socklen_t* length, int flags);
 
-  /// The peer at that connection is known from now on. Answers what `parted` takes, where it was
-  /// not known before.
+  /// Notes that the peer at that connection is known from now on. Returns the link for `parted`, if
+  /// the peer was not known before.
   std::optional<AcceptedLink> greeted(int descriptor);
-  /// Not any more: it has the time of a stranger to read what it was told.
+  /// Notes that the peer is no longer known: it has the time of a stranger to read what it was
+  /// told.
   void parted(const AcceptedLink& link);
-  /// Strangers that have had their time go.
+  /// Ends connections of strangers that have had their time.
   void expire();
-  /// Connections that were ended here.
+  /// Number of connections that were ended here.
   std::uint64_t turned_away() const { return turned_away_; }
 
  private:

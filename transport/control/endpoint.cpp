@@ -121,7 +121,7 @@ Endpoint parse_endpoint(const std::string& text) {
 
 namespace {
 
-/// Others hold the lock while they bind: a moment.
+/// Deadline for the lock of a folder, which others hold for a moment while they bind.
 constexpr std::chrono::seconds kLockDeadline{3};
 
 bool lock_within(int file, std::chrono::milliseconds deadline) {
@@ -175,8 +175,8 @@ namespace {
 constexpr const char* kFolderPrefix = "troupe-";
 constexpr const char* kAliveFile = "alive";  // locked by the process whose folder it is
 
-/// Removes what killed processes left: folders of ours whose lock nobody holds. Young ones may be
-/// on their way.
+/// Removes what killed processes left: our folders whose lock no process holds. Young folders stay:
+/// their process may be about to lock them.
 void sweep_dead_folders(const fs::path& base) {
   std::error_code error;
   const auto old = fs::file_time_type::clock::now() - std::chrono::minutes(1);

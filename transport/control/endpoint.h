@@ -42,7 +42,7 @@ std::string bind_endpoint(zmq::socket_t& socket, const std::string& endpoint, bo
 /// the end.
 class IpcFolder {
  public:
-  /// Under $XDG_RUNTIME_DIR or the temporary folder. Throws std::runtime_error.
+  /// Makes the folder under $XDG_RUNTIME_DIR or the temporary folder. Throws std::runtime_error.
   IpcFolder();
   ~IpcFolder();
   IpcFolder(const IpcFolder&) = delete;

@@ -18,10 +18,11 @@ class HandshakeWatch {
   HandshakeWatch(const HandshakeWatch&) = delete;
   HandshakeWatch& operator=(const HandshakeWatch&) = delete;
 
-  /// What keeps the two apart and what to do about it, in one line; nothing while it may still
-  /// work. Never blocks.
+  /// Returns what keeps the two ends apart and what to do about it, in one line; nothing while the
+  /// connection may still work. Never blocks.
   std::optional<std::string> obstacle();
-  /// Whether somebody took the connection, whatever became of it; by what `obstacle` has seen.
+  /// Returns whether somebody took the connection, whatever became of it; by what `obstacle` has
+  /// seen.
   bool reached() const { return reached_; }
 
  private:

@@ -23,8 +23,8 @@ namespace {
   throw std::runtime_error("[keys] " + path.string() + ": " + why);
 }
 
-/// Who may write in a folder decides what its files say. Held open, so that it stays the folder
-/// that was looked at; links were followed.
+/// Opens a folder and checks who may write in it, which decides what its files say. The folder is
+/// held open, so that it stays the one that was looked at; links were followed.
 FileHandle open_folder(const fs::path& path) {
   FileHandle folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) fail(path, errno == ENOENT ? "is not there" : error_text(errno));
@@ -77,7 +77,7 @@ class PrivateFolder {
   std::vector<fs::path> made_;  // the outermost first
 };
 
-/// What makes this file.
+/// Returns the text for a missing file: the command that makes it.
 std::string missing_text(const fs::path& path) {
   const auto name = path.filename();
   if (name == "server.pub" || name == "client.key")
@@ -157,7 +157,7 @@ auto parsed(const fs::path& path, const std::string& text, Parse&& parse) {
   }
 }
 
-/// Of two that change the list at once, one waits.
+/// Locks the folder for a change of the list. If another process is changing it, throws.
 FileHandle lock_folder(const fs::path& path) {
   FileHandle lock = open_folder(path);
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)

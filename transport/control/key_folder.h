@@ -31,9 +31,9 @@ class KeyFolder {
 
   /// Lets a client in. Refused when the name or the key is there already.
   void add(const AllowedClient& client) const;
-  /// Counts from the client's next connection on.
+  /// Sets a client's role, which counts from its next connection on.
   void set_role(const std::string& name, ClientRole role) const;
-  /// Links that are up stay; new ones are refused.
+  /// Removes a client. Links that are up stay; new ones are refused.
   void remove(const std::string& name) const;
   /// Makes a folder for a client elsewhere: the server's public key and a fresh pair. Returns the
   /// public half, which is not allowed in yet.
@@ -47,13 +47,13 @@ class KeyFolder {
 };
 
 /// The list of clients as a running server sees it: read again whenever the file has changed. While
-/// it cannot be read nobody is allowed.
+/// it cannot be read, no client is allowed.
 class AllowList {
  public:
   explicit AllowList(std::filesystem::path file);
-  /// Lets a key in that is in no file.
+  /// Lets in a key that is in no file.
   void add(std::string public_key, std::string name, ClientRole role);
-  /// Whose key it is; nothing where it is not allowed in.
+  /// Returns the client that a key belongs to; nothing if the key is not allowed in.
   std::optional<AllowedClient> client_of(const std::string& public_key);
 
  private:

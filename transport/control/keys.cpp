@@ -21,7 +21,7 @@ constexpr std::string_view kListHead = "troupe-clients 1";
   throw std::runtime_error("[keys] " + why);
 }
 
-/// Up to the next line's end, which is taken away as well.
+/// Takes the text up to the next line's end; the line's end is taken away as well.
 std::string_view take_line(std::string_view& rest) {
   const std::size_t end = std::min(rest.find('\n'), rest.size());
   std::string_view line = rest.substr(0, end);

@@ -13,42 +13,42 @@ struct KeyPair {
   std::string secret_key;
 };
 
-/// What a connecting process needs to be let in, and to know the server for the right one.
+/// Keys that a connecting process needs to be let in, and to know the server for the right one.
 struct ClientKeys {
   std::string server_key;  // the server's public half
   KeyPair own;
-  std::string origin;      // where they come from, for errors: a folder, or "the node agent"
+  std::string origin;      // where the keys come from, for errors: a folder, or "the node agent"
   bool own_users = false;  // nobody named them: those of this user's clusters on this machine
 };
 
-/// Empty where ZeroMQ can do CURVE, else what is missing.
+/// Returns what ZeroMQ lacks for CURVE; empty if nothing.
 std::string why_no_curve();
 
 /// A fresh pair. Throws std::runtime_error where ZeroMQ was built without CURVE.
 KeyPair make_key_pair();
 
-/// Whether `text` has the form of a key: 40 characters of Z85 that mean 32 bytes.
+/// Returns whether `text` has the form of a key: 40 characters of Z85 that mean 32 bytes.
 bool is_key(std::string_view text);
 
-/// The 32 bytes that ZeroMQ hands to its authenticator, as Z85; empty unless there are 32.
+/// Returns the 32 bytes that ZeroMQ hands to its authenticator, as Z85; empty unless there are 32.
 std::string key_text(std::string_view bytes);
 
-/// Whether two secrets are the same, in a time that depends on their lengths alone.
+/// Returns whether two secrets are the same, in a time that depends on their lengths alone.
 bool same_secret(std::string_view a, std::string_view b);
 
-/// For an environment variable: three keys, one blank between them.
+/// Returns the keys as text for an environment variable: three keys, one blank between them.
 std::string to_text(const ClientKeys& keys);
 /// Throws std::runtime_error, never with a key in its text.
 ClientKeys client_keys_from(std::string_view text, const std::string& origin);
 
-/// What a client may do, each role what those before it may, too.
+/// Role of a client: what it may do. Each role may also do what those before it may.
 enum class ClientRole : std::uint8_t {
   own_jobs,  // hand in jobs; see, wait for, pause and cancel what came in under the same name
-  all_jobs,  // those of everybody; actors of users' classes
+  all_jobs,  // the same for everybody's jobs; actors of users' classes
   operate,   // drain, stop, inject faults, look inside actors, join as a host
 };
 const char* to_string(ClientRole role);
-/// As to_string has it; nothing for other words.
+/// Returns the role that to_string names so; nothing for other words.
 std::optional<ClientRole> role_from(std::string_view text);
 
 /// A client that may come in.
@@ -59,8 +59,8 @@ struct AllowedClient {
   bool operator==(const AllowedClient&) const = default;
 };
 
-/// Whom a key belongs to, as a server knows its peer: "" where nobody is asked for a key, and who
-/// is let in may do everything.
+/// Client that a key belongs to, as a server knows its peer. The name is "" where nobody is asked
+/// for a key, and who is let in may do everything.
 struct ClientUser {
   std::string name;
   ClientRole role = ClientRole::operate;

@@ -12,7 +12,8 @@
 namespace troupe::control {
 namespace {
 
-/// By the letter that stands behind the name, which may have anything in it, in its stat file.
+/// Returns whether a process is stopped, by the letter in its stat file that stands behind the
+/// name, which may have anything in it.
 bool is_stopped(pid_t pid) {
   std::ifstream file(std::string("/proc/").append(std::to_string(pid)).append("/stat"));
   const std::string stat{std::istreambuf_iterator<char>(file), {}};

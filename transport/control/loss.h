@@ -6,20 +6,20 @@
 
 namespace troupe::control {
 
-/// How a link ended.
+/// Reason for the end of a link.
 struct Loss {
   wire::LinkEnd end = wire::LinkEnd::closed;
   std::string why;  // in words
 
-  /// By either side, although nobody closed it: for silence, or for messages that never came. The
-  /// peer may live and be on its way back.
+  /// True if either side gave the link up although nobody closed it: for silence, or for messages
+  /// that never came. The peer may live and be on its way back.
   bool given_up() const { return end == wire::LinkEnd::silent || end == wire::LinkEnd::gap; }
 };
 
-/// What texts about silent peers begin with.
+/// Beginning of texts about silent peers.
 inline constexpr std::string_view kSilent = "no sign of life";
 
-/// Of so many messages that never came.
+/// Returns the loss of a link whose `missing` messages never came.
 inline Loss gap(std::uint64_t missing) {
   return {wire::LinkEnd::gap, std::to_string(missing) + " of its messages never arrived"};
 }

@@ -22,7 +22,7 @@ class OpenRequests {
     }
   };
 
-  /// Whether there is one of that number.
+  /// Returns whether a request of that number is open.
   bool has(std::uint64_t correlation) const { return open_.contains(correlation); }
   /// `all`: of all peers together, this one's included.
   void take(std::uint64_t correlation, std::size_t bytes, Sum& all) {
@@ -40,7 +40,7 @@ class OpenRequests {
       sum->bytes -= found.mapped();
     }
   }
-  /// Nobody is there to be answered.
+  /// Forgets the peer's requests, when nobody is there to be answered.
   void forget(Sum& all) const {
     all.count -= own_.count;
     all.bytes -= own_.bytes;

@@ -13,7 +13,7 @@ class Outbox {
 
   bool empty() const { return frames_.empty(); }
   std::size_t bytes() const { return bytes_; }
-  /// False if it is full.
+  /// Queues a frame. False if the outbox is full.
   bool push(zmq::message_t&& frame) {
     if (frames_.size() >= max_messages_ || bytes_ + frame.size() > max_bytes_) return false;
     bytes_ += frame.size();

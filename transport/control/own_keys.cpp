@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::chrono::seconds kLockDeadline{3};
 
-/// Of two that make the keys at once, one waits and finds them made.
+/// Locks the folder. Of two processes that make the keys at once, one waits and finds them made.
 FileHandle lock_folder(const std::string& folder) {
   FileHandle lock(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const auto until = std::chrono::steady_clock::now() + kLockDeadline;
@@ -35,7 +35,7 @@ FileHandle lock_folder(const std::string& folder) {
   return lock;
 }
 
-/// Nobody else could have put there what lies in it.
+/// Throws unless only this user could have put into the folder what lies in it.
 void check_runtime_folder(const std::string& folder) {
   struct stat info {};
   if (lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
@@ -53,7 +53,7 @@ void check_runtime_folder(const std::string& folder) {
   }
 }
 
-/// Whether all of them are there.
+/// Returns whether all keys are there.
 bool made(const KeyFolder& keys) {
   std::error_code ignored;
   return fs::exists(keys.clients_file(), ignored);  // the last of all

@@ -8,7 +8,7 @@
 
 namespace troupe::control {
 
-/// What a look at the socket found.
+/// Result of a look at the socket.
 struct Pumped {
   bool again = false;     // more lies there: look again at once
   bool received = false;  // there was something
@@ -37,7 +37,7 @@ class ZmqReactor {
  private:
   void queue_turn();
   void turn();
-  /// Whether what is waited for is likely to be here sooner than a sleep would end.
+  /// Returns whether a message is likely to be here sooner than a sleep would end.
   bool worth_looking(Pumped pumped);
   void arm();
 

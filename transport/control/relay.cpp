@@ -46,12 +46,12 @@ class Relay::Impl final : public Core {
   /// 0 where it has none and gets none.
   std::uint32_t slot_of(const std::string& routing, wire::Kind kind);
   void send_to(std::uint32_t number, const std::string& frame);
-  /// 1 sent, 0 the pipe is full, -1 there is nobody.
+  /// Returns 1 if the frame was sent, 0 if the pipe is full, -1 if there is nobody.
   int transmit(const Slot& slot, zmq::message_t& frame);
-  /// Its connection is gone: the server is told.
+  /// Tells the server that this link's connection is gone, and forgets the link.
   void end(std::uint32_t number);
   void forget(std::uint32_t number);
-  /// Ends whose process reads least while all together are owed too much.
+  /// Ends links whose process reads least while all links together are owed too much.
   void bound_queues();
 
   const std::size_t max_queued_bytes_of_all_;

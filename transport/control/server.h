@@ -16,14 +16,14 @@ class Guard;
 
 struct ServerOptions {
   std::string endpoint;  // ipc:///folder/name or tcp://127.0.0.1:PORT, port 0 = any
-  std::uint64_t id = 1;  // sender id in its envelopes; peers are numbered from the next one on
+  std::uint64_t id = 1;  // sender id in own envelopes; peers are numbered from the next one on
   std::uint64_t incarnation = 0;                  // 0 = random
   std::string software = "troupe";                // told to peers
   std::map<std::string, std::string> attributes;  // told to peers
   Milliseconds heartbeat_interval{250};
   Milliseconds heartbeat_timeout{5000};  // silence after which a peer is lost
   std::size_t max_peers = 4096;
-  /// A process that has a link gets no second one: who says that he is it is somebody else.
+  /// A process that has a link gets no second one: another that says it is this process is refused.
   bool one_link_per_process = true;
   OpenRequests::Bounds open_requests = {};  // of one peer; more are refused
   OpenRequests::Bounds open_requests_of_all{.most = 8192, .most_bytes = 256u << 20};
@@ -38,11 +38,11 @@ struct PeerInfo {
   PeerId id = 0;
   std::uint64_t incarnation = 0;
   wire::Hello hello;
-  std::string secret = {};  // that its welcome gives it, and nobody else
-  ClientUser user = {};     // whose key it has shown
+  std::string secret = {};  // secret that the peer's welcome gives it, and nobody else
+  ClientUser user = {};     // the client whose key the peer has shown
 };
 
-/// How alive a peer is. `progress` is what its work loop counted, not what its sockets do.
+/// Signs of life of a peer. `progress` is what its work loop counted, not what its sockets do.
 struct PeerVitals {
   Clock::time_point heard;  // last message of any kind
   std::uint64_t progress = 0;
@@ -68,23 +68,26 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// With the real port where 0 was asked for.
+  /// Returns the endpoint with the real port where 0 was asked for.
   std::string endpoint() const;
   std::uint64_t incarnation() const;
 
-  /// Somebody said hello. Return a reason to refuse. The peer can be sent to from `on_ready` on.
+  /// Sets the handler for a hello. Return a reason to refuse. The peer can be sent to from
+  /// `on_ready` on.
   void on_connect(std::function<std::optional<std::string>(const PeerInfo&)> handler);
-  /// Somebody said hello as a process that has a link already; he is refused.
+  /// Sets the handler for a hello of a process that has a link already; the newcomer is refused.
   void on_rival(std::function<void(PeerId holder, const PeerInfo& rival)> handler);
-  /// The peer has been welcomed; messages sent now come after the welcome.
+  /// Sets the handler for a peer that has been welcomed; messages sent now come after the welcome.
   void on_ready(std::function<void(PeerId)> handler);
-  /// A message that is no answer. If header.is_request(), call `reply` sooner or later. A WireError
-  /// thrown by the handler (from wire::decode) loses the peer.
+  /// Sets the handler for a message that is no answer. If header.is_request(), call `reply` sooner
+  /// or later. A WireError thrown by the handler (from wire::decode) loses the peer.
   void on_message(
       std::function<void(PeerId, const wire::Header&, std::span<const std::byte>)> handler);
-  /// The peer is gone for good; its open requests have failed before. Not called after `drop`.
+  /// Sets the handler for a peer that is gone for good; its open requests have failed before. Not
+  /// called after `drop`.
   void on_lost(std::function<void(PeerId, const Loss&)> handler);
-  /// `missing` messages of the peer never came; the link went on with the next one.
+  /// Sets the handler for `missing` messages of the peer that never came; the link went on with the
+  /// next one.
   void on_gap(std::function<void(PeerId, std::uint64_t missing)> handler);
 
   /// Sends one way. False if there is no such peer. Throws WireError not_sendable.
@@ -113,25 +116,26 @@ class Server {
   /// Says goodbye to a peer and forgets it. Its open requests fail.
   void drop(PeerId peer, const std::string& reason = "dropped",
             wire::LinkEnd end = wire::LinkEnd::closed);
-  /// Goodbye to all; open requests fail inside this call; the socket closes. Nothing is called
+  /// Says goodbye to all; open requests fail inside this call; the socket closes. Nothing is called
   /// afterwards.
   void close();
 
   std::size_t peers() const;
   std::vector<PeerId> peer_ids() const;
   std::optional<PeerInfo> info(PeerId peer) const;
-  /// Whose key the peer has shown; the least of rights where there is no such peer.
+  /// Returns the client whose key the peer has shown; if there is no such peer, one with the fewest
+  /// rights.
   ClientUser user(PeerId peer) const;
   std::optional<PeerVitals> vitals(PeerId peer) const;
-  /// The peer of that incarnation if this is its link's secret.
+  /// Returns the peer of that incarnation if this is its link's secret.
   std::optional<PeerId> holder_of(std::uint64_t incarnation, std::string_view secret) const;
-  /// The peer of that incarnation.
+  /// Returns the peer of that incarnation.
   std::optional<PeerId> peer_of(std::uint64_t incarnation) const;
   const Counters& counters() const;
-  /// Counted into the heartbeats to peers. May be called from any thread.
+  /// Sets the progress that goes into the heartbeats to peers. May be called from any thread.
   void set_progress(std::uint64_t progress);
 
-  /// As send and request, for a message that is a frame already.
+  /// Same as `send` and `request`, for a message that is a frame already.
   bool send_frame(PeerId peer, std::string frame);
   void request_frame(PeerId peer, std::string frame, Milliseconds deadline, ReplyHandler handler);
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kUnread = 4096;  // messages that may lie before a goodbye
 
-/// A link that is carried has a routing id that ZeroMQ gives to no connection; of a connection that
-/// has chosen such a one, nothing is taken.
+/// Beginning of the routing id of a link that is carried; ZeroMQ gives such an id to no connection.
+/// From a connection that has chosen one, nothing is taken.
 constexpr std::string_view kCarriedPrefix{"\0C", 2};
 constexpr std::size_t kCarriedRouting =
     kCarriedPrefix.size() + sizeof(PeerId) + sizeof(std::uint32_t);

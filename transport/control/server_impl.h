@@ -13,12 +13,12 @@
 
 namespace troupe::control {
 
-/// Where a link comes from that another one carries.
+/// Carrier of a link, and the link's slot there.
 struct CarriedPlace {
   PeerId carrier = 0;
   std::uint32_t slot = 0;
 };
-/// As a routing id, which no connection has.
+/// Returns the place as a routing id that no connection has.
 std::string carried_routing(const CarriedPlace& place);
 std::optional<CarriedPlace> carried_place(std::string_view routing);
 
@@ -39,7 +39,7 @@ class Server::Impl final : public Core {
   std::function<void(PeerId, const Loss&)> on_lost;
   std::function<void(PeerId, std::uint64_t)> on_gap;
 
-  /// What a link carries of others (transport/wire/carried.h).
+  /// Other links that a link carries (transport/wire/carried.h).
   struct Carriage {
     CarriedIn in;
     CarriedOut out;
@@ -53,10 +53,10 @@ class Server::Impl final : public Core {
     Outbox outbox;
     PeerVitals vitals;
     OpenRequests requests;
-    AcceptedLink at;       // its connection, as of its last sign of life
-    std::string user_id;   // that a guard let it in as
+    AcceptedLink at;       // the peer's connection, as of its last sign of life
+    std::string user_id;   // user that a guard let the peer in as
     bool hung_up = false;  // what it sent before is still to be read
-    PeerId carrier = 0;    // whose link carries this one; 0 = it has a connection of its own
+    PeerId carrier = 0;    // peer whose link carries this one; 0 = it has a connection of its own
     std::unique_ptr<Carriage> carriage;  // null = it carries none
   };
   struct RoutingHash {
@@ -84,30 +84,33 @@ class Server::Impl final : public Core {
   Peer* find(std::string_view routing);
   /// Takes apart what a link carries.
   void unpack(Peer& carrier, std::span<const std::byte> payload);
-  /// Puts a frame with what its carrier takes along at the end of the turn. As `transmit`.
+  /// Puts a frame with those that its carrier takes along at the end of the turn. Returns as
+  /// `transmit`.
   int carry(PeerId carrier, std::uint32_t slot, const zmq::message_t& frame);
   void send_carried(PeerId carrier);
-  /// The links that it carried end with it.
+  /// Loses the links that a lost link carried.
   void lose_carried(const std::set<PeerId>& links, const std::string& why);
-  /// The descriptor of the connection that what arrives has come over.
+  /// Returns the descriptor of the connection over which the message at hand has arrived.
   int arriving_over() const;
-  /// Tells the doorkeeper who is known by the connection that what arrives has come over.
+  /// Tells the doorkeeper that the peer is known by the connection over which the message at hand
+  /// came.
   void is_here(Peer& peer);
-  /// Answers what is too much for it itself: true.
+  /// Answers a request beyond what the peer may have open, and returns true for it.
   bool refused(Peer& peer, const wire::Header& header, std::size_t bytes);
-  /// Of an answer that goes out.
+  /// Closes the request that an outgoing answer belongs to.
   void settle(Peer& peer, std::string_view frame);
-  /// Loses who reads least while all together are owed too much.
+  /// Loses peers that read least while all together are owed too much.
   void bound_queues();
 
-  /// 1 sent, 0 the pipe is full, -1 there is nobody.
+  /// Returns 1 if the frame was sent, 0 if the pipe is full, -1 if there is nobody.
   int transmit(std::string_view routing, zmq::message_t& frame);
   template <class M>
   void send_stranger(std::string_view routing, const M& message, std::uint64_t sequence = 1);
   bool flush_peer(Peer& peer);
-  /// Its socket is closed. It is lost once all that had arrived has been read: a goodbye says more.
+  /// Marks a peer whose socket is closed. It is lost once all that had arrived has been read: a
+  /// goodbye says more.
   void hang_up(PeerId id);
-  /// Out of the tables at once; the handlers hear of it in a later turn.
+  /// Takes a lost peer out of the tables at once; the handlers hear of it in a later turn.
   void lose(PeerId id, const std::string& why) { lose(id, Loss{.why = why}); }
   void lose(PeerId id, const Loss& loss);
   std::unique_ptr<Peer> forget(PeerId id);

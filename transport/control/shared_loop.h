@@ -14,13 +14,13 @@
 
 namespace troupe::control {
 
-/// An Asio loop with a thread of its own whose place another thread may take while it waits for
-/// what the loop's handlers will do. So an answer wakes the one who waits for it and nobody else;
-/// each hand-over between threads would cost a wake-up more.
+/// An Asio loop with a thread of its own. Another thread may take that thread's place while it
+/// waits for what the loop's handlers will do. So an answer wakes the one who waits for it and
+/// nobody else; each hand-over between threads would cost one more wake-up.
 ///
-/// One thread at a time runs handlers. A guest leaves the loop to nobody: it, or another, is
-/// usually back in a moment. When none is, the loop's own thread goes on, `kGrace` to twice that
-/// later, or at once if something is posted.
+/// One thread at a time runs handlers. When a guest leaves, nobody runs the loop at first: that
+/// guest, or another, is usually back in a moment. When none is, the loop's own thread goes on,
+/// `kGrace` to twice that later, or at once if something is posted.
 class SharedLoop {
  public:
   using Clock = std::chrono::steady_clock;
@@ -52,9 +52,9 @@ class SharedLoop {
   /// True in a handler.
   bool running_here() const { return thread_.load() == std::this_thread::get_id(); }
 
-  /// While one is alive the loop's own thread runs the handlers: for those who wait in another way,
-  /// and for callbacks of users, which may not run on a thread that holds who knows what. Guests
-  /// that are inside leave after the handler that they run.
+  /// Keeps guests out while it lives: the loop's own thread runs the handlers. For those who wait
+  /// in another way, and for callbacks of users, which may not run on a thread that holds who knows
+  /// what. Guests that are inside leave after the handler that they run.
   class Bystander {
    public:
     explicit Bystander(std::shared_ptr<SharedLoop> loop);
@@ -78,9 +78,9 @@ class SharedLoop {
   void guarded(Handlers&& run);
   void handle(Clock::time_point until);
   void run_as_owner();
-  /// The owner's turn, as soon as no guest is inside.
+  /// Takes the owner's turn, as soon as no guest is inside.
   void call_owner();
-  /// The owner looks again then.
+  /// Makes the owner look again after this time.
   void set_alarm(std::chrono::nanoseconds in);
   void await_alarm();
 
@@ -92,7 +92,7 @@ class SharedLoop {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<Runner> runner_{Runner::nobody};
-  std::atomic<std::thread::id> thread_{};  // who runs handlers
+  std::atomic<std::thread::id> thread_{};  // thread that runs handlers
   std::atomic<bool> wanted_{false};        // a guest waits for the owner to leave
   std::atomic<bool> called_{false};
   bool alarm_set_ = false;

@@ -15,15 +15,15 @@ namespace troupe::control {
 /// that listens on it, which may have come while the folder was open to others.
 class SocketFolder {
  public:
-  /// Nothing when there is no such folder. Throws std::runtime_error, `[control] ENDPOINT: why`,
-  /// when it cannot be trusted, links followed.
+  /// Opens the folder; nothing when there is no such folder. Throws std::runtime_error, `[control]
+  /// ENDPOINT: why`, when it cannot be trusted, links followed.
   static std::optional<SocketFolder> open(const Endpoint& endpoint);
 
-  /// Throws as `open` when the socket is there and somebody else's. Sends nothing. False when it is
-  /// there and who listens on it cannot be told now, nobody perhaps or one whose backlog is full:
-  /// look again before you say a word.
+  /// Checks the socket. Throws as `open` when the socket is there and somebody else's. Sends
+  /// nothing. False when the socket is there and its listener cannot be told now, because there is
+  /// none or its backlog is full: look again before you say a word.
   bool check_listener() const;
-  /// For ZeroMQ, as long as this lives.
+  /// Returns the socket's address for ZeroMQ, valid as long as the SocketFolder lives.
   const std::string& address() const { return address_; }
 
  private:

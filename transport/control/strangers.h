@@ -27,15 +27,15 @@ class Strangers {
     Milliseconds patience{5000};
   };
 
-  /// One more from that address. Answers those that have to go for it: the oldest of the same
-  /// address where that has its share, else of the address that has most.
+  /// Adds a link from that address. Returns the links that have to go for it: the oldest of the
+  /// same address where that has its share, else of the address that has most.
   std::vector<AcceptedLink> came(AcceptedLink link, const std::string& address,
                                  Clock::time_point now, const Bounds& bounds);
-  /// It has said hello, or is gone. Answers the link, if it was here.
+  /// Forgets a link that has said hello, or is gone. Returns the link, if it was here.
   std::optional<AcceptedLink> forget(int descriptor);
-  /// One that has to go for what has nothing to do with an address.
+  /// Takes a link that has to go for a reason that has nothing to do with an address.
   std::optional<AcceptedLink> oldest_of_most();
-  /// Those that have had their time.
+  /// Returns links that have had their time.
   std::vector<AcceptedLink> overdue(Clock::time_point now, const Bounds& bounds);
 
   std::vector<AcceptedLink> all() const;

@@ -20,7 +20,7 @@ namespace troupe::control {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-/// Given by a server to each peer it welcomes; never given twice by the same server.
+/// Number that a server gives to each peer it welcomes; never given twice by the same server.
 using PeerId = std::uint64_t;
 
 /// A fresh random number that names one life of a process. Never 0.
@@ -29,10 +29,10 @@ std::uint64_t random_incarnation();
 /// 128 fresh random bits, as text.
 std::string random_secret();
 
-/// Of this machine; "unknown" when it has none.
+/// Returns the name of this machine; "unknown" when it has none.
 std::string host_name();
 
-/// What came of a request: an answer, or a failure. Valid only inside the handler that gets it.
+/// Outcome of a request: an answer, or a failure. Valid only inside the handler that gets it.
 class Reply {
  public:
   Reply(const wire::Header& header, std::span<const std::byte> payload)
@@ -41,7 +41,8 @@ class Reply {
 
   bool ok() const { return !failure_; }
   explicit operator bool() const { return ok(); }
-  /// Only if not ok(). Of the other side (its own code), or of this one: timeout, lost.
+  /// Returns the failure; only if not ok(). It is the other side's (with its own code), or this
+  /// side's: timeout, lost.
   const wire::Failure& failure() const { return *failure_; }
   const wire::Header& header() const { return header_; }
   wire::Kind kind() const { return header_.kind; }
@@ -65,7 +66,7 @@ class Reply {
 
 using ReplyHandler = std::function<void(const Reply&)>;
 
-/// What went over an endpoint since it was made.
+/// Traffic over an endpoint since it was made.
 struct Counters {
   std::uint64_t messages_sent = 0;
   std::uint64_t messages_received = 0;
@@ -85,8 +86,8 @@ struct SocketOptions {
       10'000;  // waiting here for a full pipe, per peer; more loses the peer
   std::size_t max_queued_bytes = 64u << 20;
   Milliseconds linger{200};  // how long closing may take to send what is left
-  /// After a wait shorter than this the next one looks again and again for as long before it
-  /// sleeps, and gives its core to whoever wants it between two looks; 0 = never.
+  /// Length of busy waiting. After a wait shorter than this the next wait looks again and again for
+  /// as long before it sleeps, and gives its core to whoever wants it between two looks; 0 = never.
   std::chrono::microseconds patience{150};
   std::shared_ptr<zmq::context_t>
       context;  // shared by several endpoints of a process; null = an own one

@@ -32,8 +32,8 @@ class Guard : public std::enable_shared_from_this<Guard> {
   /// Makes a socket that is yet to bind ask for keys.
   void protect(zmq::socket_t& socket) const;
 
-  /// Told on the loop of each that does not come in, by address and key, and why. Who has no keys
-  /// or another server's fails before ZeroMQ asks here.
+  /// Called on the loop for each connection that is refused, with its address and key, and why. A
+  /// client with no keys or another server's fails before ZeroMQ asks here.
   using OnRefused = std::function<void(const std::string& who, const std::string& why)>;
   void on_refused(OnRefused handler) { on_refused_ = std::move(handler); }
 
@@ -56,7 +56,7 @@ class Guard : public std::enable_shared_from_this<Guard> {
   std::uint64_t refused_ = 0;
 };
 
-/// A user as ZeroMQ carries him with every message of his connection (its "User-Id").
+/// Returns a user as ZeroMQ carries it with every message of the user's connection (its "User-Id").
 std::string user_id(const ClientUser& user);
 ClientUser user_of(std::string_view id);
 /// "" where no guard has let the connection in.

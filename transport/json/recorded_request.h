@@ -12,7 +12,7 @@
 
 namespace troupe::wire {
 
-/// What a picture began with, that its record names but does not hold.
+/// Thrown for an input with which a picture was made, and which its record names but does not hold.
 struct MissingInput : std::runtime_error {
   explicit MissingInput(const std::string& field)
       : std::runtime_error("the picture was made with " + field +

@@ -41,7 +41,8 @@ class Device {
   virtual ~Device() = default;
   virtual Backend backend() const = 0;
 
-  /// Opaque, printable; to be handed to the other members by whoever forms the group.
+  /// Returns the device's address: opaque, printable; to be handed to the other members by whoever
+  /// forms the group.
   virtual const std::string& address() const = 0;
 
   /// Joins the group `name` as `rank`; `addresses` holds every member's, in the order of ranks.
@@ -59,10 +60,10 @@ class Device {
 /// Throws std::runtime_error, saying why, where the backend is not available.
 std::unique_ptr<Device> make_device(Backend backend, const DeviceOptions& options);
 
-/// What `make_device` can make here.
+/// Returns the backends that `make_device` can make here.
 std::vector<Backend> available_backends();
 
-/// Empty where the backend is available, else the reason why it is not.
+/// Returns why the backend is not available; empty if it is.
 std::string why_unavailable(Backend backend);
 
 }  // namespace troupe::tensor

@@ -14,7 +14,7 @@
 
 namespace troupe::tensor {
 
-/// What one end of a pair tells the other beside the data.
+/// Notice that one end of a pair sends to the other beside the data.
 struct Notice {
   enum class Kind : std::uint8_t {
     goodbye = 'B',  ///< the group was destroyed in good order
@@ -38,9 +38,9 @@ class ControlLink : public std::enable_shared_from_this<ControlLink> {
   /// Begins to listen; `handler` runs on the io thread, at most once for a notice and at most once
   /// for the loss of the connection.
   void start(Handler handler);
-  /// Never blocks. Only the first notice goes out.
+  /// Sends a notice. Never blocks. Only the first notice goes out.
   void send(const Notice& notice);
-  /// After this returns, the handler does not run any more.
+  /// Detaches the handler: after this returns, the handler does not run any more.
   void detach();
 
  private:

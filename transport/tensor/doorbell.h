@@ -28,7 +28,7 @@ class Doorbell {
   /// A peer's, from the descriptors it passed.
   Doorbell(const UniqueFd& memory, UniqueFd event);
 
-  /// Wakes whoever looks after this doorbell.
+  /// Wakes the thread that looks after this doorbell.
   void ring();
   /// Wakes only threads that attend, of this process.
   void ring_attendants();
@@ -39,8 +39,9 @@ class Doorbell {
   std::uint32_t attendants() const { return words().attending.load(); }
   /// Sleeps until `rings() != seen` or the deadline.
   void sleep(std::uint32_t seen, Deadline deadline);
-  /// For the progress thread, when the event descriptor became readable. Whoever calls this looks
-  /// for work afterwards, not before: rings up to its return are not signalled again.
+  /// Clears the event descriptor; for the progress thread, when the descriptor became readable.
+  /// Whoever calls this looks for work afterwards, not before: rings up to its return are not
+  /// signalled again.
   void clear_event();
 
   int memory_fd() const { return memory_.get(); }

@@ -35,7 +35,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Doorbell& doorbell() { return doorbell_; }
 
   void add(Driven* driven);
-  /// After this returns, no thread is inside `driven`.
+  /// Removes `driven`: after this returns, no thread is inside it.
   void remove(Driven* driven);
 
   /// Drives one bounded pass here unless another thread is driving; then that one looks again.
@@ -53,9 +53,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
     rekick();
   }
 
-  /// Returns when `operation` has ended or the deadline has passed.
+  /// Waits until `operation` has ended or the deadline has passed.
   void wait(Operation& operation, Deadline deadline);
-  /// Called under the drive lock: an operation ended, so other waiting threads have to look.
+  /// Notes that an operation has ended, so other waiting threads have to look. Called under the
+  /// drive lock.
   void note_settled() { settled_ = true; }
 
  private:

@@ -61,7 +61,8 @@ UniqueFd make_memfd(const char* label, std::size_t size);
 void write_all(int fd, const void* data, std::size_t size, Deadline deadline);
 void read_all(int fd, void* data, std::size_t size, Deadline deadline);
 
-/// The same over a unix socket, with descriptors attached to the first byte.
+/// Same as `write_all` and `read_all`, over a unix socket, with descriptors attached to the first
+/// byte.
 void write_with_fds(int fd, const void* data, std::size_t size, std::span<const int> fds,
                     Deadline deadline);
 /// Descriptors that did not come stay empty.

@@ -15,9 +15,9 @@ namespace troupe::tensor {
 
 enum class ReduceOp { sum, max };
 
-/// Why an operation, or a rendezvous, did not succeed.
+/// Reason why an operation, or a rendezvous, did not succeed.
 enum class Failure : std::uint8_t {
-  timeout,    ///< its deadline passed; the operation itself is still pending
+  timeout,    ///< the deadline passed; the operation itself is still pending
   aborted,    ///< `Group::abort` here or at a peer, or the group was destroyed
   peer_lost,  ///< a peer's process is gone, or its connection broke
   peer_left,  ///< a peer destroyed its group without sending what was awaited
@@ -74,8 +74,8 @@ class Work {
   std::shared_ptr<WorkState> state_;
 };
 
-/// What one member of a group has moved so far. Bytes are those of tensors: what a backend puts
-/// around them is not counted.
+/// Traffic of one member of a group so far. Bytes are those of tensors: what a backend puts around
+/// them is not counted.
 struct Counters {
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
@@ -117,7 +117,7 @@ class Group {
 
   virtual Work send(const at::Tensor& in, int destination) = 0;
   virtual Work receive(const at::Tensor& out, int source) = 0;
-  /// All of these transfers as one operation, so that they make progress together.
+  /// Issues all of these transfers as one operation, so that they make progress together.
   virtual Work grouped(const std::vector<PeerTensor>& sends,
                        const std::vector<PeerTensor>& receives) = 0;
   /// `inout` is read at `root` and written elsewhere.
@@ -133,8 +133,8 @@ class Group {
   /// Ends every pending and future operation with `why`, here at once and at the other members as
   /// soon as word reaches them. Returns when no tensor of this group is touched any more.
   virtual void abort(const std::string& why) = 0;
-  /// As `abort`, but need not wait for the tensors: a later `abort` does. For ending many groups
-  /// in the time of one.
+  /// Same as `abort`, but need not wait for the tensors: a later `abort` does. For ending many
+  /// groups in the time of one.
   virtual void begin_abort(const std::string& why) { abort(why); }
 
   virtual Counters counters() const = 0;

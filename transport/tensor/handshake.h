@@ -6,8 +6,8 @@
 
 namespace troupe::tensor {
 
-/// How two members of a cluster convince each other that both know its secret, which itself never
-/// travels. The side that dials speaks first:
+/// Handshake by which two members of a cluster convince each other that both know its secret, which
+/// itself never travels. The side that dials speaks first:
 ///
 ///   dialler                            listener
 ///     Hello (role, group, rank, nonce)  →
@@ -38,14 +38,14 @@ struct Hello {
   Nonce nonce{};
   char name[kMaxName + 1] = {};
 
-  /// With a fresh nonce. `name` has at most kMaxName bytes.
+  /// Makes a hello with a fresh nonce. `name` has at most kMaxName bytes.
   static Hello make(Role role, const std::string& name, int rank, int size);
 
-  /// Not one of ours at all: nothing is worth answering.
+  /// True if this is not a hello of ours at all: nothing is worth answering.
   bool is_foreign() const { return magic != kMagic; }
-  /// Why it cannot be dealt with.
+  /// Returns why the hello cannot be dealt with.
   std::optional<std::string> objection() const;
-  /// Of a hello without objection.
+  /// Returns the group's name in a hello without objection.
   std::string group() const { return {name, name_length}; }
 };
 
@@ -67,7 +67,7 @@ struct Proof {
   Mac mac{};
 };
 
-/// What both must know, kept as a key derived from it.
+/// The cluster's secret, which both must know, kept as a key derived from it.
 class Secret {
  public:
   static constexpr std::size_t kMaxToken = 128;
@@ -79,10 +79,10 @@ class Secret {
   Secret& operator=(const Secret&) = default;
 
   Challenge challenge(const Hello& hello) const;
-  /// Whether the listener knows the secret.
+  /// Returns whether the listener knows the secret.
   bool knows(const Hello& hello, const Challenge& challenge) const;
   Proof prove(const Hello& hello, const Challenge& challenge) const;
-  /// Whether the dialler knows it. Takes the same time for every wrong proof.
+  /// Returns whether the dialler knows the secret. Takes the same time for every wrong proof.
   bool proven(const Hello& hello, const Challenge& challenge, const Proof& proof) const;
 
  private:

@@ -15,7 +15,8 @@ namespace troupe::tensor {
 
 class Engine;
 
-/// Who an operation belongs to; lives as long as the last of a group's operations.
+/// Owner of an operation: backend, group and rank. Lives as long as the last of a group's
+/// operations.
 struct Membership {
   std::string backend;
   std::string group;
@@ -50,7 +51,8 @@ class Operation : public WorkState {
 
   /// Transfers that have not ended yet.
   std::size_t transfers_left = 0;
-  /// Of those, the receives that must end before `open_gate` runs and gated transfers may start.
+  /// Number of those that are receives which must end before `open_gate` runs and gated transfers
+  /// may start.
   std::size_t gate_left = 0;
   bool gate_open = true;
   std::function<void()> open_gate;

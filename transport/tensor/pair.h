@@ -24,7 +24,8 @@ struct Part {
 /// arranged that the engine is kicked when it can go on.
 class Stream {
  public:
-  /// The peer has closed its end and nothing is left to read, or nobody will read any more.
+  /// Result of a stream whose peer has closed its end with nothing left to read, or does not read
+  /// any more.
   static constexpr std::size_t kEnded = std::numeric_limits<std::size_t>::max();
 
   virtual ~Stream() = default;
@@ -79,7 +80,7 @@ class Pair {
     void pop();
 
     Header header{};
-    std::size_t moved = 0;  ///< of header and payload of the head
+    std::size_t moved = 0;  ///< bytes of the head's header and payload
     std::uint32_t sequence = 0;
 
    private:

@@ -24,12 +24,12 @@ class PairDevice : public Device {
  protected:
   PairDevice(const DeviceOptions& options);
 
-  /// To be called by the backend's constructor.
+  /// Begins to listen. To be called by the backend's constructor.
   void listen(UniqueFd listener, std::string address, bool same_user);
 
   Engine& engine() { return *engine_; }
 
-  /// How a backend makes one pair's stream. Ends of one pair: the host has the lower rank.
+  /// Makes one pair's stream, as the backend does it. The pair's ends: the host has the lower rank.
   class Handshake {
    public:
     virtual ~Handshake() = default;
@@ -66,7 +66,7 @@ class PairDevice : public Device {
   std::unique_ptr<Rendezvous> rendezvous_;
 };
 
-/// What an answer's refusal becomes on its way out of `connect`.
+/// Thrown for an answer's refusal, on its way out of `connect`.
 struct Refused {
   std::string reason;
 };

@@ -73,10 +73,10 @@ class PairGroup : public Group, private Driven {
   std::shared_ptr<Membership> member_;
   int size_;
   Pair::Tally tally_;
-  std::vector<Link> links_;  ///< by rank; the own rank's is empty
+  std::vector<Link> links_;  ///< one per rank; the own rank's is empty
   std::mutex issue_mutex_;
   bool ready_ = false;
-  std::optional<Collapse> collapse_;  ///< under both the issue mutex and the drive lock
+  std::optional<Collapse> collapse_;  ///< guarded by both the issue mutex and the drive lock
 };
 
 }  // namespace troupe::tensor

@@ -32,7 +32,8 @@ bool hung_up(int socket) {
   return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
-/// Small enough for any socket's buffer; whoever has filled that gets nothing.
+/// Sends a message that is small enough for any socket's buffer; a peer that has filled its buffer
+/// gets nothing.
 template <class M>
 bool send_now(int socket, const M& message) {
   return ::send(socket, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==

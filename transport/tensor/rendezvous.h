@@ -55,7 +55,7 @@ class Rendezvous {
   /// The connection that `rank` made for the group `name`. Throws std::system_error: ETIMEDOUT, or
   /// ECANCELED when the group was given up.
   Arrival claim(const std::string& name, int rank, Hello::Role role, Deadline deadline);
-  /// Nobody waits any more for groups whose names end with this, now or later.
+  /// Ends all waits for groups whose names end with this, now or later.
   void give_up(const std::string& suffix);
 
  private:

@@ -37,7 +37,7 @@ struct LoadStage {
   std::int32_t last_block = 0;  // exclusive
   bool embeds = false;
   bool projects = false;
-  std::int32_t tp_rank = 0;  // which shard of the blocks' heads and feed-forward columns
+  std::int32_t tp_rank = 0;  // number of the shard of the blocks' heads and feed-forward columns
   std::int32_t tp_degree = 1;
   std::vector<LoraFile> loras;           // added to the weights in this order
   std::uint64_t prompt_cache_bytes = 0;  // of encoded prompts that are kept; 0 = none is
@@ -72,7 +72,7 @@ struct RowRange {
   bool operator==(const RowRange&) const = default;
 };
 
-/// Where an actor stands on an axis.
+/// Place of an actor on an axis.
 struct AxisPlace {
   std::int32_t rank = 0;
   std::int32_t degree = 1;
@@ -109,8 +109,8 @@ struct BoundaryPiece {
   }
 };
 
-/// How a step is computed: patch by patch, or the whole picture at once; the latter also from an
-/// empty K,V store, where a stale method was resumed after a loss.
+/// Kind of a step: patch by patch, or the whole picture at once; the latter also from an empty K,V
+/// store, where a stale method was resumed after a loss.
 enum class StepKind : std::uint8_t { patches, whole, refill };
 constexpr bool is_valid(StepKind kind) {
   return kind <= StepKind::refill;
@@ -135,8 +135,8 @@ struct BeginJob {
   AxisPlace ring;
   AxisPlace ulysses;
   AxisPlace tp;
-  std::vector<StepKind> steps;         // how each is computed
-  std::vector<RowShares> micro_steps;  // of a step that goes patch by patch, in order
+  std::vector<StepKind> steps;         // kind of each step
+  std::vector<RowShares> micro_steps;  // for a step that goes patch by patch, in order
   /// Batch items (branches × pictures) that a step of the whole picture computes one after another,
   /// so that the stages of a pipeline have something to do at once, and no part takes long.
   std::vector<RowRange> batch_parts;
@@ -145,8 +145,8 @@ struct BeginJob {
   JobGroups groups;
   bool keep_encoders = false;  // text encoders of the deployment that were used here stay
   std::int32_t caption_rank = 0;
-  std::int32_t caption_root = 0;            // who projects the text, rank in that group
-  std::vector<std::int32_t> encoder_ranks;  // who runs each text encoder, likewise
+  std::int32_t caption_root = 0;            // rank in that group that projects the text
+  std::vector<std::int32_t> encoder_ranks;  // rank in that group that runs each text encoder
   std::int32_t image_root = 0;    // the first decoder, rank in that group: it tells the others the
                                   // encoded picture to start from
   std::int32_t row_rank = -1;     // in the rows group, the decoders first; -1 = not a member
@@ -178,7 +178,7 @@ struct EndJob {
   }
 };
 
-/// What became of a job's calls where an actor was to record them (docs/gpu.md).
+/// Counts of a job's calls where an actor was to record them (docs/gpu.md).
 struct GraphStats {
   bool asked = false;
   std::uint64_t recorded = 0;
@@ -191,7 +191,7 @@ struct GraphStats {
   }
 };
 
-/// What a job cost at one actor. Seconds from the first command to the last one.
+/// Cost of a job at one actor. Seconds from the first command to the last one.
 struct ActorJobStats {
   static constexpr Kind kKind = Kind::actor_job_stats;
   double busy_seconds = 0;             // computing
@@ -204,8 +204,9 @@ struct ActorJobStats {
   std::uint64_t tensor_bytes_received = 0;
   std::map<std::uint32_t, std::uint64_t> sent_by_group;  // tensor bytes, by the group's id
   std::map<std::string, std::uint64_t> sent_by_layer;    // by kind of layer, of a U-Net's patches
-  /// Of one rank for all that decide together, so that ranks add up: what a step cache was asked
-  /// about, and left out, by step (actors/stage/network.h).
+  /// Calls that a step cache was asked about, and calls that it left out, by step
+  /// (actors/stage/network.h). Counted by one rank for all that decide together, so that ranks add
+  /// up.
   std::uint64_t cache_calls = 0;
   std::vector<std::uint32_t> cache_skips;
   /// Texts that its text encoders computed, and that they had computed before and kept.
@@ -241,7 +242,7 @@ struct AbortEpoch {
   }
 };
 
-/// controller → actor: what is kept of a deployment goes, with `encoders_alone` only its text
+/// controller → actor: forget what is kept of a deployment; with `encoders_alone` only its text
 /// encoders, which are read anew from then on.
 struct Unload {
   static constexpr Kind kKind = Kind::unload;

@@ -54,7 +54,7 @@ enum class CallEnd : std::uint8_t {
   held,         // the result is a blob here, until it is released
   exception,    // `bytes` is its text
   bad_request,  // no such method, or other types; `bytes` says which
-  timeout,      // its deadline passed before it began
+  timeout,      // the deadline passed before the call began
   failed,       // an argument did not come
 };
 constexpr bool is_valid(CallEnd end) {

@@ -11,7 +11,7 @@
 
 namespace troupe::wire {
 
-/// How a job stands. A job ends exactly once: succeeded, failed or cancelled.
+/// State of a job. A job ends exactly once: succeeded, failed or cancelled.
 enum class JobState : std::uint8_t { queued, loading, running, succeeded, failed, cancelled };
 
 constexpr bool is_terminal(JobState state) {
@@ -61,9 +61,9 @@ struct JobProgress {
   std::int32_t steps = 0;
   double seconds_per_step = 0;          // mean of the last steps; 0 while unknown
   std::vector<BlobRef> blobs;           // latents or previews asked for, of one step:
-  std::int32_t blobs_step = 0;          // they are of so many completed steps, `step` may be later
+  std::int32_t blobs_step = 0;          // completed steps of the blobs; `step` may be later
   std::vector<std::string> warnings;    // e.g. the part of a prompt that was cut
-  std::optional<double> timestep = {};  // of the last completed step, the sampler's
+  std::optional<double> timestep = {};  // the sampler's timestep of the last completed step
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -111,8 +111,8 @@ struct CancelJob {
 struct ListJobs {
   static constexpr Kind kKind = Kind::list_jobs;
   std::uint64_t job = 0;   // only this one, and those of its batch; 0 = all
-  std::uint32_t skip = 0;  // so many of the order
-  std::uint32_t most = 0;  // so many of the rest, and no more than kJobsOfPage; 0 = that many
+  std::uint32_t skip = 0;  // how many jobs to leave out at the beginning of the order
+  std::uint32_t most = 0;  // how many jobs at most after those, up to kJobsOfPage; 0 = as many
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -131,15 +131,15 @@ struct JobRow {
   double seconds = 0;  // since submitted, or of its whole life
   std::string cause;   // of a failure
   std::int32_t priority = 0;
-  std::string share = {};        // as the client named it
-  bool paused = false;           // none of its tasks is issued
-  std::uint64_t batch = 0;       // number of the one that it computes or has computed in; 0 = none
-  std::string not_batched = {};  // why it began by itself, although it may batch
-  std::int32_t queue_position = 0;  // while it is queued: jobs that wait before it
+  std::string share = {};           // as the client named it
+  bool paused = false;              // none of its tasks is issued
+  std::uint64_t batch = 0;          // batch that it computes or has computed in; 0 = none
+  std::string not_batched = {};     // why it began by itself, although it may batch
+  std::int32_t queue_position = 0;  // jobs that wait before it, while it is queued
   std::string model = {};           // its folder
   std::uint64_t seed = 0;           // of its first picture
-  bool own_seeds = false;           // its pictures have one each
-  Parallelism degrees = {};         // that it is planned for; without its stages
+  bool own_seeds = false;           // each of its pictures has a seed of its own
+  Parallelism degrees = {};         // the degrees that it is planned for; without its stages
   std::string on_behalf_of = {};    // as the client named it
 
   template <class Archive>
@@ -152,7 +152,7 @@ struct JobRow {
 struct JobList {
   static constexpr Kind kKind = Kind::job_list;
   std::vector<JobRow> jobs;  // of the page, by their numbers
-  std::uint32_t all = 0;     // that were asked for, on all pages
+  std::uint32_t all = 0;     // number of the jobs that were asked for, on all pages
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -213,7 +213,7 @@ struct ClusterStatus {
   std::string model;
   double uptime_seconds = 0;
   std::vector<ActorRow> actors;
-  std::uint32_t actors_all = 0;  // on all pages
+  std::uint32_t actors_all = 0;  // number of actors, on all pages
   std::uint32_t jobs_queued = 0;
   std::uint32_t jobs_running = 0;
   std::uint32_t jobs_ended = 0;

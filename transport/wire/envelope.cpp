@@ -6,7 +6,7 @@
 namespace troupe::wire {
 namespace {
 
-/// Where the head's parts begin.
+/// Offsets of the head's parts.
 enum Place : std::size_t {
   kMagicAt = 0,
   kVersionAt = 4,

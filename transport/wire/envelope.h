@@ -19,7 +19,7 @@ inline constexpr std::size_t kMaxFrame = kHeaderSize + kMaxPayload;
 
 inline constexpr std::uint32_t kFlagReply = 1;  // correlation is the one of the request answered
 
-/// Why bytes from the wire were not accepted.
+/// Reason why bytes from the wire were not accepted.
 enum class WireErrc {
   truncated,
   bad_magic,

@@ -46,8 +46,8 @@ struct GroupsConnected {
   }
 };
 
-/// To or from a stage that is no neighbour: hidden states that blocks here leave and blocks there
-/// take up again go past the stages in between.
+/// Edge to or from a stage that is no neighbour: hidden states that blocks here leave and blocks
+/// there take up again go past the stages in between.
 struct SkipEdge {
   std::uint32_t group = 0;
   std::int32_t stage = 0;     // the other end
@@ -60,8 +60,8 @@ struct SkipEdge {
   bool operator==(const SkipEdge&) const = default;
 };
 
-/// What an actor's groups of one job are for. Ids of the deployment's groups; 0 = it is alone
-/// there.
+/// Groups of an actor for one job, by their use. Ids of the deployment's groups; 0 = the actor is
+/// alone there.
 struct JobGroups {
   std::uint32_t caption = 0;   // the whole replica: text states
   std::uint32_t previous = 0;  // edge from the previous stage; of stage 0: from the last stage
@@ -72,8 +72,8 @@ struct JobGroups {
   std::uint32_t tp = 0;        // sums of sharded matmuls
   std::uint32_t heads = 0;     // ulysses × tp: who shares these tokens
   std::uint32_t stage = 0;     // ring × ulysses × tp: who shares this stage and branch
-  std::uint32_t rows = 0;      // who holds latents, and who decodes them
-  std::uint32_t vae = 0;       // who decodes together, in the order of their rows
+  std::uint32_t rows = 0;      // ranks that hold latents, and ranks that decode them
+  std::uint32_t vae = 0;       // ranks that decode together, in the order of their rows
   std::vector<SkipEdge> skips_from;  // from stages before the previous one, the nearest first
   std::vector<SkipEdge> skips_to;    // to stages behind the next one, the nearest first
 

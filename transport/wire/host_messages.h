@@ -9,7 +9,7 @@
 
 namespace troupe::wire {
 
-/// Whose process it is: an actor's (role actor) or a user's actor's (role user_actor).
+/// Owner of a process: an actor (role actor) or a user's actor (role user_actor).
 struct ProcessOwner {
   PeerRole role = PeerRole::actor;
   std::uint64_t id = 0;
@@ -21,12 +21,12 @@ struct ProcessOwner {
   }
 };
 
-/// What the process of a user's actor is started with beside what every one is.
+/// Program of a user's actor: what its process is started with beside what every process is.
 struct UserProgram {
   std::string plugin;  // as on the controller's host
   bool torch = false;  // its class needs torch
-  std::string ticket;  // that callers must show
-  std::string door;    // CURVE, of its own door, as text; "" = it asks for none
+  std::string ticket;  // ticket that callers must show
+  std::string door;    // CURVE keys of its own door, as text; "" = it asks for none
   std::vector<std::int32_t> gpus;
   bool insecure = false;
 
@@ -42,8 +42,8 @@ struct StartProcess {
   static constexpr Kind kKind = Kind::start_process;
   ProcessOwner owner;
   std::uint64_t incarnation = 0;
-  std::string token = {};   // of the cluster, that it shows in its hello
-  std::string keys = {};    // CURVE, for the controller, as text; "" = it asks for none
+  std::string token = {};   // the cluster's token, which the process shows in its hello
+  std::string keys = {};    // CURVE keys for the controller, as text; "" = it asks for none
   std::string device = {};  // of an actor: cpu | cuda:N
   UserProgram user = {};    // of a user's actor
 
@@ -69,7 +69,7 @@ struct SignalProcess {
   ProcessOwner owner;
   std::uint64_t incarnation = 0;
   std::int32_t signal = 0;
-  std::string why = {};  // of SIGKILL: for its log; "" = nothing is said there
+  std::string why = {};  // for SIGKILL: the reason, for the actor's log; "" = nothing is said there
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -98,7 +98,7 @@ struct ProcessEnded {
   std::int32_t number = 0;  // signal or exit code
   bool core = false;
   std::vector<std::string> log = {};  // its last lines
-  std::string method = {};            // of a user's actor: that it was in; "" = none
+  std::string method = {};            // method that a user's actor was in; "" = none
 
   template <class Archive>
   void serialize(Archive& ar) {

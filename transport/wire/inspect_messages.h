@@ -10,7 +10,7 @@
 namespace troupe {
 namespace wire {
 
-/// What an actor can be held at: what its work loop has at hand.
+/// Phase of the work loop at which an actor can be held.
 enum class HoldPhase : std::uint8_t { loading, connecting, beginning, text, step, decode, ending };
 
 }  // namespace wire
@@ -105,7 +105,7 @@ struct HoldPoint {
   std::int32_t step = -1;   // of HoldPhase::step; -1 = any
   std::int32_t patch = -1;  // of HoldPhase::step; -1 = any, and a step of the whole picture
 
-  /// Whether who is to be held here is held there.
+  /// Returns whether an actor that is to be held here is held at `there`.
   bool covers(const HoldPoint& there) const {
     return phase == there.phase && (step < 0 || step == there.step) &&
            (patch < 0 || patch == there.patch);
@@ -145,7 +145,7 @@ enum class DocumentKind : std::uint8_t {
   graph,     // a job's task graph and where each task is
   timeline,  // Chrome trace events of a job, or of all jobs that are remembered (job 0)
   failures,  // flight records of the last failures; of one job where `job` is not 0
-  machine,   // what jobs are planned for: speeds and links, as they were measured
+  machine,   // speeds and links that jobs are planned for, as they were measured
   slices,    // tasks of all jobs that ended after the slice of number `after`, actor by actor
   metrics,   // the cluster's figures, as Prometheus' text
 };

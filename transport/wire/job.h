@@ -47,8 +47,8 @@ struct NamedShape {
   }
 };
 
-/// Of pictures that are computed as one batch, some that follow each other and share a seed: their
-/// noise is what a batch of them alone would have.
+/// Run of pictures that follow each other in a batch and share a seed: their noise is what a batch
+/// of them alone would have.
 struct SeedRun {
   std::int32_t pictures = 0;
   std::uint64_t seed = 0;
@@ -94,20 +94,20 @@ struct Parallelism {
   bool operator==(const Parallelism&) const = default;
 };
 
-/// What a client submits: a picture wanted, from which model, on how many actors.
+/// Job as a client submits it: the pictures wanted, from which model, on how many actors.
 struct JobSpec {
   std::string
       model;  // folder in diffusers layout; "" = the model that the cluster was started with
   ImageRequest request;
   Parallelism parallelism;
   std::int32_t priority = 0;  // higher goes first, -100 to 100
-  std::string share;     // whom it counts for when shares are made fair; "" = the client itself
+  std::string share;     // whose share it counts for when shares are made fair; "" = the client's
   bool elastic = false;  // after a loss that is not made good, go on with fewer actors
   /// May compute as one batch with other jobs that differ in prompts and seed only: sums are then
   /// rounded otherwise than alone.
   bool may_batch = false;
-  /// The name of the one for whom the client hands the job in, as a gateway does for its keys; "" =
-  /// for itself. The controller keeps it with the job and tells it.
+  /// Name of the one for whom the client hands the job in, as a gateway does for its keys; "" = for
+  /// itself. The controller keeps the name with the job and reports it.
   std::string on_behalf_of = {};
 
   template <class Archive>

@@ -4,7 +4,7 @@
 
 namespace troupe::wire {
 
-/// What a control-plane message is (kinds.def).
+/// Kind of a control-plane message (kinds.def).
 enum class Kind : std::uint16_t {
 #define KIND(name, number) name = number,
 #include "transport/wire/kinds.def"

@@ -19,9 +19,9 @@ struct CheckPlugins {
   }
 };
 
-/// What a library is on one host.
+/// Report about a library on one host.
 struct PluginReport {
-  std::string file;            // that was opened there
+  std::string file;            // file that was opened there
   std::uint64_t contents = 0;  // XXH64 of its bytes
   ClassList classes;
   std::string failure;  // why it cannot be used, one line; "" = it can

@@ -24,7 +24,7 @@ inline bool encodes_negative_alone(const ImageRequest& request, bool guided, boo
 /// different one is encoded once.
 struct PromptRows {
   std::vector<std::string> unique;
-  std::vector<std::int64_t> of_row;  // which of them a row has
+  std::vector<std::int64_t> of_row;  // number of the text that a row has
 };
 
 inline PromptRows prompt_rows(const ImageRequest& request, RowRange images, bool guided) {

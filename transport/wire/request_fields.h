@@ -11,20 +11,20 @@
 
 namespace troupe::wire {
 
-/// Where `--help` lists an option.
+/// Group of options in which `--help` lists an option.
 enum class Group { picture, parallelism };
 
-/// Whether jobs that differ in a field may compute as one batch.
+/// Rule for batches: whether jobs that differ in a field may compute as one batch.
 enum class Batched { alike, with_others };
 
-/// What a number must be.
+/// Bounds of a number.
 struct Bounds {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above = false;  // `least` itself is too little
 };
 
-/// What the rooms know of a request's field beside its type: a line of request_fields.def.
+/// Description of a request's field beside its type, for the rooms: a line of request_fields.def.
 struct RequestField {
   std::string_view name = {};  // of the member, here and in the C++ API
   JobField field = JobField::none;
@@ -32,11 +32,11 @@ struct RequestField {
   std::string_view value = {};   // what stands for its value in the help
   std::string_view help = {};    // "" = the command line adds the option by hand
   Group group = Group::picture;
-  Bounds typed = {};             // of what is typed at the command line
-  Bounds taken = {};             // of what the controller takes
+  Bounds typed = {};             // bounds of a value that is typed at the command line
+  Bounds taken = {};             // bounds of a value that the controller takes
   bool default_in_help = false;  // the help's text says what holds where none is given
   std::string_view words = {};   // in refusals; "" = the option's letters
-  std::string_view json = "=";   // in reports; "=" = the member's name, "" = it is not in them
+  std::string_view json = "=";   // name in reports; "=" = the member's name, "" = it is not in them
   Batched batched = Batched::alike;
 
   std::string in_words() const {
@@ -99,7 +99,7 @@ void for_each_degree(Visit&& visit) {
 #include "transport/wire/degree_fields.def"
 }
 
-/// What else of a job has an option: of the spec, and what a picture begins with.
+/// Options for the rest of a job: of the spec, and for what a picture begins with.
 struct JobOptions {
   std::string_view model = "--model";
   std::string_view init_latents = "--init-latents";

@@ -22,9 +22,9 @@ inline constexpr std::int32_t kMaxTextTokens = 4096;
 inline constexpr std::size_t kMaxLoras = 64;
 inline constexpr double kMaxLoraScale = 1000;
 inline constexpr int kMaxActors = 1024;  // of a cluster
-/// For all bytes that a job brings along to come to the controller.
+/// Deadline for all bytes that a job brings along to come to the controller.
 inline constexpr std::chrono::minutes kUploadDeadline{10};
-/// Of what is typed where there is no other bound: patches, steps of a list.
+/// Bound of typed numbers where there is no other: patches, steps of a list.
 inline constexpr int kMaxDegree = 1 << 20;
 
 }  // namespace troupe::wire

@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// Who says hello. caller: a process that calls users' actors; node: a host's agent; actor: of a
-/// model's stage.
+/// Role of the peer that says hello. caller: a process that calls users' actors; node: a host's
+/// agent; actor: of a model's stage.
 enum class PeerRole : std::uint8_t { none, client, caller, node, actor, user_actor };
 template <>
 inline constexpr auto kNamesOf<PeerRole> =
@@ -46,7 +46,7 @@ struct Welcome {
   std::uint32_t heartbeat_timeout_ms = 0;
   std::string software;
   std::map<std::string, std::string> attributes;  // "journal": the id of the server's, if any
-  std::string secret = {};  // random; by it another link of the same process shows that it is one
+  std::string secret = {};  // random; another link of the same process shows by it that it is one
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -77,9 +77,9 @@ struct Heartbeat {
   }
 };
 
-/// Why a link is over.
+/// Reason for the end of a link.
 enum class LinkEnd : std::uint8_t {
-  closed = 0,    // by who wanted that, or with its connection or the protocol broken
+  closed = 0,    // by the side that wanted that, or because connection or protocol broke
   silent = 1,    // no sign of life
   gap = 2,       // messages never arrived
   stopped = 3,   // a cluster has stopped, or a drained host has left
@@ -113,7 +113,7 @@ struct Notice {
   }
 };
 
-/// Why something was not done.
+/// Reason why something was not done.
 enum class FailureCode : std::uint16_t {
   none = 0,
   timeout = 1,      // no answer before the deadline

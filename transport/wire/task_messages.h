@@ -26,7 +26,7 @@ struct Command {
   std::int32_t patch =
       -1;  // -1 = the whole picture; of a receive: what is sent, so -1 also between the modes
   std::int32_t part = 0;   // of a whole picture: which part of the batch
-  std::int32_t stage = 0;  // of a receive: the producer's
+  std::int32_t stage = 0;  // of a receive: the producer's stage
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -46,7 +46,7 @@ struct RunTasks {
   }
 };
 
-/// From when to when, in nanoseconds of the actor's monotonic clock.
+/// Span of time, in nanoseconds of the actor's monotonic clock.
 struct ClockSpan {
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
@@ -82,7 +82,7 @@ struct TaskDone {
   std::vector<Warning> warnings;
   ClockSpan ran;                        // the task's own time, waits included
   std::vector<ClockSpan> waits;         // for tensors of peers, in order, within `ran`
-  std::optional<double> timestep = {};  // of a step that it ended at the last stage, the sampler's
+  std::optional<double> timestep = {};  // the sampler's, of a step that the task ended
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -96,7 +96,7 @@ struct TaskFailed {
   std::uint64_t job = 0;
   std::uint32_t task = 0;
   Failure failure;
-  bool collateral = false;  // it failed because a peer or the epoch went, not by itself
+  bool collateral = false;  // the task failed because a peer or the epoch went, not by itself
   bool begin = false;       // not a task, but the beginning of the job
   bool goes_on = false;     // the actor does, as if nothing were (JobAction::until_not_finite)
 

@@ -49,7 +49,8 @@ struct TensorReport {
   }
 };
 
-/// Of one dimension: [begin, end); negative numbers count from the end, end 0 with `whole` is all.
+/// Range of one dimension: [begin, end); negative numbers count from the end, end 0 with `whole` is
+/// all.
 struct SliceRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -77,7 +78,7 @@ struct GetSlice {
   }
 };
 
-/// At most kMaxSliceValues numbers; more is refused.
+/// Largest number of values in a slice; more is refused.
 inline constexpr std::int64_t kMaxSliceValues = 4096;
 struct TensorSlice {
   static constexpr Kind kKind = Kind::tensor_slice;
@@ -106,8 +107,8 @@ struct GetLatents {
 
 struct JobLatents {
   static constexpr Kind kKind = Kind::job_latents;
-  std::int32_t first_step = -1;  // of the pieces: how far the least advanced is; -1 = the noise
-  std::int32_t last_step = -1;   // and the most advanced
+  std::int32_t first_step = -1;  // step that the least advanced of the pieces has; -1 = the noise
+  std::int32_t last_step = -1;   // step that the most advanced of the pieces has
   BlobRef blob;                  // float32 [n, C, h, w], or a PNG file
 
   template <class Archive>
@@ -141,8 +142,8 @@ struct LatentRun {
 
 struct LatentRows {
   static constexpr Kind kKind = Kind::latent_rows;
-  std::int32_t first_step = -1;  // that all of these rows have completed; -1 = the noise
-  std::int32_t last_step = -1;   // that some of them have
+  std::int32_t first_step = -1;  // step that all of these rows have completed; -1 = the noise
+  std::int32_t last_step = -1;   // step that some of these rows have completed
   std::int64_t first_image = 0;
   std::vector<std::int64_t> shape;  // [images here, C, h, w]: of the whole pictures
   std::vector<LatentRun> runs;      // of h, in the order in which the blob has them

@@ -46,17 +46,17 @@ struct SpawnActor {
   }
 };
 
-/// Where an actor is called: controller → whoever asked.
+/// Address at which an actor is called: controller → whoever asked.
 struct ActorAddress {
   static constexpr Kind kKind = Kind::actor_address;
   std::uint64_t id = 0;
   std::uint64_t incarnation = 0;
   std::string class_name;
   std::string name;
-  std::string endpoint;       // of its process, for calls
-  std::string blob_endpoint;  // and for large values
+  std::string endpoint;       // of the actor's process, for calls
+  std::string blob_endpoint;  // of the actor's process, for large values
   std::string ticket;         // shown there
-  std::string keys;           // CURVE, of callers, as text; "" = its door asks for none
+  std::string keys;           // CURVE keys of callers, as text; "" = its door asks for none
 
   template <class Archive>
   void serialize(Archive& ar) {
@@ -64,8 +64,9 @@ struct ActorAddress {
   }
 };
 
-/// By id, or by name where id is 0. Answered by ActorAddress once it runs; Failure when there is
-/// none or it has ended for good. Whoever asks is told of its deaths from then on.
+/// Asks for an actor by id, or by name where id is 0. Answered by ActorAddress once the actor runs;
+/// Failure when there is none or it has ended for good. Whoever asks is told of its deaths from
+/// then on.
 struct FindActor {
   static constexpr Kind kKind = Kind::find_actor;
   std::uint64_t id = 0;
@@ -77,7 +78,7 @@ struct FindActor {
   }
 };
 
-/// Answered by Done.
+/// Kills an actor. Answered by Done.
 struct KillActor {
   static constexpr Kind kKind = Kind::kill_actor;
   std::uint64_t id = 0;
@@ -167,7 +168,7 @@ struct ClassList {
   }
 };
 
-/// Tell me of its deaths. Answered by Done, or Failure not_found.
+/// Asks to be told of an actor's deaths. Answered by Done, or Failure not_found.
 struct WatchActor {
   static constexpr Kind kKind = Kind::watch_actor;
   std::uint64_t id = 0;
@@ -218,7 +219,7 @@ struct CreateActor {
 
 struct ActorCreated {
   static constexpr Kind kKind = Kind::actor_created;
-  std::string endpoint;  // where it is called, with the real port
+  std::string endpoint;  // endpoint where the actor is called, with the real port
   std::string blob_endpoint;
 
   template <class Archive>

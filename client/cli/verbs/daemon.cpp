@@ -33,7 +33,7 @@ void write_report(int pipe, const DaemonReport& report) {
   }
 }
 
-/// Everything until the pipe's other end closes. False at the deadline.
+/// Reads everything until the pipe's other end closes. False at the deadline.
 bool read_until_closed(int pipe, int deadline_seconds, std::string& bytes) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(deadline_seconds);
   for (;;) {

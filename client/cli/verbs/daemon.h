@@ -4,7 +4,7 @@
 
 namespace troupe::cli {
 
-/// What a process in the background tells the one that started it, once.
+/// Report that a process in the background sends once to the process that started it.
 struct DaemonReport {
   bool ok = false;
   std::string text;   // for standard output when ok, else the cause

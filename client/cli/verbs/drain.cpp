@@ -57,8 +57,8 @@ class DrainVerb : public Verb {
     });
   }
 
-  /// Who is still there and why: "actor 1 (job 3 step 5), user's actor 7 (Counter)"; empty when
-  /// nobody is.
+  /// Returns the actors that are still there and why: "actor 1 (job 3 step 5), user's actor 7
+  /// (Counter)"; empty if there are none.
   std::string who_is_left(Client& client) const {
     std::string left;
     const auto add = [&left](const std::string& who, const std::string& what) {

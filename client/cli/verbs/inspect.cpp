@@ -194,7 +194,7 @@ class InspectVerb : public Verb {
   }
 
 #ifdef TROUPE_WITH_PLAN
-  /// What a plan says: memory of one actor, which degrees and methods there are.
+  /// Adds what a plan says: memory per actor, and the possible degrees and methods.
   static void add_plans(const spec::ModelSpec& model, nlohmann::json& out) {
     Submission submission;
     submission.request.prompts = {""};

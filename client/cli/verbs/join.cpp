@@ -30,7 +30,7 @@ namespace {
 constexpr std::chrono::seconds kRanksBefore{60}, kAnswer{5};
 constexpr std::chrono::milliseconds kLookAgain{200};
 
-/// As the controller wants it: numbers are actors.
+/// Checks a host's name as the controller does: numbers are actors.
 CLI::Validator host_name() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
@@ -153,8 +153,9 @@ class JoinVerb : public Verb {
     return kOk;
   }
 
-  /// Until the host of the rank before has joined, so that actors are numbered as ranks are: Slurm
-  /// lists neighbours side by side. Not for long: it may have another name, or be lost.
+  /// Waits until the host of the rank before has joined, so that actors are numbered as ranks are:
+  /// Slurm lists neighbours side by side. The wait is short: that host may have another name, or be
+  /// lost.
   void await_ranks_before(const SlurmTask& task, bool first_node, const SignalWatch& signals) {
     auto before = task.before;
     if (first_node)
@@ -198,7 +199,7 @@ class JoinVerb : public Verb {
                 << patience.count() << " s: this host does not wait for it any longer" << std::endl;
   }
 
-  /// Another try would be answered as the first was.
+  /// True if another try would be answered as the first was.
   static bool is_final(const std::string& code) {
     return code == "refused" || code == "version_mismatch" || code == "bad_request";
   }

@@ -26,7 +26,7 @@
 namespace troupe::cli {
 namespace {
 
-/// Where nobody says how many there are: actors that a remedy may need.
+/// Number of actors that a remedy may need, where nobody says how many there are.
 constexpr int kActorsToTry = 8;
 
 /// "; did you mean l40x8?" of a device that is in no table, or "".
@@ -153,7 +153,7 @@ class PlanVerb : public Verb {
           "fp8 needs a GPU of compute capability 8.9: a cluster without one refuses this job");
   }
 
-  /// What is wrong with any model.
+  /// Throws UsageError for what is wrong with any model.
   void check_options(const wire::JobSpec& job) const {
     const int world = plan::degrees_of(job.parallelism).world();
     if (actors_ > 0 && world > actors_) {
@@ -166,7 +166,8 @@ class PlanVerb : public Verb {
     }
   }
 
-  /// What the user says there is.
+  /// Throws std::invalid_argument where the plan does not fit into the memory that the user says
+  /// there is.
   void check_limits(const plan::Plan& plan, const spec::ModelSpec& model,
                     const wire::JobSpec& job) const {
     if (gigabytes_ == 0) return;

@@ -72,8 +72,9 @@ class RunVerb : public Verb {
   }
 
  private:
-  /// As many as CUDA shows GPUs, or as this process may use cores for, at most kMostHere: actors
-  /// share a host's memory, and each has its part of it whether the planner takes it or not.
+  /// Returns how many actors to start: as many as CUDA shows GPUs, or as this process may use cores
+  /// for, at most kMostHere: actors share a host's memory, and each has its part of it whether the
+  /// planner takes it or not.
   int actors_here() const {
     constexpr int kMostHere = 16;
     int count = static_cast<int>(cluster::allowed_cpus().size()) / options_.threads_per_actor;
@@ -81,7 +82,7 @@ class RunVerb : public Verb {
     return std::clamp(count, 1, kMostHere);
   }
 
-  /// Before anything is started or loaded.
+  /// Throws where the job cannot run, before anything is started or loaded.
   void check_plan(const Submission& submission) const {
     if (const auto error = client::check_init_latents(submission.request))
       throw CommandError(*error);

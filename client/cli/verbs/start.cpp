@@ -287,7 +287,7 @@ class StartVerb : public Verb {
     return text;
   }
 
-  /// What keeps the cluster from beginning, under the option that asks for it.
+  /// Returns what keeps the cluster from beginning, under the option that asks for it.
   std::string refusal(std::string what) const {
     constexpr std::string_view kCluster = "[cluster] ";
     if (what.starts_with(kCluster)) what.erase(0, kCluster.size());

@@ -42,8 +42,8 @@ class StopVerb : public Verb {
   }
 
  private:
-  /// Until the controller no longer answers, so that the next `troupe start` finds its address
-  /// free.
+  /// Waits until the controller no longer answers, so that the next `troupe start` finds its
+  /// address free.
   static void await_end(Client& client, const ClusterInfo& cluster) {
     const auto deadline = std::chrono::steady_clock::now() + kStopDeadline;
     while (client.status()) {

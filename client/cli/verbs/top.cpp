@@ -61,7 +61,7 @@ bool has_ended(const JobInfo& job) {
   return job.state == "succeeded" || job.state == "failed" || job.state == "cancelled";
 }
 
-/// What was done between two looks.
+/// Throughput between two looks.
 class Throughput {
  public:
   /// "3.2 steps/s, 1.5 pictures/min"; of the pictures since the first look.

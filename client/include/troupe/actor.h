@@ -23,7 +23,7 @@ struct CallRequest {
   std::uint64_t types = 0;
   const MethodRow* row = nullptr;  // for the text of a refusal; lives as long as the program
   bool text = false;               // arguments are a JSON array
-  /// Arguments as bytes; where a future stands its result comes in between.
+  /// Arguments as bytes. The result of a future among the arguments is inserted at its hole.
   std::string arguments;
   struct Hole {
     std::size_t at = 0;  // in `arguments`
@@ -41,15 +41,15 @@ struct SpawnRequest {
   SpawnOptions options;
 };
 
-/// What makes calls: of a client, or of an actor. Thread-safe.
+/// Makes the calls of a client or of an actor. Thread-safe.
 class Caller : public std::enable_shared_from_this<Caller> {
  public:
   virtual ~Caller() = default;
   virtual bool on_own_thread() const = 0;
-  /// True once the call is done, false past `until`.
+  /// Waits for the call. True once the call is done, false when `until` has passed.
   virtual bool wait(CallState& state, std::chrono::steady_clock::time_point until) = 0;
   virtual std::shared_ptr<CallState> call(CallRequest request) = 0;
-  /// Ends with the actor's id as a value.
+  /// Starts an actor; the outcome is the actor's id as a value.
   virtual std::shared_ptr<CallState> spawn(SpawnRequest request) = 0;
   virtual Result<std::uint64_t> find(const std::string& name, const std::string& class_name,
                                      Milliseconds deadline) = 0;
@@ -72,7 +72,7 @@ struct IsFuture : std::false_type {};
 template <class R>
 struct IsFuture<Future<R>> : std::true_type {};
 
-/// Writes one argument as a P; a future leaves a hole.
+/// Writes one argument as a P; for a future, notes a hole where its result belongs.
 template <class P, class A>
 void pack_argument(CallRequest& request, ValueWriter& out, A&& argument) {
   using Given = std::remove_cvref_t<A>;
@@ -110,22 +110,24 @@ class ActorHandle {
   Future<typename detail::MethodOf<decltype(M)>::Result> call(A&&... arguments) const {
     return send<decltype(M)>(&detail::method_row<T, M>(), std::forward<A>(arguments)...);
   }
-  /// The same with the method as an argument: `call(&Counter::add, 2)`. The program must have the
-  /// class's methods (inline, or linked).
+  /// Same as the call above, with the method as an argument: `call(&Counter::add, 2)`. The program
+  /// must have the class's methods (inline, or linked).
   template <class M, class... A>
   requires std::is_member_function_pointer_v<M> Future<typename detail::MethodOf<M>::Result> call(
       M method, A&&... arguments)
   const { return send<M>(detail::find_method<T>(method), std::forward<A>(arguments)...); }
 
-  /// The same actor with another deadline for its calls (60 s otherwise).
+  /// Returns the same actor with another deadline for its calls (60 s otherwise).
   ActorHandle within(Milliseconds deadline) const {
     ActorHandle other = *this;
     other.deadline_ = deadline;
     return other;
   }
-  /// Ends the process for sure. With `restart` its constructor runs again, if it has restarts left.
+  /// Ends the actor's process for sure. With `restart` its constructor runs again, if it has
+  /// restarts left.
   Result<Unit> kill(bool restart = false) const { return caller_->kill(id_, restart); }
-  /// Tells of every death from now on, on the caller's own thread; do not block it.
+  /// Calls `told` for every death of the actor from now on, on the caller's own thread; `told` must
+  /// not block it.
   Result<Unit> monitor(std::function<void(const Death&)> told) const {
     return caller_->watch(id_, std::move(told));
   }
@@ -197,12 +199,13 @@ class Actors {
     return spawn_later<T>(options, std::forward<A>(arguments)...)
         .wait(options.deadline + std::chrono::seconds(5));
   }
-  /// As `spawn`, without waiting: several actors start at once.
+  /// Same as `spawn`, but does not wait: several actors start at once.
   template <class T, class... A>
   Future<ActorHandle<T>> spawn_later(const SpawnOptions& options, A&&... arguments) {
     return start<T>(options, false, std::forward<A>(arguments)...);
   }
-  /// The actor of that name and class. Errors: not_found, bad_request (of another class), timeout.
+  /// Returns the actor of that name and class. Errors: not_found, bad_request (of another class),
+  /// timeout.
   template <class T>
   Result<ActorHandle<T>> get(const std::string& name,
                              Milliseconds deadline = std::chrono::seconds(30)) {
@@ -210,7 +213,8 @@ class Actors {
     if (!id) return id.error();
     return handle<T>(id.value());
   }
-  /// The actor of `options.name`; made if there is none. Two that ask at once get the same one.
+  /// Returns the actor called `options.name`, and makes it if there is none. Two that ask at once
+  /// get the same actor.
   template <class T, class... A>
   Result<ActorHandle<T>> get_or_create(const SpawnOptions& options, A&&... arguments) {
     return start<T>(options, true, std::forward<A>(arguments)...)
@@ -229,11 +233,11 @@ class Actors {
   Result<Unit> monitor(std::uint64_t actor, std::function<void(const Death&)> told) {
     return caller_->watch(actor, std::move(told));
   }
-  /// For people: a method by its name, arguments as a JSON array, the result as JSON. The actor's
-  /// process reads and writes it by the types of the class.
+  /// Calls a method by its name, for people: arguments are a JSON array, the result is JSON. The
+  /// actor's process reads and writes this JSON by the types of the class.
   Result<std::string> call_text(std::uint64_t actor, const std::string& method,
                                 const std::string& json_arguments, Milliseconds deadline);
-  /// The id of a named actor of any class.
+  /// Returns the id of a named actor of any class.
   Result<std::uint64_t> find(const std::string& name,
                              Milliseconds deadline = std::chrono::seconds(30)) {
     return caller_->find(name, "", deadline);

@@ -56,11 +56,11 @@
 
 namespace troupe {
 
-/// What TROUPE_ACTOR says of a class.
+/// Constructor, methods and name of an actor's class, as TROUPE_ACTOR gives them.
 template <class T>
 struct ActorClass;
 
-/// What a method without a result gives, as a value.
+/// Result of a method that returns void, as a value.
 struct Unit {
   bool operator==(const Unit&) const = default;
 };
@@ -77,7 +77,8 @@ namespace detail {
 
 template <auto M>
 struct MemberTag {};
-/// Compares pointers to members without asking for what they point to: no linker sees them.
+/// True if two pointers to members are the same. The pointers are compared as types, so the linker
+/// need not know the members.
 template <auto A, auto B>
 inline constexpr bool kSameMember = std::is_same_v<MemberTag<A>, MemberTag<B>>;
 
@@ -118,7 +119,7 @@ std::string list_name() {
   return text;
 }
 
-/// FNV-1a: of a signature's text, so that a call can be checked by one comparison.
+/// Hash (FNV-1a) of a signature's text, so that a call can be checked by one comparison.
 inline std::uint64_t signature_hash(std::string_view text) {
   std::uint64_t value = 0xcbf29ce484222325;
   for (const char byte : text)
@@ -156,7 +157,8 @@ const std::vector<MethodRow>& methods_of() {
   return rows;
 }
 
-/// What a call needs of a method, made once. Works where only the class's header is known.
+/// Returns the row of a method, made once. The class's header is enough: the method need not be
+/// linked.
 template <class T, auto M>
 const MethodRow& method_row() {
   static_assert(ActorClass<T>::template name_of<M>() != nullptr,

@@ -107,7 +107,7 @@ struct Value<std::optional<T>> {
 
 namespace detail {
 
-/// pair and tuple.
+/// Value of a pair or a tuple.
 template <class Tuple>
 struct TupleValue {
   static void write(ValueWriter& out, const Tuple& items) {
@@ -167,8 +167,8 @@ struct Array {
   std::vector<std::int64_t> shape;
   std::string bytes;
 
-  /// Of float, double, std::int32_t, std::int64_t or std::uint8_t; throws std::invalid_argument
-  /// when the shape does not have that many elements.
+  /// Makes an array of float, double, std::int32_t, std::int64_t or std::uint8_t; throws
+  /// std::invalid_argument when the shape does not have that many elements.
   template <class T>
   static Array of(const std::vector<T>& numbers, std::vector<std::int64_t> shape);
   std::int64_t elements() const {
@@ -177,7 +177,7 @@ struct Array {
       product *= size;
     return product;
   }
-  /// A copy as numbers; throws std::invalid_argument when the dtype is another.
+  /// Returns a copy as numbers; throws std::invalid_argument when the array has another dtype.
   template <class T>
   std::vector<T> to() const;
   bool operator==(const Array&) const = default;

@@ -16,17 +16,17 @@ using Milliseconds = std::chrono::milliseconds;
 
 namespace detail {
 
-/// A result that stays with the process that made it until somebody fetches it. The holder lets it
-/// go when the last of these goes.
+/// Result that stays with the process that made it until somebody fetches it. That process lets the
+/// result go when the last RemoteValue of it goes.
 class RemoteValue {
  public:
   virtual ~RemoteValue() = default;
   virtual std::uint64_t bytes() const = 0;
-  /// Here within the deadline, or why not. Waits.
+  /// Waits until the result's bytes are here, for `deadline` at most; returns them, or the error.
   virtual Result<std::shared_ptr<const std::string>> fetch(Milliseconds deadline) = 0;
 };
 
-/// What came of a call: bytes here, bytes elsewhere, or an error.
+/// Outcome of a call: bytes here, bytes elsewhere, or an error.
 struct Outcome {
   std::shared_ptr<const std::string> bytes = nullptr;
   std::shared_ptr<RemoteValue> remote = nullptr;
@@ -35,12 +35,12 @@ struct Outcome {
   bool ok() const { return bytes || remote; }
 };
 
-/// A call under way, between the one who waits and the link. Thread-safe.
+/// State of a call under way, shared by the thread that waits and by the link. Thread-safe.
 class CallState {
  public:
   explicit CallState(std::shared_ptr<Caller> caller) : caller_(std::move(caller)) {}
 
-  /// The first ending counts.
+  /// Ends the call. Only the first outcome counts.
   void finish(Outcome outcome) {
     std::vector<std::function<void()>> told;
     {
@@ -62,7 +62,8 @@ class CallState {
     std::unique_lock lock(mutex_);
     return changed_.wait_until(lock, until, [&] { return done_; });
   }
-  /// Calls `action` once it is done, on whatever thread ends it, or now.
+  /// Calls `action` once the call is done, on whatever thread ends it; at once if the call is done
+  /// already.
   void when_done(std::function<void()> action) {
     {
       std::lock_guard lock(mutex_);
@@ -73,7 +74,7 @@ class CallState {
     }
     action();
   }
-  /// Once done.
+  /// Returns the call's outcome; empty until the call is done.
   Outcome outcome() const {
     std::lock_guard lock(mutex_);
     return outcome_;
@@ -95,13 +96,14 @@ class CallState {
 
 /// True on a thread of the caller's own, where a wait would wait for itself.
 inline bool waits_for_itself(const Caller& caller);
-/// False past `until`.
+/// Waits for a call. True once the call is done, false when `until` has passed.
 inline bool wait_for(Caller& caller, CallState& state, std::chrono::steady_clock::time_point until);
 
 }  // namespace detail
 
-/// A result that will come. Copies share it. Large results stay with the actor that made them until
-/// `wait` is called; handed to another actor as an argument they go there directly.
+/// Result of a call that may still be under way. Copies share the result. A large result stays with
+/// the actor that made it until `wait` is called; if the future is an argument for another actor,
+/// the result goes there directly.
 template <class R>
 class Future {
  public:
@@ -111,8 +113,9 @@ class Future {
 
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return state_ && state_->done(); }
-  /// The result, for `deadline` at most. Errors: timeout (the call goes on), exception (its text),
-  /// died (how), restarting, bad_request (wrong types), not_found, lost, overloaded.
+  /// Returns the result, and waits for it for `deadline` at most. Errors: timeout (the call goes
+  /// on), exception (its text), died (how), restarting, bad_request (wrong types), not_found, lost,
+  /// overloaded.
   Result<R> wait(Milliseconds deadline) const {
     if (!state_) return Error{"bad_request", "[future] is empty"};
     const auto until = std::chrono::steady_clock::now() + deadline;
@@ -187,7 +190,8 @@ Result<std::size_t> wait_any(const States& states, Milliseconds deadline) {
 
 }  // namespace detail
 
-/// The index of one that is done, also with an error; the first of several. Error: timeout.
+/// Waits until a future is done, also with an error, and returns its index; of several the first.
+/// Error: timeout.
 template <class R>
 Result<std::size_t> any_of(const std::vector<Future<R>>& futures, Milliseconds deadline) {
   std::vector<std::shared_ptr<detail::CallState>> states;
@@ -201,7 +205,7 @@ Result<std::size_t> any_of(Milliseconds deadline, const Future<Rs>&... futures) 
                           deadline);
 }
 
-/// All results in order, or the first error, naming which.
+/// Returns all results in order, or the first error, which says whose it is.
 template <class R>
 Result<std::vector<R>> all_of(const std::vector<Future<R>>& futures, Milliseconds deadline) {
   const auto until = std::chrono::steady_clock::now() + deadline;

@@ -6,12 +6,12 @@
 
 #include "troupe/actor_future.h"
 
-/// What is asked for an actor, and what is told of one.
+/// Options of a user's actor when it is spawned, and what the cluster reports about it.
 namespace troupe {
 
-/// Where an actor may live.
+/// Resources that are reserved for an actor on its host.
 struct Resources {
-  int gpus = 0;      // whole ones, reserved while it lives
+  int gpus = 0;      // whole GPUs, reserved while the actor lives
   double cores = 0;  // 0 = reserves none
 };
 
@@ -19,8 +19,8 @@ struct SpawnOptions {
   std::string name = {};  // unique in the cluster while it lives
   bool detached = false;  // outlives the one that spawned it
   Resources resources = {};
-  /// pack: the fullest host that has room; spread: the emptiest; together: where the first actor of
-  /// `group` lives.
+  /// Placement: pack (the fullest host that has room), spread (the emptiest host) or together (the
+  /// host where the first actor of `group` lives).
   std::string placement = "pack";
   std::string group = {};  // what spread and together look at; "" = all actors
   int max_restarts = 0;    // how often its constructor runs again after a death; -1 = always
@@ -30,7 +30,7 @@ struct SpawnOptions {
   Milliseconds hang_after{0};
 };
 
-/// An actor of the cluster, as `list` tells of it.
+/// Description of one of the cluster's actors, as `list` returns it.
 struct UserActorInfo {
   std::uint64_t id = 0;
   std::string name, class_name, state;  // starting | running | restarting | dead
@@ -55,15 +55,15 @@ struct ActorClassInfo {
   std::vector<std::string> lacking;  // hosts that cannot have it: "beta: why"
 };
 
-/// How an actor ended.
+/// Report of an actor's death.
 struct Death {
   std::uint64_t actor = 0;
   std::string name, class_name;
   std::string cause;  // one line: signal or exit code, method, last log line
   int signal = 0;     // 0 = none
   int exit_code = 0;
-  std::string method;            // that it was in; "" = none
-  std::vector<std::string> log;  // its last lines
+  std::string method;            // method that the actor was in; "" = none
+  std::vector<std::string> log;  // last lines of the actor's log
   bool restarting = false;       // a new incarnation is on its way
 };
 

@@ -6,8 +6,9 @@
 
 #include "troupe/actor.h"
 
-/// TROUPE_PLUGIN(Class, …): in one source file of the shared library that `troupe start --plugin`
-/// is given. The classes have their TROUPE_ACTOR in headers.
+/// TROUPE_PLUGIN(Class, …) declares the classes of a plugin. It stands in one source file of the
+/// shared library that `troupe start --plugin` is given. The classes have their TROUPE_ACTOR in
+/// headers.
 #define TROUPE_PLUGIN(...)                                                     \
   extern "C" [[gnu::visibility("default")]] const troupe::plugin::Description* \
   troupe_plugin_v1() {                                                         \
@@ -17,21 +18,22 @@
 
 namespace troupe {
 
-/// What an actor knows of itself and of the others. Lives as long as the actor; its calls may be
-/// made from the actor's methods and constructor, and from threads of its own.
+/// Context of an actor: its own id, name and GPUs, and the cluster's other actors. Lives as long as
+/// the actor; its methods may be called from the actor's methods and constructor, and from threads
+/// of the actor's own.
 class ActorContext {
  public:
   virtual ~ActorContext() = default;
   virtual std::uint64_t id() const = 0;
   virtual const std::string& name() const = 0;  // "" = none
   virtual std::uint64_t restarts() const = 0;
-  virtual const std::vector<int>& gpus() const = 0;  // numbers of the host's, reserved for it
+  virtual const std::vector<int>& gpus() const = 0;  // the host's numbers of its reserved GPUs
   /// The cluster's actors, to spawn, find and call.
   virtual Actors actors() = 0;
-  /// What is being done takes long and gets on: `hang_after` counts from here anew. Costs next to
+  /// Reports that a long method makes progress: `hang_after` counts anew from here. Costs next to
   /// nothing.
   virtual void progress() = 0;
-  /// This actor, to be handed on.
+  /// Returns a handle to this actor, to be handed on.
   template <class T>
   ActorHandle<T> self() {
     return actors().template handle<T>(id());
@@ -41,7 +43,8 @@ class ActorContext {
 namespace plugin {
 
 inline constexpr std::uint32_t kAbi = 2;
-/// What must be the same for two shared objects to pass C++ objects to each other.
+/// Properties of a build that must be the same for two shared objects to pass C++ objects to each
+/// other.
 #define TROUPE_DETAIL_TEXT2(x) #x
 #define TROUPE_DETAIL_TEXT(x) TROUPE_DETAIL_TEXT2(x)
 #if defined(_GLIBCXX_USE_CXX11_ABI)
@@ -51,11 +54,12 @@ inline constexpr const char* kBuild = "libstdc++ cxx11=" TROUPE_DETAIL_TEXT(
 inline constexpr const char* kBuild = "abi=" TROUPE_DETAIL_TEXT(__GXX_ABI_VERSION);
 #endif
 
-/// An object of a user's class, with its types taken off.
+/// Object of a user's class, without its type.
 class Instance {
  public:
   virtual ~Instance() = default;
-  /// Throws ValueError for arguments that are none, and what the method throws.
+  /// Calls a method by its number. Throws ValueError when the bytes are not arguments of that
+  /// method, and whatever the method throws.
   virtual void invoke(std::uint32_t method, ValueReader& arguments, ValueWriter& result) = 0;
 };
 
@@ -76,7 +80,7 @@ struct Class {
   Instance* (*create)(ActorContext& context, ValueReader& arguments);
 };
 
-/// The first three fields stay as they are in every version.
+/// Description of a plugin. Its first three fields stay as they are in every version.
 struct Description {
   std::uint32_t abi = kAbi;
   std::uint32_t bytes = sizeof(Description);
@@ -145,7 +149,7 @@ Instance* create(ActorContext& context, ValueReader& in) {
       values);
 }
 
-/// The plugin's table, made on first use.
+/// Table of a plugin's classes, made on first use.
 template <class... Ts>
 struct Table {
   Table() {

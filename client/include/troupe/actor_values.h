@@ -16,17 +16,17 @@
 #include <variant>
 #include <vector>
 
-/// How arguments and results of actors' methods become bytes: little-endian, lengths as u32, every
-/// load bounded by the bytes that remain. Arithmetic types, enums, string, vector, array, map,
-/// pair, tuple, optional, variant, Array, handles of actors, and structs with `template <class
-/// Archive> void serialize(Archive& ar) { ar(field, field); }`. No pointers.
+/// Encoding of arguments and results of actors' methods as bytes: little-endian, lengths as u32,
+/// every load bounded by the bytes that remain. Encodes arithmetic types, enums, string, vector,
+/// array, map, pair, tuple, optional, variant, Array, handles of actors, and structs with `template
+/// <class Archive> void serialize(Archive& ar) { ar(field, field); }`. Pointers are not encoded.
 namespace troupe {
 
 namespace detail {
 class Caller;
 }
 
-/// Bytes that are not the value they should be.
+/// Thrown for bytes that do not encode the expected value.
 class ValueError : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
@@ -52,7 +52,8 @@ class ValueWriter {
 /// Reads bytes that must outlive it. Throws ValueError.
 class ValueReader {
  public:
-  /// `caller` is what handles among the values call through; null where none may be among them.
+  /// `caller` is used by handles among the values for their calls; null if no handle may be among
+  /// them.
   explicit ValueReader(std::string_view bytes, std::shared_ptr<detail::Caller> caller = nullptr)
       : rest_(bytes), caller_(std::move(caller)) {}
 
@@ -63,7 +64,7 @@ class ValueReader {
     return at;
   }
   void raw(void* data, std::size_t bytes) { std::memcpy(data, take(bytes), bytes); }
-  /// Number of elements that follow, each of at least one byte.
+  /// Reads the number of elements that follow, each of at least one byte.
   std::size_t length() {
     std::uint32_t number = 0;
     raw(&number, sizeof number);
@@ -75,7 +76,7 @@ class ValueReader {
   }
   const std::shared_ptr<detail::Caller>& caller() const { return caller_; }
 
-  /// Bounds the nesting while it lives.
+  /// Bounds the depth of nested values while it lives.
   class Nested {
    public:
     explicit Nested(ValueReader& in) : in_(in) {
@@ -93,12 +94,12 @@ class ValueReader {
   int depth_ = 0;
 };
 
-/// How a T is written, read and named; specialise it for types of your own that have no
-/// `serialize`.
+/// Writes, reads and names a T; specialise this for types of your own that have no `serialize`.
 template <class T>
 struct Value;
 
-/// "int64", "list<string>", "Point{float64, float64}": what people and the checks of calls see.
+/// Name of a type, which people see and calls are checked by: "int64", "list<string>",
+/// "Point{float64, float64}".
 template <class T>
 std::string type_name() {
   std::string name;

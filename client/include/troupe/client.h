@@ -22,7 +22,7 @@
 ///   save(result.value().pictures[0].png);
 namespace troupe {
 
-/// float32, row-major.
+/// Tensor of float32, row-major.
 struct Tensor {
   std::vector<std::int64_t> shape;
   std::vector<float> data;
@@ -53,8 +53,8 @@ struct ImageRequest {
   /// Instead of prompts the text encoders' output, with the names and shapes of diffusers'
   /// pipelines: "prompt_embeds" [prompts, tokens, width], "negative_prompt_embeds",
   /// "pooled_prompt_embeds" [prompts, width], "prompt_attention_mask" [prompts, tokens] of ones,
-  /// then zeros, …; docs/commands.md says which a model takes. Without a negative one the negative
-  /// prompt is encoded; else no text encoder is loaded.
+  /// then zeros, …; docs/commands.md says which of them a model takes. Without a negative one the
+  /// negative prompt is encoded; else no text encoder is loaded.
   std::map<std::string, Tensor> prompt_embeds = {};
   int images_per_prompt = 1;
   int height = 0;  // pixels; 0 = the model's native size
@@ -63,36 +63,40 @@ struct ImageRequest {
   int steps = 0;       // 0 = the model's own number, as in diffusers' pipeline of its class
   std::optional<double> guidance_scale = {};  // none = the model's own likewise
   std::uint64_t seed = 0;
-  /// One for each picture, as a list of generators in diffusers: each is as it is alone.
+  /// One seed per picture, as a list of generators in diffusers: each picture is as with its seed
+  /// alone.
   std::vector<std::uint64_t> picture_seeds = {};
   double eta = 0;                      // of ddim: noise that steps add, 0 to 1
-  std::vector<double> timesteps = {};  // to go through, falling, instead of `steps`
-  std::vector<double> sigmas = {};     // noise levels likewise; one of the two
+  std::vector<double> timesteps = {};  // timesteps to go through, falling, instead of `steps`
+  std::vector<double> sigmas = {};     // noise levels, falling, instead of `steps`; one of the two
   std::string sampler;                 // "" = the checkpoint's own; else a name of docs/commands.md
   std::string method = "exact";        // exact | pipefusion | distrifusion
   int num_pipeline_patch = 1;          // patches of pipefusion and distrifusion
-  int warmup_steps = 1;                // theirs: synchronous steps at the start
+  int warmup_steps = 1;                // pipefusion, distrifusion: synchronous steps at the start
   std::string kv = "stale";            // stale | predict: how K,V that are not fresh are used
   std::string group_norm =
       "corrected";  // U-Net, distrifusion: corrected | stale | synchronous | separate
   std::string exchange = "stale";  // U-Net, distrifusion: stale | none | all; naive
-  /// Theirs: steps after the warm-up that are computed whole, from an empty K,V store. The report
-  /// names them where a job went on after a loss; with them the picture can be made again.
+  /// Steps after the warm-up that pipefusion and distrifusion compute whole, from an empty K,V
+  /// store. The report names them where a job went on after a loss; with them the picture can be
+  /// made again.
   std::vector<int> refill_steps = {};
   std::string step_cache;  // "" | first-block | teacache: steps that change little are skipped
-  double step_cache_threshold = 0;  // relative change up to which they do; 0 = the cache's own
+  double step_cache_threshold = 0;  // largest relative change that is skipped; 0 = the cache's own
   std::string dtype = "float32";    // float32 | bfloat16 | float16
-  /// How the denoiser keeps its linear layers' weights: "" (as it computes) | int8 (CPU) | fp8
-  /// (GPU).
+  /// Type in which the denoiser keeps its linear layers' weights: "" (as it computes) | int8 (CPU)
+  /// | fp8 (GPU).
   std::string weight_dtype;
-  /// "" | blocks: keep two of a stage's blocks in memory and read each when its turn comes.
+  /// Offload: "" | blocks: keep two of a stage's blocks in memory and read each when its turn
+  /// comes.
   std::string offload;
   std::string noise_dtype = "float32";
   int max_sequence_length = 0;      // text tokens; 0: as many as the model is used to
   bool resolution_binning = false;  // compute at a size of training, then resize
   bool clean_caption = false;       // clean prompts as the captions of training were
   bool vae_tiling = false;          // decode in overlapping tiles: less memory, another picture
-  /// picture | latent: with latent no picture is decoded, and the final latents come back alone.
+  /// Output: picture | latent. With latent no picture is decoded, and the final latents come back
+  /// alone.
   std::string output_type = "picture";
   bool want_latents = false;
   std::optional<Latents>
@@ -109,7 +113,8 @@ struct ImageRequest {
   std::string progress_content;  // "" | latents | preview
 };
 
-/// On how many actors: dp × cfg × pp × ulysses × ring × tp. Degrees never change the picture.
+/// Degrees of parallelism. A job runs on dp × cfg × pp × ulysses × ring × tp actors. Degrees never
+/// change the picture.
 struct Parallelism {
   int dp = 1;                    // replicas that pictures are split over
   int cfg = 1;                   // 2 = guidance branches on actors of their own
@@ -130,18 +135,18 @@ struct Submission {
   std::string model = {};  // "" = the cluster's model
   bool detached = false;   // goes on when this client is gone
   int priority = 0;        // higher goes first, -100 to 100
-  std::string share = {};  // whom it counts for when shares are made fair; "" = this client
-  /// After a loss that is not made good, go on with fewer actors: the picture stays the same, as
+  std::string share = {};  // whose share the job counts for; "" = this client's
+  /// Go on with fewer actors after a loss that is not made good. The picture stays the same, as
   /// ever.
   bool elastic = false;
   /// May compute as one batch with other jobs that allow it and differ in prompts and seed only.
-  /// Its sums are then rounded otherwise than alone, so its last bits are not repeatable.
+  /// The job's sums are then rounded otherwise than alone, so its last bits are not repeatable.
   bool may_batch = false;
-  /// The name of the one for whom this client hands the job in, up to 64 bytes; "" = for itself.
-  /// The controller keeps it with the job, in its journal, too, and tells it in JobInfo.
+  /// Name of the one for whom this client hands the job in, up to 64 bytes; "" = for itself. The
+  /// controller keeps the name with the job, in its journal, too, and returns it in JobInfo.
   std::string on_behalf_of = {};
-  /// Drawn at random by whoever may have to hand the same job in again, because nobody answered:
-  /// under one key it is accepted once. 0 = a key that `submit` draws.
+  /// Key of this submission, drawn at random by whoever may have to hand the same job in again
+  /// because nobody answered: under one key a job is accepted once. 0 = a key that `submit` draws.
   std::uint64_t key = 0;
 };
 
@@ -150,13 +155,13 @@ struct Progress {
   std::string phase;  // queued | loading | text | denoising | decoding
   int step = 0;
   int steps = 0;
-  double seconds_per_step = 0;     // of the last ones; 0 while unknown: see docs/commands.md
-  int queue_position = 0;          // when it was accepted: the jobs that waited before it
+  double seconds_per_step = 0;     // mean of the last steps; 0 while unknown: see docs/commands.md
+  int queue_position = 0;          // jobs that waited before it when it was accepted
   std::optional<Latents> latents;  // when asked for
   std::string preview_png;         // when asked for: the first picture, rough and small, PNG bytes
   int interim_step = 0;  // completed steps of the latents or the preview; not after `step`
   std::vector<std::string> warnings;
-  std::optional<double> timestep = {};  // the sampler's, of the last completed step
+  std::optional<double> timestep = {};  // the sampler's timestep of the last completed step
 };
 
 struct Picture {
@@ -181,28 +186,28 @@ struct JobInfo {
   std::string cause;  // of its failure, of its waiting, or of its pause where it met a NaN
   int priority = 0;
   std::string share;
-  std::uint64_t batch = 0;               // number of the one that it computes or has computed in
-  std::vector<std::uint64_t> with_jobs;  // the others of it that the cluster remembers
+  std::uint64_t batch = 0;               // number of the batch that it computes or has computed in
+  std::vector<std::uint64_t> with_jobs;  // the others of that batch that the cluster remembers
   std::string not_batched;               // why it began by itself, although it may batch
-  int queue_position = 0;                // while it is queued: jobs that wait before it
+  int queue_position = 0;                // jobs that wait before it, while it is queued
   std::string model;                     // its folder
   std::uint64_t seed = 0;                // of its first picture
-  bool own_seeds = false;                // its pictures have one each
-  Parallelism parallelism = {};          // that it is planned for; without its stages
+  bool own_seeds = false;                // each of its pictures has a seed of its own
+  Parallelism parallelism = {};          // the degrees that it is planned for; without its stages
   std::string on_behalf_of = {};         // as its submission said
 };
 
-/// Which jobs are asked for. In order: those that run, those that wait, by their turns, those that
-/// have ended, the newest first.
+/// Selection of jobs. Their order: those that run, those that wait, by their turns, those that have
+/// ended, the newest first.
 struct JobQuery {
   std::uint64_t job = 0;  // only this one, and those that it computes with; 0 = all
-  std::size_t skip = 0;   // so many of the order
-  std::size_t most = 0;   // of the rest at most so many; 0 = all
+  std::size_t skip = 0;   // how many jobs to leave out at the beginning of the order
+  std::size_t most = 0;   // how many jobs at most after those; 0 = all
 };
 
 struct JobPage {
   std::vector<JobInfo> jobs;  // by their numbers
-  std::size_t all = 0;        // that there are, with those that are not on the page
+  std::size_t all = 0;        // number of all jobs, with those that are not on the page
 };
 
 struct GroupInfo {
@@ -235,8 +240,8 @@ class Actors;
 
 /// A connection to a cluster. Thread-safe; callbacks come on the client's own thread and must not
 /// block it. Where the controller keeps a journal and is lost, `submit` and `wait` look for it for
-/// 60 s and go on with the one that is started again, as if nothing had been; progress says so,
-/// then from inside `wait`.
+/// 60 s and go on with the controller that is started again, as if nothing had been; progress then
+/// says so, on the thread inside `wait`.
 class Client {
  public:
   /// Connects to the controller at `endpoint` (ipc://PATH, tcp://HOST:PORT or HOST:PORT); empty =
@@ -257,13 +262,14 @@ class Client {
   using OnEnd = std::function<void(const Result<JobResult>&)>;
   using OnSubmitted = std::function<void(const Result<std::uint64_t>&)>;
 
-  /// Hands a job in; answers with its id as soon as the controller has accepted or refused it
-  /// (within 30 s). `on_progress` comes in order, with what was asked for already fetched. Errors:
-  /// bad_request, overloaded, refused, lost, timeout.
+  /// Hands a job in and returns its id as soon as the controller has accepted or refused it (within
+  /// 30 s). `on_progress` is called in order; what was asked for with the progress is already
+  /// fetched. Errors: bad_request, overloaded, refused, lost, timeout.
   Result<std::uint64_t> submit(const Submission& submission, OnProgress on_progress = nullptr);
-  /// The same for programs that hand in many jobs: comes back at once, and `then` is called exactly
-  /// once, on the client's own thread. It does not look for a controller that was started again:
-  /// then the error is lost, and the job may have been accepted (`Submission::key`).
+  /// Same as `submit` above, for programs that hand in many jobs: comes back at once, and `then` is
+  /// called exactly once, on the client's own thread. This one does not look for a controller that
+  /// was started again: then the error is lost, and the job may have been accepted
+  /// (`Submission::key`).
   void submit(const Submission& submission, OnProgress on_progress, OnSubmitted then);
   /// Whether the cluster would take the job now: nothing, or why it would not. Neither the job nor
   /// what it begins with is kept there. Errors as of `submit`.
@@ -273,17 +279,18 @@ class Client {
   /// timeout (the job goes on), failed, out_of_memory, cancelled, not_found, lost.
   Result<JobResult> wait(std::uint64_t job, std::chrono::milliseconds timeout,
                          OnProgress on_progress = nullptr);
-  /// As `wait`, for programs that have many jobs at once: comes back at once, and `on_end` is
-  /// called exactly once, on the client's own thread. It does not look for a controller that was
-  /// started again: then the error is lost. A later `watch` of a job takes the earlier one's place.
+  /// Same as `wait`, for programs that have many jobs at once: comes back at once, and `on_end` is
+  /// called exactly once, on the client's own thread. `watch` does not look for a controller that
+  /// was started again: then the error is lost. A later `watch` of a job takes the earlier one's
+  /// place.
   void watch(std::uint64_t job, OnProgress on_progress, OnEnd on_end);
-  /// Cancels a job; it ends at the next micro-step.
+  /// Cancels a job, which ends at the next micro-step.
   Result<std::string> cancel(std::uint64_t job);
-  /// Empties places: hosts by name, actors by number. They get no new jobs, and their actors leave
-  /// when they have none; with `now`, jobs that can go on elsewhere do so at once. Errors:
-  /// not_found.
+  /// Empties places: hosts by name, actors by number. These places get no new jobs, and their
+  /// actors leave when they have no job; with `now`, jobs that can go on elsewhere do so at once.
+  /// Errors: not_found.
   Result<std::string> drain(const std::vector<std::string>& places, bool now = false);
-  /// All of them, in as many requests as it takes.
+  /// Returns all jobs, in as many requests as it takes.
   Result<std::vector<JobInfo>> jobs();
   Result<JobPage> jobs(const JobQuery& query);
   Result<ClusterInfo> status();

@@ -43,8 +43,8 @@ struct TensorsInfo {
   std::vector<TensorInfo> tensors;
 };
 
-/// Of one dimension: all of it, [begin, end), or one index, after which the dimension is gone.
-/// Negative numbers count from the end.
+/// Range of one dimension: all of it, [begin, end), or one index, after which the dimension is
+/// gone. Negative numbers count from the end.
 struct SliceRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -60,7 +60,8 @@ struct TensorValues {
 };
 
 /// A job's latents as they are now. The steps are those that the least and the most advanced rows
-/// have completed, from 0; -1 = the noise. They differ while a job runs that goes patch by patch.
+/// have completed, from 0; -1 = the noise. The two steps differ while a job runs that goes patch by
+/// patch.
 struct LatentsNow {
   int first_step = -1;
   int last_step = -1;
@@ -79,11 +80,12 @@ struct LogInfo {
 
 enum class JobAction {
   pause,   // no more micro-steps are issued
-  step,    // one more is
-  resume,  // all are again
-  until,   // those up to the end of a step are, and then no more
-  /// All are again, until something that the job makes is not finite: then it is paused instead of
-  /// failing, and JobInfo::cause says what it is. After `resume` it fails with that.
+  step,    // one more micro-step is issued
+  resume,  // all micro-steps are issued again
+  until,   // micro-steps up to the end of a step are issued, and then no more
+  /// All micro-steps are issued again, until something that the job makes is not finite: then the
+  /// job is paused instead of failing, and JobInfo::cause says what is not finite. After `resume`
+  /// the job fails with that cause.
   until_not_finite
 };
 enum class Fault {
@@ -97,22 +99,23 @@ enum class Fault {
   release        // it goes on where it is held, or will not be held
 };
 
-/// Where an actor is held: before what this names begins.
+/// Place in an actor's work at which it is held: before the phase, step or patch that is named here
+/// begins.
 struct HoldAt {
   std::string phase = "step";  // one of hold_phases()
   int step = -1;               // of phase "step", from 0; -1 = any
   int patch = -1;              // of phase "step", from 0; -1 = any, and a step of the whole picture
 };
 
-/// "loading", "connecting" (to the others of its groups), "beginning" (of a job), "text", "step",
-/// "decode" and "ending" (of a job).
+/// Returns the phases that HoldAt can name: "loading", "connecting" (to the others of its groups),
+/// "beginning" (of a job), "text", "step", "decode" and "ending" (of a job).
 std::vector<std::string> hold_phases();
 
 /// A connection for looking. Thread-safe. Every call answers within half a minute; blobs may take
 /// longer. Errors as of Client: not_found (no such actor, job, tensor), bad_request, timeout, lost.
 class Inspector {
  public:
-  /// As Client::connect.
+  /// Same as Client::connect.
   static Result<Inspector> connect(const std::string& endpoint = {},
                                    std::chrono::milliseconds timeout = std::chrono::seconds(5),
                                    const std::string& keys = {});
@@ -120,45 +123,49 @@ class Inspector {
   Inspector& operator=(Inspector&&) noexcept;
   ~Inspector();
 
-  /// What the cluster's job numbers belong to: with another series they begin again, and are other
-  /// jobs. It outlives the controller where there is a journal, and nothing else.
+  /// Series that the cluster's job numbers belong to: in another series the numbers begin again,
+  /// and name other jobs. A series outlives the controller where there is a journal, and nothing
+  /// else.
   const std::string& job_series() const;
-  /// Its link is lost, and stays so: every call says `lost`.
+  /// True once the link is lost. It stays lost: every call returns the error `lost`.
   bool lost() const;
 
-  /// Answered at once, also while the actor's work loop is inside a long task.
+  /// Returns an actor's mailbox, at once, also while its work loop is inside a long task.
   Result<MailboxInfo> mailbox(std::uint32_t actor);
-  /// What the job keeps at the actor, looked at between two entries of its mailbox.
+  /// Returns the tensors that the job keeps at the actor, looked at between two entries of its
+  /// mailbox.
   Result<TensorsInfo> tensors(std::uint32_t actor, std::uint64_t job);
-  /// Up to 4096 values of one of these tensors.
+  /// Returns up to 4096 values of one of these tensors.
   Result<TensorValues> slice(std::uint32_t actor, std::uint64_t job, const std::string& name,
                              const std::vector<SliceRange>& ranges);
   Result<LatentsNow> latents(std::uint64_t job);
   Result<PictureNow> picture(std::uint64_t job);
 
-  /// `step` of until, from 0.
+  /// Pauses a job or lets it go on. `step` is used by JobAction::until, from 0.
   Result<std::string> control(std::uint64_t job, JobAction action, int step = 0);
-  /// `seconds` of stop, delay and hold; `at` of hold. Who is held says so in `doing` of
-  /// Client::status, and does not count as hanging.
+  /// Makes an actor fail or hold. `seconds` is used by stop, delay and hold, `at` by hold. An actor
+  /// that is held says so in `doing` of Client::status, and does not count as hanging.
   Result<std::string> inject(std::uint32_t actor, Fault fault, double seconds = 0,
                              const HoldAt& at = {});
 
-  /// JSON: the job's task graph and where each task is.
+  /// Returns the job's task graph and where each task is, as JSON.
   Result<std::string> graph(std::uint64_t job);
-  /// JSON of Chrome trace events, which Perfetto opens; job 0 = all that are remembered.
+  /// Returns JSON of Chrome trace events, which Perfetto opens; job 0 = all jobs that are
+  /// remembered.
   Result<std::string> timeline(std::uint64_t job);
-  /// JSON: flight records of the last failures; of one job where `job` is not 0.
+  /// Returns flight records of the last failures as JSON; of one job where `job` is not 0.
   Result<std::string> failures(std::uint64_t job = 0);
-  /// JSON: what actors were inside, after the slice of number `after`: {"last": number of the
-  /// newest, "now": seconds on the controller's clock, "slices": [{"actor", "job", "kind": text |
-  /// step | decode, "step", "patch", "begin", "end"}]}, the newest 4,000 at most.
+  /// Returns what actors were doing, after the slice of number `after`, as JSON: {"last": number of
+  /// the newest, "now": seconds on the controller's clock, "slices": [{"actor", "job", "kind": text
+  /// | step | decode, "step", "patch", "begin", "end"}]}, the newest 4,000 at most.
   Result<std::string> slices(std::uint64_t after);
-  /// The cluster's figures, as Prometheus' text.
+  /// Returns the cluster's figures as Prometheus' text.
   Result<std::string> metrics();
-  /// JSON: the hosts' speeds and links that jobs are planned for, and which of them were measured.
+  /// Returns the hosts' speeds and links that jobs are planned for, and which of them were
+  /// measured, as JSON.
   Result<std::string> machine();
 
-  /// What an actor's process has written, or with actor -1 what the controller has to say: the last
+  /// Returns lines of the log of an actor's process, or with actor -1 of the controller: the last
   /// `lines` of those after number `after`.
   Result<LogInfo> logs(std::int64_t actor, std::uint64_t after = 0, std::uint32_t lines = 100);
 

@@ -5,13 +5,14 @@
 
 namespace troupe {
 
-/// Why something did not work, as a value.
+/// Reason why something did not work, as a value.
 struct Error {
-  /// For programs. Of the link: unreachable, version_mismatch, refused, lost, timeout, protocol. Of
-  /// a request or job: bad_request, not_found, overloaded, out_of_memory, cancelled, failed. Of a
-  /// call of an actor also: exception, died, restarting, unavailable.
+  /// Code of the error, for programs. Of the link: unreachable, version_mismatch, refused, lost,
+  /// timeout, protocol. Of a request or job: bad_request, not_found, overloaded, out_of_memory,
+  /// cancelled, failed. Of a call of an actor also: exception, died, restarting, unavailable.
   std::string code;
-  /// For people: one line that says what failed, which (job, actor, file, field) and why.
+  /// Text of the error, for people: one line that says what failed, which (job, actor, file, field)
+  /// and why.
   std::string what;
   /// For programs: the field of a submission that is at fault, by its member's name, where it is
   /// one alone; else "".

@@ -10,7 +10,7 @@
 
 namespace pretend {
 
-/// How many commands of each stream, by its number, something comes after.
+/// Number of commands per stream that something comes after, by the stream's number.
 class Clock {
  public:
   std::uint64_t of(std::size_t stream) const {
@@ -23,15 +23,16 @@ class Clock {
   std::vector<std::uint64_t> counts_;
 };
 
-/// Who touched which bytes last. Two commands that touch the same bytes, one of them writing, and
-/// of which neither comes after the other by streams, events or the host's waits, are a race,
-/// whatever order they happen to run in.
+/// Last accesses to all bytes. Two commands that touch the same bytes, one of them writing, and of
+/// which neither comes after the other by streams, events or the host's waits, are a race, whatever
+/// order they happen to run in.
 class Accesses {
  public:
-  /// Notes what command number `count` of `stream` touches; the race that this is, if it is one.
+  /// Notes what command number `count` of `stream` touches; returns the race that this is, if it is
+  /// one.
   std::optional<std::string> note(const std::vector<Range>& ranges, const std::string& name,
                                   std::size_t stream, std::uint64_t count, const Clock& after);
-  /// Memory that has gone back: nobody's any more.
+  /// Forgets accesses to memory that has gone back to the device.
   void forget(const void* data, std::size_t bytes);
 
  private:

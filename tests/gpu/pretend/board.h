@@ -4,7 +4,7 @@
 
 namespace pretend {
 
-/// What a process says of itself to the others, in a memfd that they open by /proc: for whom its
+/// State that a process shows to the others, in a memfd that they open by /proc: for whom its
 /// device waits, and which of its threads waits for the device. Times are of the steady clock.
 struct Board {
   static constexpr int kWaits = 32;

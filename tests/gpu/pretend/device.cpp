@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// How long nothing may move before who waits for whom is told to the other processes, and before
-/// a thread that waits for the device looks whether that is a cycle.
+/// Time for which nothing may move before this process tells the others who waits for whom, and
+/// before a thread that waits for the device looks whether that is a cycle.
 constexpr auto kSettled = 30ms;
 std::chrono::milliseconds patience() {
   static const auto value = std::chrono::milliseconds(setting("TROUPE_PRETEND_PATIENCE_MS", 3000));
@@ -33,7 +33,7 @@ void put(char (&to)[Board::kText], const std::string& text) {
   std::snprintf(to, sizeof to, "%s", text.c_str());
 }
 
-/// What another process says of itself, or nothing where it cannot be read.
+/// Reads the board of another process; nothing where it cannot be read.
 std::optional<Board> read_board(int process, int descriptor) {
   const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor);
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -338,7 +338,8 @@ void Device::publish() {
   std::atomic_ref(board.version) += 1;
 }
 
-/// From what this device stands for to the processes that it waits for, and on, back to this one.
+/// Looks for a cycle: from what this device stands for to the processes that it waits for, and on,
+/// back to this one.
 void Device::name_cycle(const std::string& why) {
   published_ = true;
   publish();

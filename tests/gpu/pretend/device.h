@@ -26,7 +26,7 @@ namespace pretend {
 using SteadyClock = std::chrono::steady_clock;
 class Device;
 
-/// Where a stream was when something was recorded.
+/// Position of a stream when something was recorded.
 struct Mark {
   struct Stream* stream = nullptr;
   std::uint64_t count = 0;
@@ -72,7 +72,7 @@ class Device {
   Stream* legacy() { return legacy_; }
 
   // All of this under Machine::mutex().
-  /// Queues a command; the race that it is, if it is one.
+  /// Queues a command; returns the race that the command is, if it is one.
   std::optional<std::string> queue(Stream& stream, Command command, std::vector<Mark> after);
   bool idle() const;
   Clock everything() const;
@@ -81,7 +81,7 @@ class Device {
   /// Waits until what has been issued has run; at the context lock's holder's cost.
   void drain(std::unique_lock<std::mutex>& lock, const std::string& why);
 
-  /// The context lock: recursive, and who waits for it is known.
+  /// Enters the context lock, which is recursive; who waits for it is known.
   void enter(std::unique_lock<std::mutex>& lock, const char* call);
   void leave();
 
@@ -118,13 +118,13 @@ class Device {
   std::thread thread_;
 };
 
-/// All of the process's: devices, memory of the host, who touched what.
+/// State of the whole process: devices, memory of the host, who touched what.
 class Machine {
  public:
   static Machine& get();
   std::mutex& mutex() { return mutex_; }
   std::condition_variable& changed() { return changed_; }
-  /// Made when it is asked for first, as a context is. Under the mutex.
+  /// Returns a device, made when it is asked for first, as a context is. Under the mutex.
   Device& device(int index);
   bool has(int index) const { return devices_.contains(index); }
   int device_count() const { return count_; }

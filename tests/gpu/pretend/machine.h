@@ -32,9 +32,10 @@ struct Command {
   /// Called by the device's thread until it returns true; until then it occupies its stream.
   std::function<bool()> run;
   std::vector<Range> ranges;
-  /// Of the device's, for as long as it runs; 0: none, a copy.
+  /// Thread blocks of the device that the command takes for as long as it runs; 0: none, a copy.
   int thread_blocks = 1;
-  /// Where it may have to wait for other processes: for which, now.
+  /// Returns the processes that the command waits for now; set where it may have to wait for
+  /// others.
   std::function<std::vector<PeerWait>()> waits_for;
 };
 
@@ -42,12 +43,13 @@ struct Command {
 /// launch of it on a device loads it, which waits for the whole device while it holds the context
 /// lock, unless CUDA_MODULE_LOADING is EAGER. Empty: nothing to load.
 cudaError_t launch(cudaStream_t stream, Command command, const std::string& function);
-/// The same without the context lock's cost of loading: what `cudaMemcpyAsync` queues.
+/// Same as `launch`, without the context lock's cost of loading: what `cudaMemcpyAsync` queues.
 cudaError_t enqueue(cudaStream_t stream, Command command, const char* call);
 
 /// Waits for everything on the current device while holding its context lock, as `cudaFree` does.
 cudaError_t drain(const std::string& why);
-/// Ranges that are handed out anew hold what nobody may read: NaN, written in the stream's order.
+/// Fills a range that is handed out anew with NaN, which no program may read, in the stream's
+/// order.
 cudaError_t poison(cudaStream_t stream, void* data, std::size_t bytes);
 
 /// A CPU's body for the kernels whose mangled name contains `part`: makes the command of a launch
@@ -55,21 +57,21 @@ cudaError_t poison(cudaStream_t stream, void* data, std::size_t bytes);
 using KernelBody = std::function<Command(const std::string& name, void** arguments)>;
 void give_body(std::string part, KernelBody body);
 
-/// Whether something has made a context on that device.
+/// Returns whether something has made a context on that device.
 bool has_context(int device);
 
-/// The descriptor of this process's board.
+/// Returns the descriptor of this process's board.
 int board_descriptor();
-/// Something moved on a device that only its command knows of.
+/// Tells that something moved on a device that only its command knows of.
 void progress();
 
-/// What no program may do: one line to standard error and to TROUPE_PRETEND_REPORT. Ends the
-/// process unless TROUPE_PRETEND_FAULTS is "report".
+/// Reports what no program may do: one line to standard error and to TROUPE_PRETEND_REPORT. Ends
+/// the process unless TROUPE_PRETEND_FAULTS is "report".
 void fault(const std::string& text);
 
-/// A number of the environment, or `otherwise`.
+/// Returns a number of the environment, or `otherwise`.
 std::int64_t setting(const char* name, std::int64_t otherwise);
-/// The same for the same seed (TROUPE_PRETEND_SEED) and arguments.
+/// Returns a random number that is the same for the same seed (TROUPE_PRETEND_SEED) and arguments.
 std::uint64_t drawn(std::uint64_t a, std::uint64_t b, std::uint64_t c);
 
 }  // namespace pretend

@@ -33,7 +33,7 @@ struct Ring {
   std::byte bytes[kRing];
 };
 
-/// In a memfd that all members map. A ring for each ordered pair follows.
+/// Table in a memfd that all members map. A ring for each ordered pair follows.
 struct Table {
   struct Member {
     std::atomic<int> process;  // 0 before it has joined
@@ -56,7 +56,7 @@ struct Transfer {
   std::uint64_t ends_at = 0;  // of a send: what the ring will have passed on by then
 };
 
-/// What follows the transfers of a collective.
+/// Reduction that follows the transfers of a collective.
 struct Reduction {
   std::vector<std::vector<std::byte>> parts;
   void* out;
@@ -165,7 +165,7 @@ void reduce_halves(const Reduction& of, const std::byte* part) {
   }
 }
 
-/// In the order of a ring that begins behind this rank: not that of ranks.
+/// Reduces in the order of a ring that begins behind this rank: not that of ranks.
 void reduce(Reduction& of) {
   for (const auto& part : of.parts) {
     switch (of.type) {
@@ -193,7 +193,7 @@ void reduce(Reduction& of) {
   }
 }
 
-/// As many bytes as the ring takes or gives; whether any did.
+/// Moves as many bytes as the ring takes or gives; returns whether any moved.
 bool move(ncclComm& comm, Transfer& transfer) {
   Ring& ring =
       transfer.is_send ? comm.ring(comm.rank, transfer.peer) : comm.ring(transfer.peer, comm.rank);

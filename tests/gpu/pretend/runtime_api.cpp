@@ -22,7 +22,7 @@ cudaError_t said(cudaError_t error) {
   return error;
 }
 
-/// A call that needs the context: stands behind whoever holds its lock.
+/// A call that needs the context: waits for the thread that holds its lock.
 class Call {
  public:
   explicit Call(const char* name, Device* device = nullptr) : lock_(Machine::get().mutex()) {
@@ -57,7 +57,8 @@ std::string loading() {
   return mode ? mode : "LAZY";
 }
 
-/// Without the mutex: a fault may end the process, and must be able to write.
+/// Queues a command. Reports a race without the mutex: a fault may end the process, and must be
+/// able to write.
 cudaError_t put(cudaStream_t stream, Command command, const char* call, const std::string& function,
                 std::vector<Mark> after = {}) {
   std::optional<std::string> race;
@@ -515,7 +516,8 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
   return cudaSuccess;
 }
 
-/// What a capture would record is not kept: everything on such a stream is refused.
+/// Begins a capture. What a capture would record is not kept: everything on such a stream is
+/// refused.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (!device_of(stream)) return said(cudaErrorStreamCaptureUnsupported);
   Call call("cudaStreamBeginCapture", device_of(stream));

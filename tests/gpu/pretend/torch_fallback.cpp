@@ -108,7 +108,7 @@ Stack for_later(const Arguments& arguments) {
       at::kCPU);
 }
 
-/// Whose results' sizes are not known without the data.
+/// Returns whether the sizes of an operator's results are not known without the data.
 bool depends_on_data(const c10::OperatorHandle& op, const Arguments& arguments) {
   static const std::set<std::string> names = {"aten::nonzero", "aten::nonzero.out",
                                               "aten::masked_select", "aten::_unique2"};
@@ -187,7 +187,7 @@ std::string instance(const c10::OperatorHandle& op, const Arguments& arguments) 
   return name;
 }
 
-/// Where nobody can tell the sizes without the data: the host waits, as LibTorch does for these.
+/// Runs an operator whose sizes nobody can tell without the data: the host waits, as LibTorch does.
 void at_once(const c10::OperatorHandle& op, const Arguments& arguments, Stack& stack) {
   const auto stream = c10::cuda::getCurrentCUDAStream(arguments.device->index());
   check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");

@@ -33,7 +33,7 @@ class Block {
  public:
   void run(const Index& size, const std::function<void()>& thread, Order& order);
 
-  /// Of the thread that runs.
+  /// Returns the thread that runs.
   Thread& running() { return *running_; }
   unsigned lane() const { return number_ % kWarp; }
   [[noreturn]] void fail(std::string why);
@@ -153,7 +153,8 @@ bool Block::may_go_on(unsigned warp, unsigned lane) {
   return true;
 }
 
-/// Nothing runs any more: all who live wait at one barrier of the block, or for each other.
+/// Releases living threads that all wait at one barrier of the block; throws BlockError if they
+/// wait for each other. Called when nothing runs any more.
 void Block::release_block() {
   const Thread* first = nullptr;
   for (const Thread& thread : threads_) {

@@ -11,7 +11,8 @@
 
 namespace troupe::cuda_stand_in {
 
-/// Who runs first: ascending for 0, else shuffled by the seed, anew each time it is asked.
+/// Order in which things run: ascending for 0, else shuffled by the seed, anew each time it is
+/// asked.
 class Order {
  public:
   explicit Order(std::uint32_t seed) : shuffled_(seed != 0), random_(seed) {}
@@ -26,14 +27,14 @@ class Order {
   std::minstd_rand random_;
 };
 
-/// What threads of a block did that a device would not forgive.
+/// Error of threads of a block that a device would not forgive.
 struct BlockError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 /// Runs `thread` once for every thread of the block at `place.block`. Throws BlockError.
 void run_block(const Index& size, const std::function<void()>& thread, Order& order);
-/// Ends the block with that, in the thread that runs.
+/// Ends the block with that error, in the thread that runs.
 [[noreturn]] void fail_block(std::string why);
 
 }  // namespace troupe::cuda_stand_in

@@ -5,8 +5,8 @@
 
 namespace troupe::cuda_stand_in {
 
-/// A stack on which work runs piece by piece, in the thread that resumes it. What still stands on
-/// it when it goes, or begins anew, is forgotten: no destructor there runs.
+/// A stack on which work runs piece by piece, in the thread that resumes it. If work still stands
+/// on the stack when the fiber goes, or begins anew, it is forgotten: no destructor there runs.
 class Fiber {
  public:
   using Work = void (*)(void* argument);
@@ -16,13 +16,13 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// What the next resume begins.
+  /// Sets the work that the next resume begins.
   void start(Work work, void* argument);
   /// Runs on until it suspends itself or has ended.
   void resume();
   bool ended() const { return ended_; }
 
-  /// Called within a fiber: goes back to who resumed it.
+  /// Goes back to the thread that resumed the fiber. Called within a fiber.
   static void suspend();
 
  private:

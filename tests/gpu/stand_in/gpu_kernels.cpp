@@ -24,7 +24,7 @@ class DeviceAllocator final : public c10::Allocator {
   }
 };
 
-/// While it lives, tensors of the CPU are made in what stands for a GPU's memory.
+/// Puts tensors of the CPU into the memory that stands for a GPU's, while it lives.
 class InDeviceMemory {
  public:
   InDeviceMemory() { set(&own()); }

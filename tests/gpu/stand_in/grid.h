@@ -9,8 +9,8 @@
 
 #include "tests/gpu/stand_in/device_memory.h"
 
-/// What CUDA's language is made of besides C++: threads of a block that run side by side, each on a
-/// fiber, wait for each other and exchange values. Blocks run one after another.
+/// CUDA's language besides C++: threads of a block that run side by side, each on a fiber, wait for
+/// each other and exchange values. Blocks run one after another.
 namespace troupe::cuda_stand_in {
 
 struct Index {
@@ -25,7 +25,7 @@ struct Place {
 };
 extern Place place;
 
-/// Where a thread waits for others.
+/// Place where a thread waits for others.
 struct Wait {
   enum Kind { kBlock, kWarp, kShuffle };
   Kind kind;
@@ -37,7 +37,7 @@ struct Wait {
 /// threads of the block, living lanes of the mask, or, for a shuffle, all lanes of the mask, none
 /// of which may have ended.
 void wait_for(const Wait& wait);
-/// A shuffle of at most 8 bytes: `mine` is what this lane gives, `theirs` what `lane ^ step` gave.
+/// Shuffles at most 8 bytes: `mine` is what this lane gives, `theirs` what `lane ^ step` gave.
 void exchange(const Wait& wait, unsigned step, const void* mine, void* theirs, std::size_t size);
 
 /// An array of the block, 0xff at first; `declaration` tells one from another.
@@ -83,7 +83,7 @@ class Launch {
   Index grid_, block_;
 };
 
-/// What cudaGetLastError says, which forgets it.
+/// Returns what cudaGetLastError says, which forgets it.
 int take_last_error();
 
 }  // namespace troupe::cuda_stand_in

@@ -26,7 +26,7 @@ struct OnDevice {
   T* data;
 };
 
-/// Whether a process that does this ends well.
+/// Returns whether a process that does this ends well.
 template <typename Work>
 bool survives(const Work& work) {
   const pid_t child = fork();

@@ -13,7 +13,7 @@
 
 namespace troupe::testing {
 
-/// How a job that did not succeed ended, and how long after the blow.
+/// Failure of a job: its error, and how long after the blow it came.
 struct Fall {
   Error error;
   double seconds = 0;
@@ -23,7 +23,7 @@ struct Fall {
 /// is measured by benchmarks/faults.cpp.
 inline constexpr double kAtOnce = 30;
 
-/// As the members of FaultCluster of these names, of any cluster.
+/// Same as the members of FaultCluster of these names, for any cluster.
 void hold_actor(Inspector& inspector, std::uint32_t actor, const HoldAt& at);
 ActorInfo held_actor(Client& client, std::uint32_t actor);
 void release_actor(Inspector& inspector, std::uint32_t actor);
@@ -55,9 +55,10 @@ class FaultCluster {
   JobResult struck(const Submission& submission, int step, const Blow& blow);
 
   Inspector& inspector() { return inspector_; }
-  /// The actor will be held when it comes there.
+  /// Makes the actor hold when it comes to that place.
   void hold(std::uint32_t actor, const HoldAt& at);
-  /// Waits until it is; answers what status says of it then. Throws when it does not come there.
+  /// Waits until the actor is held; returns what status says of it then. Throws when it does not
+  /// come there.
   ActorInfo held(std::uint32_t actor);
   void release(std::uint32_t actor);
   /// Waits until so many steps of the job are kept; false when they do not come.
@@ -81,8 +82,8 @@ cluster::ClusterOptions actors(int count);
 
 /// The demo model on cfg 2 × pp 2 with four patches, latents wanted.
 Submission demo_job(int steps = 6);
-/// The same on cfg 2 × ulysses 2: every actor has all blocks. Where `memory_limit` is what it
-/// needs, no actor keeps it and `demo_job`'s part at the same time.
+/// Same as `demo_job`, but on cfg 2 × ulysses 2: every actor has all blocks. Where `memory_limit`
+/// is what this job needs, no actor keeps its part and `demo_job`'s at the same time.
 Submission whole_demo_job(int steps = 6);
 /// Bytes that the job's plan foresees at its fullest actor.
 std::uint64_t memory_of(const Submission& submission);

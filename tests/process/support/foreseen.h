@@ -14,7 +14,7 @@ namespace troupe::testing {
 /// The plan that a controller makes of a submission.
 plan::Plan plan_of(const Submission& submission);
 
-/// What is known of a job's ranks before it runs.
+/// Facts that are known of a job's ranks before it runs.
 struct Foreseen {
   explicit Foreseen(const Submission& submission);
 
@@ -25,7 +25,7 @@ struct Foreseen {
 
 using BytesByRole = std::map<std::string, std::uint64_t>;
 
-/// What one of a report's actors sent, by role of group.
+/// Returns what one of a report's actors sent, by role of group.
 BytesByRole sent_by(const nlohmann::json& actor);
 
 /// CHECK that every rank of a job's report has, to the byte, what was foreseen of it: the weights

@@ -44,7 +44,7 @@ class JournaledController {
     controller_->wait(kPatience);
   }
   void signal(int number) { controller_->signal(number); }
-  /// Kills and starts again.
+  /// Kills the controller and starts it again.
   void blow() {
     kill();
     CHECK(gone(actors_));
@@ -64,7 +64,7 @@ class JournaledController {
     REQUIRE(next);
     CHECK(client.cancel(next.value()));
   }
-  /// For holds; once all actors are there.
+  /// Returns an inspector for holds, once all actors are there.
   Inspector inspector() {
     REQUIRE(ready());
     return take(Inspector::connect(endpoint(), kPatience), "inspect");

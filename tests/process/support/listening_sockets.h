@@ -7,7 +7,7 @@
 
 namespace troupe::testing {
 
-/// Where a process listens.
+/// Sockets on which a process listens.
 struct ListeningSockets {
   struct Tcp {
     std::string address;  // "127.0.0.1"; of IPv6 as /proc/net/tcp6 has it

@@ -7,24 +7,24 @@
 
 namespace troupe::testing {
 
-/// What a generated matrix of degrees takes: products from `least` to `most`, a stage a block at
-/// most.
+/// Limits of a generated matrix of degrees: products from `least` to `most`, at most one stage per
+/// block.
 struct MixLimits {
   int least = 1;
   int most = 8;
   int blocks = 8;
 };
 
-/// Every (dp, cfg, pp, ulysses, ring, tp) within the limits, cfg 1 or 2; one actor first.
+/// Returns every (dp, cfg, pp, ulysses, ring, tp) within the limits, cfg 1 or 2; one actor first.
 std::vector<Parallelism> all_mixes(const MixLimits& limits);
 
-/// `count` of them, drawn with `seed`.
+/// Returns `count` of the mixes, drawn with `seed`.
 std::vector<Parallelism> sample_of(std::vector<Parallelism> mixes, std::size_t count,
                                    std::uint32_t seed);
 
-/// TROUPE_FULL_MATRIX=1: nothing is sampled.
+/// True for TROUPE_FULL_MATRIX=1: nothing is sampled.
 bool full_matrix();
-/// How many are drawn: TROUPE_MIXES=N, else `few`.
+/// Returns how many mixes are drawn: TROUPE_MIXES=N, else `few`.
 std::size_t drawn(std::size_t few);
 
 /// "pp 2", "ulysses 3", …: a pipeline, both kinds of sequence parallelism and tensor parallelism,

@@ -7,7 +7,7 @@ namespace troupe::testing {
 
 /// A PNG file's pixels [height, width, 3]; throws when the bytes are no whole PNG.
 Bytes decode_png(const std::string& png);
-/// The same of a file.
+/// Same as decode_png, for a file.
 Bytes read_png(const std::filesystem::path& file);
 /// Picture `index` of uint8 [n, height, width, 3].
 Bytes picture_of(const Bytes& batch, std::int64_t index);

@@ -63,7 +63,7 @@ class PluginCluster {
     return guests_.back();
   }
 
-  /// What the list of classes says of that host; "" = nothing.
+  /// Returns why that host lacks a class, as the list of classes says; "" = nothing.
   std::string why_not(const std::string& host) {
     for (const auto& each : value_of(users().classes())) {
       for (const auto& lack : each.lacking)

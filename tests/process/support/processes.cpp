@@ -50,7 +50,7 @@ bool lives(const ProcessFacts& facts) {
   return facts.state != 'Z' && facts.state != 'X';
 }
 
-/// As LibTorch names its own: torch_PID_….
+/// Returns the process that made a shared memory, by LibTorch's name for it: torch_PID_….
 pid_t maker_of(const std::string& name) {
   const auto at = name.find("torch_");
   return at == std::string::npos ? 0 : static_cast<pid_t>(std::atoi(name.c_str() + at + 6));

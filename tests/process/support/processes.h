@@ -26,11 +26,12 @@ bool gone(const std::vector<pid_t>& pids);
 /// Names in /dev/shm that could be ours, whose makers have ended, and that were not there when this
 /// program began.
 std::vector<std::string> shared_memory();
-/// These names in one line; "" where there are none.
+/// Returns these names in one line; "" if there are none.
 std::string left_in_memory();
 
-/// What a shell command line would start, without the shell: `troupe ARGUMENTS` as a child with its
-/// output in files of `folder`. Killed with SIGKILL when it goes out of scope before its end.
+/// Program as a shell command line would start it, without the shell: `troupe ARGUMENTS` as a child
+/// with its output in files of `folder`. Killed with SIGKILL when it goes out of scope before its
+/// end.
 class Command {
  public:
   Command(const std::vector<std::string>& arguments, const std::string& folder,

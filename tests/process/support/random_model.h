@@ -5,7 +5,7 @@
 
 namespace troupe::testing {
 
-/// How large a random PixArt transformer is; its width is heads × head_dim.
+/// Size of a random PixArt transformer; its width is heads × head_dim.
 struct TransformerSize {
   int blocks = 8;
   int heads = 5;
@@ -26,7 +26,7 @@ class RandomModel {
 /// Eight blocks, so that there are eight stages, and five heads: no degree from 2 to 8 but 5
 /// divides them.
 const RandomModel& odd_model();
-/// The same with sixteen blocks.
+/// Same as odd_model, with sixteen blocks.
 const RandomModel& deep_model();
 
 }  // namespace troupe::testing

@@ -23,8 +23,8 @@ class Reference {
   Bytes bytes(const nlohmann::json& of, const std::string& key) const {
     return tensors_.bytes(of.at("name").get<std::string>() + "." + key);
   }
-  /// What asks a cluster for this case, latents included. A case that names a scheduler gets a
-  /// folder with it, unless the checkpoint's own is the same.
+  /// Returns the submission that asks a cluster for this case, latents included. A case that names
+  /// a scheduler gets a folder with it, unless the checkpoint's own is the same.
   Submission submission(const nlohmann::json& of, Parallelism degrees = {});
 
  private:

@@ -9,7 +9,7 @@ namespace troupe::testing {
 
 inline constexpr double kSameBound = 1e-5;  // of the range of the single actor's latents
 
-/// What a row of comparisons saw.
+/// Results of a row of comparisons.
 struct Seen {
   Worst latents, levels, seconds;
   double total = 0;

@@ -26,7 +26,7 @@ class TensorFile {
   /// A float32 tensor, or one of bfloat16 or int64 as such; throws when there is none of that name
   /// and type.
   Latents floats(const std::string& name) const;
-  /// Those whose names begin so, by what stands behind that.
+  /// Returns the tensors whose names begin with `prefix`, by the rest of their names.
   std::map<std::string, Tensor> behind(const std::string& prefix) const;
   /// A uint8 tensor; throws when there is none of that name and type.
   Bytes bytes(const std::string& name) const;

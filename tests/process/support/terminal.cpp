@@ -16,7 +16,7 @@ namespace {
 constexpr int kMoment = 50;  // milliseconds
 constexpr int kNoSuchProgram = 99;
 
-/// Where the escape sequence ends that begins at `at`; npos where more of it is to come.
+/// Returns where the escape sequence ends that begins at `at`; npos if more of it is to come.
 std::size_t end_of_escape(const std::string& text, std::size_t at) {
   if (at + 1 >= text.size()) return std::string::npos;
   if (text[at + 1] != '[') return at + 2;

@@ -20,9 +20,9 @@ class Terminal {
   /// Waits until `text` stands behind what was waited for before; false at the deadline. What moves
   /// the cursor or colours is left out.
   bool shows(const std::string& text);
-  /// All that was written so far.
+  /// Returns all that was written so far.
   const std::string& screen() const { return screen_; }
-  /// Its exit code; -1 at the deadline, or when a signal ended it.
+  /// Waits for the exit code; -1 at the deadline, or when a signal ended the process.
   int wait();
 
  private:

@@ -7,7 +7,7 @@
 
 namespace troupe::testing {
 
-/// Whether a shell command line ends with exit code 0.
+/// Returns whether a shell command line ends with exit code 0.
 bool does(const std::string& line);
 
 /// Hosts "a" (10.77.0.1) and "b" (10.77.0.2) as network namespaces of this machine, and the cable
@@ -18,12 +18,12 @@ class TwoHosts {
   ~TwoHosts();
   TwoHosts(const TwoHosts&) = delete;
   TwoHosts& operator=(const TwoHosts&) = delete;
-  /// False where there are no namespaces to be had.
+  /// False if this machine has no namespaces to be had.
   static bool possible();
 
   void cut();
   void mend();
-  /// b's words go astray, a's arrive.
+  /// Cuts one direction: messages of b are lost, those of a arrive.
   void cut_one_way();
   void mend_one_way();
 
@@ -46,7 +46,7 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
   pid_t pid() const { return pid_; }
-  /// Its exit code; -1 at the deadline, or when a signal ended it.
+  /// Waits for the exit code; -1 at the deadline, or when a signal ended the process.
   int wait(std::chrono::milliseconds deadline);
 
  private:

@@ -32,7 +32,7 @@ struct Aborter::State {
   std::promise<void> begun, ended;
   std::shared_future<void> end = ended.get_future().share();
 
-  /// False when the owner went without having asked.
+  /// Waits until `end` is asked for. False when the owner went without having asked.
   bool wait_to_be_asked() {
     std::unique_lock lock(mutex);
     for (;;) {

@@ -13,7 +13,7 @@
 
 namespace troupe::tensor::nccl {
 
-/// What ended a communicator: the first cause stays. Its lock is held for the copy of a text alone.
+/// First cause that ended a communicator. Its lock is held for the copy of a text alone.
 class Verdict {
  public:
   struct Cause {
@@ -22,10 +22,10 @@ class Verdict {
     std::string text;
   };
 
-  /// False when there is one already.
+  /// Sets the cause. False when there is one already.
   bool give(Cause cause);
   bool given() const { return given_.load(std::memory_order_acquire); }
-  /// Nothing until it was given.
+  /// Returns the cause; nothing until it was given.
   std::optional<Cause> cause() const;
 
  private:

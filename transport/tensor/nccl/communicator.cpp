@@ -13,11 +13,12 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// How long NCCL may take to accept an operation whose peers are connected already.
+/// Time that NCCL has to accept an operation whose peers are connected already.
 constexpr auto kIssueLimit = 10s;
-/// How long after a member's goodbye what is still awaited from it counts as missing.
+/// Time after a member's goodbye from which what is still awaited from the member counts as
+/// missing.
 constexpr auto kGrace = 1s;
-/// How long the members' own word about a failure is waited for, once NCCL speaks of one.
+/// Time that the members' own word about a failure is waited for, once NCCL speaks of one.
 constexpr auto kHearsayLimit = 200ms;
 
 }  // namespace

@@ -18,11 +18,11 @@
 
 namespace troupe::tensor::nccl {
 
-/// What the communicators of a device share.
+/// State that the communicators of a device share.
 struct Turns {
   /// NCCL wants one host thread at a time to issue, so that kernels start in one order.
   std::mutex issuing;
-  /// How many communicators are on their way out, in threads of their own.
+  /// Number of communicators on their way out, in threads of their own.
   std::mutex mutex;
   std::condition_variable changed;
   int leaving = 0;
@@ -52,13 +52,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Work issue(const std::string& what, std::vector<at::Tensor> tensors,
              const std::function<void()>& body);
 
-  /// Inside a body: `calls` in one NCCL group. It returns its first result that is not success.
+  /// Runs `calls` in one NCCL group; only inside a body. `calls` returns its first result that is
+  /// not success.
   void grouped(const std::string& what, const std::function<ncclResult_t(ncclComm_t)>& calls);
   cudaStream_t stream() const { return stream_->get(); }
   int device() const { return settings_.device; }
   const std::string& prefix() const { return settings_.prefix; }
 
-  /// Inside a body: adds to what `counters` tells.
+  /// Adds to what `counters` returns; only inside a body.
   void count(std::uint64_t bytes_sent, std::uint64_t messages_sent, std::uint64_t bytes_received,
              std::uint64_t messages_received);
   Counters counters() const;
@@ -67,7 +68,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// stand behind other work on the device keep their tensors until they have come and gone. Takes
   /// no lock that another thread may hold while it waits for the device.
   void abort(Failure kind, int culprit, const std::string& why);
-  /// The same without waiting for the device; `abort` waits for what is left of half a second.
+  /// Same as `abort`, without waiting for the device; `abort` waits for what is left of half a
+  /// second.
   void begin_abort(Failure kind, int culprit, const std::string& why);
   /// Leaves in good order, in the background: what was issued goes out, and memory that peers may
   /// still read stays until they leave, too; never longer than two seconds. Then `watch` goes.
@@ -85,7 +87,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void reap();
   void collapse(Failure kind, int culprit, const std::string& cause);
   bool ended() const { return verdict_.given(); }
-  /// On the aborter's thread.
+  /// Ends the communicator; on the aborter's thread.
   void tear_down();
   void release_when_idle();
   bool await_idle(Deadline deadline);
@@ -96,7 +98,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Settings settings_;
   std::shared_ptr<Stream> stream_;
   Event ready_;
-  Verdict verdict_;  // what ended it
+  Verdict verdict_;  // cause that ended the communicator
   std::unique_ptr<Aborter> aborter_;
   std::atomic<ncclComm_t> comm_ = nullptr;  // null before joining and after the end
   std::atomic<bool> flushed_ = false;

@@ -54,7 +54,7 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
   cudaStream_t get() const { return stream_; }
 
-  /// As Event::query.
+  /// Same as Event::query, for all that is queued on the stream.
   cudaError_t query() const {
     const cudaError_t status = cudaStreamQuery(stream_);
     if (status == cudaErrorNotReady) (void)cudaGetLastError();

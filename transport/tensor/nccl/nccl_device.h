@@ -7,7 +7,8 @@
 
 namespace troupe::tensor::nccl {
 
-/// Empty where NCCL was built in, its library loads, and a CUDA device is there.
+/// Returns why NCCL cannot be used; empty if it was built in, its library loads, and a CUDA device
+/// is there.
 std::string why_unavailable();
 
 /// Throws std::runtime_error with `why_unavailable()`.

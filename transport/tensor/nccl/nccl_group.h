@@ -51,7 +51,7 @@ class NcclGroup : public Group {
 
   Work exchange(const std::string& what, const std::vector<PeerTensor>& sends,
                 const std::vector<PeerTensor>& receives);
-  /// Inside a body: one NCCL group of all of these, and what goes to the own rank as copies.
+  /// Runs one NCCL group of all of these, and copies what goes to the own rank; only inside a body.
   void transfer(const std::string& what, const std::vector<Span>& sends,
                 const std::vector<Span>& receives);
   Work reduce_by_shares(const std::string& what, const at::Tensor& inout, ReduceOp op);

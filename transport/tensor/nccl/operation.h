@@ -11,7 +11,8 @@
 
 namespace troupe::tensor::nccl {
 
-/// What a communicator has queued on its stream: done once the event behind it has passed.
+/// Operation that a communicator has queued on its stream: done once the event behind it has
+/// passed.
 class Communicator::Operation : public WorkState {
  public:
   Operation(std::shared_ptr<Communicator> owner, std::string what, std::vector<at::Tensor> tensors,
@@ -30,7 +31,7 @@ class Communicator::Operation : public WorkState {
   bool succeeded() const { return succeeded_; }
   void succeed() { succeeded_ = true; }
   void release() { tensors_.clear(); }
-  /// The event, for another operation: nobody asks this one for it any more.
+  /// Takes the event for another operation, once nobody asks this operation for it any more.
   Event take_event() { return std::move(event_); }
 
  private:

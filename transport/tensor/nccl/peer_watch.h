@@ -11,9 +11,9 @@
 
 namespace troupe::tensor::nccl {
 
-/// What a group over TCP with the same members tells beside a communicator: a death or an abort at
-/// once, which NCCL itself would not, and that a member leaves in good order. It is a byte that
-/// every member awaits from every other one, and that is sent when a member leaves.
+/// Watch over a communicator's members, by a group over TCP with the same members: it tells of a
+/// death or an abort at once, which NCCL itself would not, and that a member leaves in good order.
+/// Every member awaits a byte from every other one, which is sent when a member leaves.
 class PeerWatch {
  public:
   /// Collective over all members; `group` must outlive `leave`, but not the watch.
@@ -22,10 +22,10 @@ class PeerWatch {
   /// Hands rank 0's id to everybody.
   static void share(Group& group, ncclUniqueId& id, Deadline deadline);
 
-  /// Why the group failed, if it has. Never blocks.
+  /// Returns why the group failed, if it has. Never blocks.
   std::optional<TransferError> failure();
 
-  /// A rank that has been gone in good order for longer than `grace`, or -1.
+  /// Returns a rank that has been gone in good order for longer than `grace`, or -1.
   int left(std::chrono::steady_clock::duration grace);
 
   /// Says goodbye and waits for everybody else's, at most until `deadline`.

@@ -6,7 +6,7 @@
 // a CPU need no CUDA library.
 extern "C" {
 
-/// Null, or why there is no CUDA device to use.
+/// Returns why there is no CUDA device to use; null if there is one.
 const char* troupe_nccl_why_unavailable();
 
 /// A new device, which the caller owns; throws as `make_device` does.

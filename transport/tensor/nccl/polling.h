@@ -7,8 +7,8 @@
 
 namespace troupe::tensor::nccl {
 
-/// Between two looks of a waiting thread. Busy at first, since most waits end within microseconds;
-/// then easy on the processor.
+/// Pauses between two looks of a waiting thread. Busy at first, since most waits end within
+/// microseconds; then easy on the processor.
 inline void pause(int turn) {
   using namespace std::chrono_literals;
   if (turn < 200)

@@ -10,12 +10,12 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// How long `abort` waits for the device to let go, and a leaving member for the others.
+/// Times that `abort` waits for the device to let go, and a leaving member for the others.
 constexpr auto kAbortLimit = 500ms;
 constexpr auto kCloseLimit = 2s;
-/// How long an abort waits for a thread that is inside NCCL with this communicator.
+/// Time that an abort waits for a thread that is inside NCCL with this communicator.
 constexpr auto kOthersLeave = 50ms;
-/// After this long behind other work, the tensors of an aborted operation are never freed.
+/// Time behind other work after which the tensors of an aborted operation are never freed.
 constexpr auto kDrainLimit = 120s;
 
 }  // namespace
