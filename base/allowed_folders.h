@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// Which folders of this machine clients may name for models, LoRAs and embeddings: any, or those
+/// Folders of this machine that clients may name for models, LoRAs and embeddings: any, or those
 /// given and what lies below them.
 class AllowedFolders {
  public:

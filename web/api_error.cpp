@@ -40,7 +40,7 @@ std::string short_name(const std::string& name) {
 
 namespace {
 
-/// How a text begins: with the words of a field.
+/// Field whose words a text begins with.
 struct Beginning {
   std::string field;  // "" = with none
   std::size_t length = 0;

@@ -31,8 +31,8 @@ inline ApiError bad_field(const std::string& field, const std::string& why) {
   return {400, "bad_request", name + ": " + why, name};
 }
 
-/// What a cluster says of a request or a job in HTTP's words: the field whose words it begins with,
-/// and in it options of the command line ("--vae-tiling") as "`vae_tiling`". Pure.
+/// Returns a cluster's text about a request or a job in HTTP's words: the name of the field whose
+/// words it begins with, and options of the command line ("--vae-tiling") as "`vae_tiling`". Pure.
 std::string in_fields(std::string_view text);
 /// Returns the text without the tag of the room that it comes from, which is for logs.
 std::string_view without_room(std::string_view text);

@@ -64,8 +64,8 @@ inline Piece piece(std::string text) {
   return std::make_shared<const std::string>(std::move(text));
 }
 
-/// How one request is answered: by one whole answer, or by a stream of pieces. All calls come on
-/// the server's thread; what comes after the end, or after the client has gone, is dropped.
+/// Answer to one request: one whole answer, or a stream of pieces. All calls come on the server's
+/// thread; what comes after the end, or after the client has gone, is dropped.
 class Reply {
  public:
   virtual ~Reply() = default;

@@ -59,7 +59,7 @@ class JobService {
   JobPtr job(const std::string& id) const;
 
   std::vector<ModelName> models() const;
-  /// What the same request asks for when the job has ended.
+  /// Job that the same request asks for when the first one has ended.
   struct NextJob {
     ImageRequest request;
     std::string field;  // that asks for it
@@ -69,7 +69,7 @@ class JobService {
   /// would refuse its next one.
   void submit(Submission submission, std::shared_ptr<const Caller> caller, const PictureKind& kind,
               OnSubmitted then, std::optional<NextJob> next = {});
-  /// Without `then` a cluster that cannot be told now is told when it can.
+  /// Cancels the job. Without `then` a cluster that cannot be told now is told when it can.
   void cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then = {});
   /// Follows a job that others submitted: its progress and its end come here, too.
   void follow(const JobPtr& job);

@@ -197,9 +197,9 @@ class CountedMemory final : public RequestMemory {
   std::size_t bytes_;
 };
 
-/// What is wrong with the fields that say where a request ends and whom it is for, which a proxy in
-/// front may have read otherwise. Sources: RFC 9112, 3.2, 6.1 and 6.3; RFC 9110, 10.1.1 and
-/// 15.5.16.
+/// Returns the error in the fields that say where a request ends and whom it is for, which a proxy
+/// in front may have read otherwise; nothing if there is none. Sources: RFC 9112, 3.2, 6.1 and 6.3;
+/// RFC 9110, 10.1.1 and 15.5.16.
 std::optional<ApiError> wrong_frame(const http::request_header<>& head) {
   const auto wrong = [](int status, const std::string& why) {
     return ApiError(status, "bad_request", why);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPreviews = 9;  // of a job that its clients ask after
 
-/// What its answers repeat of a request.
+/// Returns the fields of a request that the web UI's answers repeat.
 nlohmann::json parameters_json(const ImageRequest& request) {
   return {{"prompt", request.prompts[0]},
           {"negative_prompt", request.negative_prompt.value_or("")},

@@ -12,8 +12,8 @@ namespace troupe::web {
 /// A request of the AUTOMATIC1111 web UI's txt2img or img2img.
 struct WebuiCall {
   Submission submission;  // the model still as the client named it; "" = none was named
-  /// What the highres fix paints each picture by again, larger, with its own seed. The first pass's
-  /// pictures take the place of the one that it has to begin with.
+  /// Request by which the highres fix paints each picture again, larger, with the picture's own
+  /// seed. The first pass's pictures take the place of the one that it has to begin with.
   std::optional<ImageRequest> second_pass = {};
   std::string second_model = {};  // model that is named for the second pass; "" = the first's
   bool send_images = true;

@@ -74,7 +74,7 @@ class Stage {
                                     int max_length, bool clean_caption,
                                     std::vector<std::string>& cut, const Tick& tick,
                                     const std::vector<models::TextualInversion>& learned = {});
-  /// Of the shape that `encode_text` gives, zeros: to receive it from another actor.
+  /// Returns zeros of the shape that `encode_text` gives, to receive its output from another actor.
   models::EncoderOutput empty_output(std::size_t encoder, std::int64_t prompts,
                                      int max_length) const;
   /// Projects all outputs of `encode_text`, in the encoders' order. States are padded to the

@@ -12,11 +12,11 @@ namespace troupe::cli {
 /// terminal shows.
 enum class PictureProtocol { of_terminal, kitty, iterm, sixel, half_blocks };
 
-/// How long a terminal has to answer what it shows.
+/// Time that a terminal has to answer what it shows.
 inline constexpr std::chrono::milliseconds kTerminalWait{500};
 
-/// That of the terminal that the environment names, or that says so when it is asked: see
-/// terminal_attributes.
+/// Returns the protocol of the terminal that the environment names, or that the terminal itself
+/// names when it is asked: see terminal_attributes.
 PictureProtocol picture_protocol(std::chrono::milliseconds wait = kTerminalWait);
 
 /// Returns the text that a terminal of that size shows as the picture (PNG; of an animation its

@@ -67,7 +67,7 @@ void check_texts(const ImageRequest& request) {
         fmt::format("all prompts have {} bytes: at most {} are taken", bytes, wire::kMaxTextBytes));
 }
 
-/// Of steps, if they are given, and patches.
+/// Checks the steps, if they are given, and the patches.
 void check_steps(const ImageRequest& request) {
   const bool exact = chosen<Method>(request.method) == Method::exact;
   const auto steps = counted(request.steps, "step");

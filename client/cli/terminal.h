@@ -13,9 +13,9 @@ std::size_t terminal_columns(int descriptor);
 /// say.
 std::size_t terminal_rows(int descriptor);
 
-/// What the terminal of this process answers when it is asked for its attributes (DA1), such as 4:
-/// it shows sixels. Nothing where it does not answer in time, there is no terminal, the process is
-/// in its background, or keys were typed that the answer would stand behind.
+/// Asks the terminal of this process for its attributes (DA1) and returns them; 4 means that it
+/// shows sixels. Returns nothing if it does not answer in time, if there is no terminal, if the
+/// process is in the background, or if keys were typed that the answer would stand behind.
 std::vector<int> terminal_attributes(std::chrono::milliseconds wait);
 
 }  // namespace troupe::cli

@@ -26,8 +26,8 @@ class Admission {
 
  private:
   void read_model(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission);
-  /// What was announced is held against what the request needs, and against what is kept already,
-  /// before a byte of it comes. A job that is only to be checked is answered then.
+  /// Holds the announced inputs against what the request needs, and against what is kept already,
+  /// before a byte of them comes. A job that is only to be checked is answered then.
   void fetch_inputs(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
                     const ModelReading& reading);
   /// Fetches the job's inputs one after another, beginning at `index`; then the job is accepted.

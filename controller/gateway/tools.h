@@ -47,7 +47,7 @@ struct Tools {
   int max_restarts = 3;  // restarts of a controller that a job outlives without a step between
   /// Time that a job waits for its client to come back.
   std::chrono::milliseconds grace = std::chrono::seconds(60);
-  /// From when its inputs are here until a job is accepted. A client gives up after 30 s
+  /// Time from when a job's inputs are here until it is accepted. A client gives up after 30 s
   /// (client/deadlines.h), and must not find its job running then.
   std::chrono::milliseconds accept_within = std::chrono::seconds(25);
   /// Limits, in bytes, for what jobs begin with (latents, pictures, prompt embeds), on its way here

@@ -140,18 +140,18 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// not, an elastic job is planned for what there is; any other job cannot go on, for the reason
   /// returned.
   std::optional<wire::Failure> misfit(JobEntry& job);
-  /// There are as many actors as the job needs, or it is elastic and planned for those that there
-  /// are.
+  /// Returns whether there are as many actors as the job needs, or the job is elastic and planned
+  /// for those that there are.
   bool has_actors(JobEntry& job);
   /// Jobs for which actors have come take their turns again.
   void look_for_actors();
   void stop_awaiting(JobId job);
   /// Some actor has not said yet how much it may hold.
   bool sizes_unknown() const;
-  /// How many actors there are for the job, and why these are not enough.
+  /// Returns how many actors there are for the job, and why these are not enough, as words.
   std::string actors_here(const JobEntry& job) const;
-  /// Why the first in the queue does; those behind it wait for that. `run`: its own, where it has
-  /// begun before.
+  /// Says why the first job in the queue waits; those behind it wait for that. `run`: the job's
+  /// own, if it has begun before.
   void say_why_waiting(JobEntry& first, Run* run);
   /// Returns a deployment for the job's plan: one that is there, or one that begins to load.
   cluster::Deployments::Ptr find_deployment(const JobEntry& job);

@@ -59,7 +59,7 @@ void warn_of_negative(Plan& plan, const spec::ModelSpec& model) {
                             ", and above 1 is needed for it");
 }
 
-/// What the request says itself, before anything is filled in.
+/// Warns of a scale that the request names itself, before anything is filled in.
 void warn_of_scale(Plan& plan, const spec::ModelSpec& model) {
   if (model.transformer.guidance == spec::GuidanceKind::none &&
       plan.request.guidance_scale.value_or(0) > 1)
@@ -89,7 +89,7 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
   warn_of_blank(plan);
 }
 
-/// Before anything is made of that size.
+/// Refuses degrees that are too large, before anything of that size is made.
 void check_degrees(const mesh::Degrees& degrees) {
   std::int64_t world = 1;
   for (const auto& [name, degree] :

@@ -9,8 +9,8 @@
 
 namespace troupe::spec {
 
-/// Whether a regular file, or a folder, is there. Throws std::runtime_error for a path that cannot
-/// be looked at, and for a link to what is not there.
+/// Returns whether a regular file, or a folder, is there. Throws std::runtime_error for a path that
+/// cannot be looked at, and for a link to what is not there.
 bool is_file(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);
 

@@ -83,7 +83,7 @@ struct EncoderOutputShape {
 /// encoder's own number of tokens if it has one.
 EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max_sequence_length);
 
-/// What a request gets that says nothing of it.
+/// Values of the fields that a request leaves open.
 struct CallDefaults {
   std::int32_t steps = 20;
   double guidance_scale = 4.5;
@@ -92,8 +92,8 @@ struct CallDefaults {
   bool operator==(const CallDefaults&) const = default;
 };
 
-/// By task, as the pipelines' calls in diffusers have them. `from_picture` and `inpainting`: where
-/// diffusers has no such pipeline, as `generation`.
+/// Defaults by task, as the pipelines' calls in diffusers have them. If diffusers has no pipeline
+/// for `from_picture` or `inpainting`, they are those of `generation`.
 struct TaskDefaults {
   CallDefaults generation;
   CallDefaults from_picture = generation;
@@ -124,7 +124,7 @@ struct ModelSpec {
 
   /// Number of tokens that a prompt is padded or cut to, unless the request says.
   std::int64_t text_tokens = 120;
-  /// Where a request does not say.
+  /// Values of the fields that a request leaves open, by task.
   TaskDefaults defaults;
   /// Prompts are put in lower case and may be cleaned, sizes may be binned: PixArt's customs.
   bool pixart_customs = true;
@@ -132,7 +132,8 @@ struct ModelSpec {
   bool mends_prompts = false;
   /// True if, with one step, the picture is the clean sample that the step points at.
   bool one_step_is_clean = true;
-  /// Where no negative prompt is given, not even an empty one, the negative branch's text is zeros.
+  /// True if the negative branch's text is zeros when no negative prompt is given, not even an
+  /// empty one.
   bool zero_negative = false;
   /// Parts of the folder that are not used and would not change the picture, a line each.
   std::vector<std::string> notes;

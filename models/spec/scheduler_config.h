@@ -115,7 +115,7 @@ struct SchedulerConfig {
 SchedulerConfig parse_scheduler_config(const std::string& json_text, const std::string& file,
                                        SamplerKind kind);
 
-/// What a pipeline does. diffusers has a class for each, with repairs and defaults of its own.
+/// Tasks of pipelines. diffusers has a class for each, with repairs and defaults of its own.
 enum class PipelineTask { generation, from_picture, inpainting };
 
 /// The configuration of the sampler that a request runs: the checkpoint's own where `name` is

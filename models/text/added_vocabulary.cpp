@@ -10,8 +10,8 @@
 namespace troupe::models {
 namespace {
 
-/// Of a prompt: words that are parts of each other's multiply, and each is looked for at each
-/// place.
+/// Bytes of a prompt whose words are written out, at most: words that have each other as parts
+/// multiply, and each is looked for at each place.
 constexpr std::size_t kMostWrittenOut = 64U << 10U;
 
 bool ends_in_word(std::string_view text) {

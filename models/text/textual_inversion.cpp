@@ -22,7 +22,7 @@ constexpr std::uint64_t kMostHeader = std::uint64_t{1} << 20;
 constexpr std::size_t kMostTokenBytes = 256;
 constexpr std::int64_t kBeginAndEnd = 2;
 constexpr const char* kWebUiName = "emb_params";
-/// Of the first text encoder and of the second.
+/// Keys of the tensors for the first text encoder and for the second.
 constexpr const char* kOfEncoder[] = {"clip_l", "clip_g"};
 
 [[noreturn]] void refuse_inversion(const fs::path& file, const std::string& why) {

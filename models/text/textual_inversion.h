@@ -25,8 +25,8 @@ struct TextualInversion {
   std::vector<std::string> tokens(std::size_t encoder) const;
 };
 
-/// Where a textual inversion is read from, and the word that stands for it; "" = the one that the
-/// file names.
+/// File that a textual inversion is read from, and the word that stands for it; "" = the word that
+/// the file names.
 struct TextualInversionFile {
   std::filesystem::path path;
   std::string token;

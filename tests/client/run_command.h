@@ -36,8 +36,8 @@ inline CommandResult troupe(const std::string& arguments, const std::string& bef
   return run_command(TROUPE_BINARY_DIR "/bin/troupe " + arguments, before);
 }
 
-/// What is written to the terminal whose other end this is, until it is closed. It answers so when
-/// it is asked for its attributes.
+/// Returns what is written to the terminal whose other end this is, until it is closed, and answers
+/// with `attributes` when the terminal is asked for them.
 inline std::string answer_terminal(int terminal, const std::string& attributes) {
   std::string out;
   char piece[4096];
@@ -52,8 +52,8 @@ inline std::string answer_terminal(int terminal, const std::string& attributes) 
   return out;
 }
 
-/// What the built `troupe` writes to a terminal of so many columns, which answers so when it is
-/// asked for its attributes.
+/// Returns what the built `troupe` writes to a terminal of so many columns, which answers with
+/// `attributes` when it is asked for them.
 inline std::string troupe_on_terminal(const std::string& arguments, unsigned short columns,
                                       const std::string& before = "",
                                       const std::string& attributes = "\x1b[?6c") {

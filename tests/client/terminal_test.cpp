@@ -31,8 +31,8 @@ std::string script_for(const std::string& shell, const Scratch& scratch) {
   return scratch / shell;
 }
 
-/// How pictures are shown on a terminal that the environment calls `term`, and that answers so,
-/// however late, when it is asked for its attributes.
+/// Returns how pictures are shown on a terminal that the environment calls `term`, and that answers
+/// with `attributes`, however late, when it is asked for them.
 cli::PictureProtocol protocol_on_terminal(const char* term, const std::string& attributes) {
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);

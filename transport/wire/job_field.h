@@ -10,7 +10,8 @@
 namespace troupe {
 
 namespace wire {
-/// What of a submission a refusal is about: a field of its request, a degree, or what else it says.
+/// Part of a submission that a refusal is about: a field of its request, a degree, or what else the
+/// submission says.
 enum class JobField : std::uint8_t {
   none,  // more than one, or nothing of the submission
 #define REQUEST_FIELD(type, name, ...) name,

@@ -48,7 +48,7 @@ struct RequestField {
   std::string in_json() const { return std::string(json == "=" ? name : json); }
 };
 
-/// What a field holds where it is given: its type, or what may be left out of it.
+/// Type of a field's value where the field is given; of an optional, the type in it.
 template <class T>
 struct GivenType {
   using Type = T;

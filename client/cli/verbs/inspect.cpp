@@ -138,7 +138,7 @@ class InspectVerb : public Verb {
             {"bytes", weights.bytes()}};
   }
 
-  /// What a request gets that says nothing of it.
+  /// Returns the values of the fields that a request leaves open.
   static nlohmann::json defaults_json(const spec::ModelSpec& model) {
     const auto of = [](const spec::CallDefaults& task) {
       return nlohmann::json{{"steps", task.steps}, {"guidance_scale", task.guidance_scale}};

@@ -45,7 +45,7 @@ struct Embedding {
   std::string token = {};
 };
 
-/// Which pictures. Field for field what decides them; the degrees below never do.
+/// Pictures that are wanted. These fields alone decide them; the degrees below never do.
 struct ImageRequest {
   std::vector<std::string> prompts;
   std::optional<std::string> negative_prompt = {};  // none is another thing than "" to SDXL
@@ -271,8 +271,8 @@ class Client {
   /// was started again: then the error is lost, and the job may have been accepted
   /// (`Submission::key`).
   void submit(const Submission& submission, OnProgress on_progress, OnSubmitted then);
-  /// Whether the cluster would take the job now: nothing, or why it would not. Neither the job nor
-  /// what it begins with is kept there. Errors as of `submit`.
+  /// Returns nothing if the cluster would take the job now, else why it would not. Neither the job
+  /// nor what it begins with is kept there. Errors as of `submit`.
   std::optional<Error> check(const Submission& submission);
   /// Waits for a job's end, this client's or any other's, until its pictures and latents are here,
   /// for `timeout` at most. The first call that gets the end takes the pictures along. Errors:

@@ -14,8 +14,7 @@ struct Error {
   /// Text of the error, for people: one line that says what failed, which (job, actor, file, field)
   /// and why.
   std::string what;
-  /// For programs: the field of a submission that is at fault, by its member's name, where it is
-  /// one alone; else "".
+  /// Name of the submission's member that is at fault, for programs; "" if it is not one alone.
   std::string field = {};
 
   const std::string& message() const { return what; }
