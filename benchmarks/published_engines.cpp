@@ -90,7 +90,7 @@ plan::ModelShape transformer_of(const std::string& model) {
   if (model != "hunyuan") throw std::invalid_argument("[planner_error] no shape of " + model);
   auto shape = transformer(40, 1408, 16, 15.7, false, 333);
   for (int block = 0; block < shape.layers; ++block)  // a skip of two squares
-    shape.takes_up.push_back(block > shape.layers / 2 ? shape.layers - 1 - block : -1);
+    shape.skip_from.push_back(block > shape.layers / 2 ? shape.layers - 1 - block : -1);
   return shape;
 }
 

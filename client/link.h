@@ -53,7 +53,7 @@ class Link {
   /// Keeps the link's handlers on its own thread, not on one that waits, while the result is alive:
   /// for callbacks of users.
   std::shared_ptr<void> own_thread() {
-    return std::make_shared<control::SharedLoop::Bystander>(loop_);
+    return std::make_shared<control::SharedLoop::LoopPin>(loop_);
   }
   bool on_thread() const { return loop_->running_here(); }
 

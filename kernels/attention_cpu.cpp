@@ -8,7 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "kernels/attention_library.h"
-#include "kernels/own_code.h"
+#include "kernels/cpu_kernels.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 #include "kernels/tensor_layout.h"
@@ -60,7 +60,7 @@ std::vector<KeyValueRun> checked(const at::Tensor& q, const std::vector<KeyValue
 
 bool own_code_for(const at::Tensor& q) {
   return q.device().is_cpu() && q.scalar_type() == at::kFloat && simd::table().beats_library &&
-         own_cpu_code();
+         use_cpu_kernels();
 }
 
 /// Positions of the heads' data, so that threads need no tensors.

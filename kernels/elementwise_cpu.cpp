@@ -6,8 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/cpu_kernels.h"
 #include "kernels/cuda_calls.h"
-#include "kernels/own_code.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 #include "kernels/tensor_layout.h"
@@ -29,7 +29,7 @@ void check_modulation(const char* who, const at::Tensor& x, const at::Tensor& fa
 }
 
 bool on_cpu_float(const at::Tensor& x) {
-  return x.device().is_cpu() && x.scalar_type() == at::kFloat && own_cpu_code();
+  return x.device().is_cpu() && x.scalar_type() == at::kFloat && use_cpu_kernels();
 }
 
 const CudaKernels* kernels_for(const at::Tensor& x) {

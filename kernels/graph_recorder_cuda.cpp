@@ -5,8 +5,8 @@
 #include <map>
 #include <optional>
 
+#include "kernels/capture_cleanup.h"
 #include "kernels/graph_recorder.h"
-#include "kernels/or_give_back.h"
 
 namespace troupe::kernels {
 namespace {
@@ -31,12 +31,12 @@ class CudaGraphRecorder : public GraphRecorder {
   void begin() override {
     scope_.emplace(recording_stream(device_));
     // Other threads may poll events and allocate meanwhile: only this one is watched.
-    or_give_back([&] { graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal); },
-                 [&] { leave(); });
+    run_or_clean_up([&] { graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal); },
+                    [&] { leave(); });
   }
 
   void end() override {
-    or_give_back([&] { graph_.capture_end(); }, [&] { leave(); });
+    run_or_clean_up([&] { graph_.capture_end(); }, [&] { leave(); });
     scope_.reset();
   }
 

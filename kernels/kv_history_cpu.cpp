@@ -6,9 +6,9 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/cpu_kernels.h"
 #include "kernels/cuda_calls.h"
 #include "kernels/kv_history.h"
-#include "kernels/own_code.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 
@@ -170,7 +170,7 @@ void kv_push(const std::vector<at::Tensor>& versions, const at::Tensor& fresh_in
   const at::Tensor sums = sums_in && known >= 2 ? *sums_in : at::Tensor();
   if (const CudaKernels* cuda = cuda_kernels_for(fresh_in))
     return kv_push_cuda(*cuda, versions, fresh_in, shifts, sums);
-  if (!fresh_in.is_cpu() || !own_cpu_code())
+  if (!fresh_in.is_cpu() || !use_cpu_kernels())
     return push_by_library(versions, fresh_in, shifts, sums);
   const at::Tensor fresh =
       fresh_in.stride(4) == 1 || fresh_in.size(4) == 1 ? fresh_in : fresh_in.contiguous();

@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "kernels/cpu_kernels.h"
 #include "kernels/elementwise.h"
-#include "kernels/own_code.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 
@@ -40,7 +40,7 @@ Linear::Linear(const at::Tensor& weight, const at::Tensor& bias) {
   if (bias.defined()) bias_ = bias.contiguous();
   const simd::Table& simd = simd::table();
   if (weight.device().is_cpu() && weight.scalar_type() == at::kFloat && simd.beats_library &&
-      own_cpu_code() && in_ > 0) {
+      use_cpu_kernels() && in_ > 0) {
     const at::Tensor rows = weight.contiguous();
     const int64_t panels = (out_ + simd.panel - 1) / simd.panel;
     packed_ = at::empty({panels, in_, simd.panel}, weight.options());

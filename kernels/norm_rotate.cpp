@@ -6,8 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/cpu_kernels.h"
 #include "kernels/cuda_calls.h"
-#include "kernels/own_code.h"
 #include "kernels/parallel.h"
 
 namespace troupe::kernels {
@@ -73,7 +73,7 @@ void norm_rotate(at::Tensor& x, const at::Tensor& weight, const at::Tensor& cosi
   if (x.numel() == 0 || (!weight.defined() && !cosine.defined())) return;
   if (const CudaKernels* cuda = cuda_kernels_for(x))
     return norm_rotate_cuda(*cuda, x, weight, cosine, sine, eps);
-  if (!x.is_cpu() || !own_cpu_code()) return by_library(x, weight, cosine, sine, eps);
+  if (!x.is_cpu() || !use_cpu_kernels()) return by_library(x, weight, cosine, sine, eps);
   // Half types take the same way in float32, on a copy.
   const auto plain = [](const at::Tensor& t) {
     return t.defined() ? t.to(at::kFloat).contiguous() : t;

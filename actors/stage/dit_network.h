@@ -48,7 +48,7 @@ class DitJob final : public JobNetwork {
   CacheUse cache_use() const override;
   std::string state(int step) const override;
   GraphUse graph_use() const override;
-  bool hears_a_step_later() const override {
+  bool is_asynchronous() const override {
     return job_.begin.request.method == Method::distrifusion;
   }
   std::int64_t bytes() const override;

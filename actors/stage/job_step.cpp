@@ -77,7 +77,7 @@ at::Tensor JobStep::guide(at::Tensor prediction, StepPlace place) {
 
 at::Tensor JobStep::rescale(const at::Tensor& guided, const at::Tensor& text, StepPlace place) {
   const auto& begin = job_.begin;
-  const bool step_before = network_.hears_a_step_later();
+  const bool step_before = network_.is_asynchronous();
   const std::int64_t waves = job_.micro_steps();
   const std::int64_t side_by_side = step_before ? begin.ring.degree : 1;
   if (!rescale_) {

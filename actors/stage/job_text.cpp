@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "actors/stage/given_text.h"
+#include "actors/stage/prompt_embeds.h"
 
 namespace troupe::actors {
 namespace {
@@ -197,9 +197,9 @@ bool JobText::encodes_negative_alone() const {
 EncodedText JobText::project_given(std::optional<EncodedText> negative) const {
   if (!given_) throw std::logic_error("[actor] the prompt embeds are not here");
   const auto& stage = job_.tools.stage;
-  auto text =
-      stage.project_text(given_text(stage.spec(), job_.begin, job_.guided() && !negative, *given_),
-                         job_.begin.request.max_sequence_length);
+  auto text = stage.project_text(
+      read_prompt_embeds(stage.spec(), job_.begin, job_.guided() && !negative, *given_),
+      job_.begin.request.max_sequence_length);
   if (negative) {
     auto& [states, pooled] = text.caption;
     states = at::cat({negative->caption.states, states});

@@ -100,7 +100,7 @@ class JobNetwork {
 
   /// Returns true if ranks with patches of their own compute side by side and get each other's
   /// values a step later; false if all rows of a micro-step meet in it.
-  virtual bool hears_a_step_later() const { return false; }
+  virtual bool is_asynchronous() const { return false; }
 
   /// Returns the bytes of all values kept from step to step, text included.
   virtual std::int64_t bytes() const = 0;

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/stage/silent_group.h"
+#include "actors/stage/null_group.h"
 #include "transport/wire/codec.h"
 
 namespace troupe::actors {
@@ -76,7 +76,7 @@ class Rehearsal {
     auto table = std::make_unique<GroupTable>();
     for (const auto& [id, group] : groups.of(epoch))
       table->add(epoch, id,
-                 std::make_unique<SilentGroup>(group->rank(), group->size(), group->name()));
+                 std::make_unique<NullGroup>(group->rank(), group->size(), group->name()));
     return table;
   }
   JobTools quiet(const JobTools& tools) const {

@@ -8,7 +8,7 @@
 #include "models/safetensors.h"
 #include "models/spec/fingerprint.h"
 #include "models/text/clean_caption.h"
-#include "models/text/mend_prompt.h"
+#include "models/text/clean_prompt.h"
 #include "models/text/unicode.h"
 
 namespace troupe::actors {
@@ -21,7 +21,7 @@ std::vector<std::string> prepared(const spec::ModelSpec& spec,
   std::vector<std::string> captions;
   if (spec.mends_prompts) {
     for (const auto& prompt : prompts)
-      captions.push_back(models::mend_prompt(prompt));
+      captions.push_back(models::clean_prompt(prompt));
   } else if (!spec.pixart_customs) {
     captions = prompts;
   } else if (clean_caption) {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "controller/schedule/dispatcher.h"
-#include "controller/schedule/mailings.h"
+#include "controller/schedule/outbox.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::bench {
@@ -49,7 +49,7 @@ class Play {
 
   /// The ends of all tasks, in their order.
   const std::vector<End>& run() {
-    take(schedule::mailings_of(dispatcher_.issue(), epoch_of));
+    take(schedule::outbox_messages(dispatcher_.issue(), epoch_of));
     while (!running_.empty()) {
       const auto [end, job, task] = running_.top();
       running_.pop();
@@ -70,11 +70,11 @@ class Play {
   double replay() const {
     schedule::Dispatcher dispatcher{6};
     add_jobs(dispatcher);
-    schedule::mailings_of(dispatcher.issue(), epoch_of);
+    schedule::outbox_messages(dispatcher.issue(), epoch_of);
     const auto from = std::clock();
     for (const auto& end : ends_) {
       dispatcher.finish(end.job, end.task, end.actor, task_seconds_);
-      schedule::mailings_of(dispatcher.issue(), epoch_of);
+      schedule::outbox_messages(dispatcher.issue(), epoch_of);
     }
     return static_cast<double>(std::clock() - from) / CLOCKS_PER_SEC;
   }
@@ -103,20 +103,20 @@ class Play {
   void tell_end(JobId job, std::uint32_t task, ActorId actor) {
     const auto from = Clock::now();
     dispatcher_.finish(job, task, actor, task_seconds_);
-    const auto mailings = schedule::mailings_of(dispatcher_.issue(), epoch_of);
+    const auto messages = schedule::outbox_messages(dispatcher_.issue(), epoch_of);
     worst_ = std::max(worst_, std::chrono::duration<double>(Clock::now() - from).count());
     ends_.push_back({job, task, actor});
-    take(mailings);
+    take(messages);
   }
 
-  void take(const std::vector<schedule::Mailing>& mailings) {
-    for (const auto& mailing : mailings) {
-      for (const auto& command : mailing.tasks.commands) {
-        if (!command.receive) actors_[mailing.actor].emplace_back(command.job, command.task);
+  void take(const std::vector<schedule::OutboxMessage>& messages) {
+    for (const auto& message : messages) {
+      for (const auto& command : message.tasks.commands) {
+        if (!command.receive) actors_[message.actor].emplace_back(command.job, command.task);
       }
     }
-    for (const auto& mailing : mailings)
-      begin(mailing.actor);
+    for (const auto& message : messages)
+      begin(message.actor);
   }
 
   /// Begins this actor's first task, if it is the first of all its members and its predecessors are

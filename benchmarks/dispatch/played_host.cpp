@@ -12,8 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "transport/control/carried.h"
 #include "transport/control/connection.h"
+#include "transport/control/mux.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/done.h"
 #include "transport/wire/host_messages.h"
@@ -183,10 +183,10 @@ class PlayedActor {
 
 /// A link that the host's own carries: what a process would say over its connection, and the relay
 /// of its host hand on.
-class CarriedActor final : public PlayedLink {
+class MuxActor final : public PlayedLink {
  public:
-  CarriedActor(Loop& loop, control::CarriedSender& carrier, std::uint32_t slot,
-               std::uint64_t incarnation, const PlayedActorOptions& options)
+  MuxActor(Loop& loop, control::MuxSender& carrier, std::uint32_t slot, std::uint64_t incarnation,
+           const PlayedActorOptions& options)
       : carrier_(carrier),
         slot_(slot),
         incarnation_(incarnation),
@@ -236,7 +236,7 @@ class CarriedActor final : public PlayedLink {
     });
   }
 
-  control::CarriedSender& carrier_;
+  control::MuxSender& carrier_;
   const std::uint32_t slot_;
   const std::uint64_t incarnation_;
   boost::asio::steady_timer beat_;
@@ -252,7 +252,7 @@ class PlayedHost {
   explicit PlayedHost(PlayedHostOptions options)
       : options_(std::move(options)),
         carrier_(loop_.io, std::chrono::milliseconds(1),
-                 [this](const wire::Carried& carried) { link_->send(carried); }) {
+                 [this](const wire::MuxFrames& carried) { link_->send(carried); }) {
     control::ConnectionOptions link = loop_.link(options_.endpoint);
     link.hello.role = PeerRole::node;
     link.hello.name = options_.name;
@@ -281,29 +281,29 @@ class PlayedHost {
   struct Running {
     std::uint32_t id = 0;
     std::uint64_t incarnation = 0;
-    std::unique_ptr<CarriedActor> actor;
+    std::unique_ptr<MuxActor> actor;
   };
 
   void on_message(const wire::Header& header, std::span<const std::byte> payload) {
-    if (header.kind == wire::Kind::carried) {
-      for (auto& entry : wire::decode<wire::Carried>(payload).frames)
+    if (header.kind == wire::Kind::mux_frames) {
+      for (auto& entry : wire::decode<wire::MuxFrames>(payload).frames)
         hand_on(std::move(entry));
     } else if (header.kind == wire::Kind::start_process) {
       const auto order = wire::decode<wire::StartProcess>(payload);
       link_->reply(header, wire::ProcessStarted{static_cast<std::uint32_t>(getpid())});
       const auto slot = ++last_slot_;
       const auto id = static_cast<std::uint32_t>(order.owner.id);
-      actors_[slot] = {id, order.incarnation,
-                       std::make_unique<CarriedActor>(
-                           loop_, carrier_, slot, order.incarnation,
-                           PlayedActorOptions{id, order.token, options_.task_seconds})};
+      actors_[slot] = {
+          id, order.incarnation,
+          std::make_unique<MuxActor>(loop_, carrier_, slot, order.incarnation,
+                                     PlayedActorOptions{id, order.token, options_.task_seconds})};
     } else if (header.kind == wire::Kind::shutdown) {
       stopping_ = true;
       leave_if_empty();
     }
   }
 
-  void hand_on(wire::CarriedFrame entry) {
+  void hand_on(wire::MuxFrame entry) {
     const auto slot = entry.slot;
     const auto frame = arriving_.take(std::move(entry));
     const auto found = actors_.find(slot);
@@ -326,8 +326,8 @@ class PlayedHost {
   PlayedHostOptions options_;
   Loop loop_;
   std::unique_ptr<control::Connection> link_;
-  control::CarriedSender carrier_;
-  control::CarriedIn arriving_;
+  control::MuxSender carrier_;
+  control::MuxReader arriving_;
   std::map<std::uint32_t, Running> actors_;  // by slot
   std::uint32_t last_slot_ = 0;
   std::string failure_;

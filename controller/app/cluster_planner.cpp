@@ -5,7 +5,7 @@
 #include "controller/deployments/device_kinds.h"
 #include "controller/jobs/batching.h"
 #include "controller/jobs/replan.h"
-#include "controller/jobs/settled_stages.h"
+#include "controller/jobs/reuse_stages.h"
 
 namespace troupe::cluster {
 namespace {
@@ -33,8 +33,8 @@ plan::Plan ClusterPlanner::plan_again(const jobs::JobEntry& job, int actors) con
   const auto known = machine(job.spec.request.weight_dtype);
   const auto fits = [this](const plan::Plan& plan) { return !deployments_.shortage(plan); };
   auto plan = jobs::plan_again(job, model, actors, known, {members_.memory_steps(), fits});
-  jobs::settle_stages(plan, job.spec.model, job.fingerprint, model, known,
-                      {members_, deployments_, table_});
+  jobs::reuse_stages(plan, job.spec.model, job.fingerprint, model, known,
+                     {members_, deployments_, table_});
   return plan;
 }
 

@@ -70,7 +70,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
       options_(checked(options)),
       token_(control::random_secret()),
       store_(open_store(options_)),
-      past_(store_ ? store_->past() : journal::Past{}),
+      past_(store_ ? store_->past() : journal::PreviousRun{}),
       refusals_(options_.logs ? log_line : control::Refusals::Tell()),
       endpoints_(io, options_, blobs_, refusals_, store_ ? past_.id : ""),
       environment_(

@@ -274,8 +274,8 @@ void JoinedHost::Impl::try_again() {
 void JoinedHost::Impl::on_message(const wire::Header& header, std::span<const std::byte> payload) {
   if (orders_->on_message(header, payload, stopping_)) return;
   switch (header.kind) {
-    case wire::Kind::carried:
-      return relay_->take(wire::decode<wire::Carried>(payload));
+    case wire::Kind::mux_frames:
+      return relay_->take(wire::decode<wire::MuxFrames>(payload));
     case wire::Kind::shutdown:
       stopping_ = true;
       orders_->end_checks();
@@ -355,7 +355,7 @@ void JoinedHost::Impl::make_orders() {
       io_,
       control::RelayOptions{.endpoint = folder_.endpoint(fmt::format("relay-{}", ++relays_)),
                             .socket = {.context = context_}},
-      [this](const wire::Carried& carried) {
+      [this](const wire::MuxFrames& carried) {
         if (joined_ && !ended_) connection_->send(carried);
       });
   HostOrders::Options orders{

@@ -620,7 +620,7 @@ std::optional<std::vector<ActorId>> Deployments::choose_actors(const plan::Plan&
     const int loss = !gone || !gone->deployments.empty() ? 2 : gone->encoders.empty() ? 0 : 1;
     order[id] = {loss, all.empty() ? -1.0 : all.back()->last_used};
   }
-  if (beside == Beside::what_stays)
+  if (beside == Beside::keep_loaded)
     std::erase_if(idle, [&](ActorId id) { return order.at(id).first > 0; });
   std::stable_sort(idle.begin(), idle.end(),
                    [&](ActorId a, ActorId b) { return order.at(a) < order.at(b); });

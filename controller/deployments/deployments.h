@@ -103,7 +103,7 @@ class Deployments {
   /// Enough idle actors for the plan's ranks, large enough for them, or nothing. Those that keep no
   /// deployment come first, then those with room for one more, then those whose deployments have
   /// not been used for longest; of these as many kinds as `beside` allows.
-  enum class Beside { nothing, what_stays, what_may_go };
+  enum class Beside { nothing, keep_loaded, evict_idle };
   std::optional<std::vector<ActorId>> choose_actors(const plan::Plan& plan, Beside beside) const;
   /// Returns how many jobs of this plan could begin side by side on idle actors, each large enough
   /// for any of its ranks.

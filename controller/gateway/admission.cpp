@@ -11,7 +11,7 @@
 #include "controller/jobs/inputs.h"
 #include "controller/jobs/replan.h"
 #include "controller/jobs/report.h"
-#include "controller/jobs/settled_stages.h"
+#include "controller/jobs/reuse_stages.h"
 #include "controller/plan/staleness.h"
 #include "models/image/limits.h"
 #include "models/image/picture_file.h"
@@ -254,8 +254,8 @@ std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelRead
     }
     plan.lora_fingerprints = reading.lora_fingerprints;
     if (job.parallelism.stages.empty())
-      jobs::settle_stages(plan, job.model, reading.fingerprint, *reading.model, machine,
-                          {tools_.members, tools_.deployments, tools_.table});
+      jobs::reuse_stages(plan, job.model, reading.fingerprint, *reading.model, machine,
+                         {tools_.members, tools_.deployments, tools_.table});
   } catch (const std::exception& error) {
     return refused({wire::FailureCode::bad_request, error.what(), wire::field_of(error)});
   }
@@ -350,7 +350,7 @@ void Admission::accept_again(control::PeerId peer, const wire::Header& header,
     return;
   }
   answer_accepted(peer, header, job);
-  if (wire::is_terminal(job.state) && !job.client.unsaid)
+  if (wire::is_terminal(job.state) && !job.client.unreported)
     tools_.server.send(peer, jobs::finished_message(job));
 }
 

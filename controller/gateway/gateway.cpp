@@ -77,7 +77,7 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
     job->client.adopted = true;
   }
   tools_.server.reply(peer, header, wire::Done{wire::to_string(job->state)});
-  if (wire::is_terminal(job->state) && !job->client.unsaid)
+  if (wire::is_terminal(job->state) && !job->client.unreported)
     tools_.server.send(peer, jobs::finished_message(*job));
   if (const auto met = tools_.runner.met(id); !met.empty()) {
     wire::JobProgress progress;
@@ -165,11 +165,11 @@ void Gateway::finished(jobs::JobEntry& job) {
   if (!tools_.journal) return say_finished(job);
   // Of a cluster that stops: it is not its end.
   if (closed_ && job.state != wire::JobState::succeeded) return;
-  job.client.unsaid = true;
+  job.client.unreported = true;
   tools_.journal->ended(job, [this, id = job.id](const std::optional<std::string>& error) {
     auto* ended = tools_.table.find(id);
     if (!ended) return;
-    ended->client.unsaid = false;
+    ended->client.unreported = false;
     if (error) say_not_kept(*ended, *error);
     say_finished(*ended);
     tools_.runner.expire();

@@ -1,6 +1,6 @@
 #include "controller/gateway/restored_jobs.h"
 
-#include "controller/jobs/settled_stages.h"
+#include "controller/jobs/reuse_stages.h"
 #include "controller/plan/planner.h"
 #include "transport/control/after.h"
 
@@ -51,8 +51,8 @@ void RestoredJobs::take_up(jobs::JobId id, const std::string& cause, const Model
     plan = plan::make_plan(*reading.model, job->spec.request, job->spec.parallelism, machine);
     plan.lora_fingerprints = reading.lora_fingerprints;
     if (job->spec.parallelism.stages.empty())
-      jobs::settle_stages(plan, job->spec.model, job->fingerprint, *reading.model, machine,
-                          {tools_.members, tools_.deployments, tools_.table});
+      jobs::reuse_stages(plan, job->spec.model, job->fingerprint, *reading.model, machine,
+                         {tools_.members, tools_.deployments, tools_.table});
   } catch (const std::exception& error) {
     return give_up(wire::FailureCode::bad_request, error.what());
   }

@@ -170,7 +170,7 @@ void Batch::succeed(JobEntry& job, const RunFigures& figures) {
   told.plan.request.refill_steps = entry_.run.plan.request.refill_steps;
   job.outcome.report = make_report(told, figures.deployment, seconds, figures.stats,
                                    figures.blob_bytes, figures.warnings, entry_.members);
-  const auto why = unsayable(job);
+  const auto why = check_message_size(job);
   if (!why) return tools_.carrier.finish(job.id, wire::JobState::succeeded, {});
   for (const auto& blob : blobs)
     tools_.environment.drop_blob(blob.id);

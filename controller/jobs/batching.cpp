@@ -7,7 +7,7 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "controller/plan/degrees.h"
-#include "controller/plan/own_settings.h"
+#include "controller/plan/per_image_settings.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/request_fields.h"
 

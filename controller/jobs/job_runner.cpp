@@ -11,9 +11,9 @@
 #include "controller/deployments/device_kinds.h"
 #include "controller/jobs/batch.h"
 #include "controller/jobs/batching.h"
-#include "controller/jobs/settled_stages.h"
+#include "controller/jobs/reuse_stages.h"
 #include "controller/jobs/why_not_batched.h"
-#include "controller/schedule/mailings.h"
+#include "controller/schedule/outbox.h"
 
 namespace troupe::jobs {
 namespace {
@@ -103,7 +103,7 @@ void JobRunner::start_queued() {
   look_for_actors();
   // In order: later jobs do not overtake. Who has begun before comes first.
   for (const auto& run : unplaced()) {
-    if (const auto why = misfit(run->entry())) {
+    if (const auto why = check_capacity(run->entry())) {
       run->results().fail(*why);
       continue;
     }
@@ -115,7 +115,7 @@ void JobRunner::start_queued() {
     JobEntry& job = *tools_.table.find(*id);
     if (!has_actors(job)) {
       await_actors(*id, last_loss_);
-    } else if (const auto why = misfit(job)) {
+    } else if (const auto why = check_capacity(job)) {
       finish(*id, wire::JobState::failed, *why);
     } else if (!start(job)) {
       return say_why_waiting(job, nullptr);
@@ -158,7 +158,7 @@ cluster::Deployments::Ptr JobRunner::find_deployment(const JobEntry& job) {
   auto actors = deployments.choose_actors(job.plan, Beside::nothing);
   if (!actors)
     actors =
-        deployments.choose_actors(job.plan, deployment ? Beside::what_stays : Beside::what_may_go);
+        deployments.choose_actors(job.plan, deployment ? Beside::keep_loaded : Beside::evict_idle);
   return actors ? deployments.load(model, job.plan, std::move(*actors)) : deployment;
 }
 
@@ -166,7 +166,7 @@ bool JobRunner::has_place(const JobEntry& job) const {
   const auto& deployments = tools_.deployments;
   return deployments.find(model_of(job.spec.model, job.fingerprint, job.plan), job.plan,
                           tools_.options.max_jobs_per_deployment) ||
-         deployments.choose_actors(job.plan, cluster::Deployments::Beside::what_may_go);
+         deployments.choose_actors(job.plan, cluster::Deployments::Beside::evict_idle);
 }
 
 bool JobRunner::start(JobEntry& job) {
@@ -283,11 +283,11 @@ void JobRunner::pump() {
       if (!command.receive) recorder.issued(command.job, command.task, actor, now_ns);
     }
   });
-  for (const auto& mailing : schedule::mailings_of(issued, epoch_of)) {
+  for (const auto& message : schedule::outbox_messages(issued, epoch_of)) {
     try {
-      tools_.environment.send(tools_.members.at(mailing.actor).peer, mailing.tasks);
+      tools_.environment.send(tools_.members.at(message.actor).peer, message.tasks);
     } catch (const wire::WireError& error) {
-      fail_soon(mailing.tasks.commands.front().job, {wire::FailureCode::internal, error.what()});
+      fail_soon(message.tasks.commands.front().job, {wire::FailureCode::internal, error.what()});
     }
   }
 }
@@ -549,7 +549,7 @@ bool JobRunner::fit(JobEntry& job, int actors) {
   return true;
 }
 
-std::optional<wire::Failure> JobRunner::misfit(JobEntry& job) {
+std::optional<wire::Failure> JobRunner::check_capacity(JobEntry& job) {
   const auto lack = tools_.deployments.shortage(job.plan);
   if (!lack) return std::nullopt;
   if (job.spec.elastic && plan_again_) {
@@ -588,7 +588,7 @@ void JobRunner::places_lost(const std::string& why) {
   last_loss_ = why;
   for (const JobId id : tools_.table.queue()) {
     JobEntry& job = *tools_.table.find(id);
-    if (!has_actors(job) || misfit(job)) await_actors(id, why);
+    if (!has_actors(job) || check_capacity(job)) await_actors(id, why);
   }
   for (const auto& run : unplaced()) {
     if (!has_actors(run->entry()))
@@ -624,7 +624,7 @@ void JobRunner::stop_awaiting(JobId id) {
   const auto why = awaiting_.extract(id).mapped().why;
   JobEntry* job = tools_.table.find(id);
   if (!job || job->state != wire::JobState::queued) return;
-  auto failure = misfit(*job);
+  auto failure = check_capacity(*job);
   if (!has_actors(*job)) {
     const auto seconds = tools_.options.rejoin_deadline;
     auto text = fmt::format("{}: the job needs {}, {}", why,

@@ -15,7 +15,7 @@ namespace troupe::jobs {
 /// Carries jobs from the queue to their end: keeps the queue and their places, and hands out the
 /// tasks of those that run (run.h). Everything it does goes through Environment. It is the only one
 /// that sends tasks to actors.
-class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
+class JobRunner final : public cluster::DeploymentListener, private RunCallbacks {
  public:
   struct Tools {
     cluster::Environment& environment;
@@ -107,7 +107,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
  private:
   using RunPtr = std::shared_ptr<Run>;
 
-  // Methods of RunCarrier:
+  // Methods of RunCallbacks:
   void tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) override;
   void finish(JobId job, wire::JobState state, wire::Failure failure) override;
   void close(JobId batch, const std::string& how) override;
@@ -139,7 +139,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCarrier {
   /// Returns nothing when some actors are large enough for the job, whatever else they keep now. If
   /// not, an elastic job is planned for what there is; any other job cannot go on, for the reason
   /// returned.
-  std::optional<wire::Failure> misfit(JobEntry& job);
+  std::optional<wire::Failure> check_capacity(JobEntry& job);
   /// Returns whether there are as many actors as the job needs, or the job is elastic and planned
   /// for those that there are.
   bool has_actors(JobEntry& job);

@@ -322,14 +322,14 @@ std::vector<JobEntry> JobTable::expire() {
   std::uint64_t bytes = 0;
   for (const JobId id : ended_) {
     const auto& job = jobs_.at(id);
-    if (job.client.unsaid) continue;
+    if (job.client.unreported) continue;
     ++kept;
     for (const auto& blob : job.outcome.blobs)
       bytes += blob.bytes;
   }
   std::vector<JobEntry> gone;
   for (auto next = ended_.begin(); kept > max_kept_ || (bytes > max_kept_bytes_ && kept > 1);) {
-    if (jobs_.at(*next).client.unsaid) {
+    if (jobs_.at(*next).client.unreported) {
       ++next;
       continue;
     }

@@ -52,7 +52,7 @@ struct JobClient {
   bool adopted = false;  // the owner has only waited for it: its client may still come back
   std::set<std::uint64_t> watchers;  // peers that are told of its progress and end
   bool detached = false;
-  bool unsaid = false;  // it has ended, but nobody is to be told yet: until then it is kept
+  bool unreported = false;  // it has ended, but nobody is to be told yet: until then it is kept
 };
 
 /// Course of a job so far: what it goes on from, and what befell it. Written by the run; `restarts`

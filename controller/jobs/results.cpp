@@ -57,7 +57,7 @@ void Results::say(JobEntry& job, const std::vector<wire::Warning>& warnings) {
   if (!news.empty()) tools_.carrier.tell(job, {}, std::move(news));
 }
 
-std::optional<std::string> Results::unsayable(const JobEntry& job) {
+std::optional<std::string> Results::check_message_size(const JobEntry& job) {
   try {
     wire::encode(finished_message(job));
   } catch (const wire::WireError& error) {
@@ -101,7 +101,7 @@ void OwnResults::succeed(const RunFigures& figures) {
                         [](const auto& blob) { return blob.name == "picture"; });
   job_.outcome.report = make_report(job_, figures.deployment, figures.seconds, figures.stats,
                                     figures.blob_bytes, figures.warnings);
-  if (const auto why = unsayable(job_)) {
+  if (const auto why = check_message_size(job_)) {
     job_.outcome.report.clear();
     blobs.clear();
     return tools_.carrier.fail(job_.id, {wire::FailureCode::internal, *why});

@@ -78,7 +78,7 @@ class Results {
   /// replica has the same found once more.
   void say(JobEntry& job, const std::vector<wire::Warning>& warnings);
   /// Returns why the job's end cannot be told of; nothing when it can.
-  static std::optional<std::string> unsayable(const JobEntry& job);
+  static std::optional<std::string> check_message_size(const JobEntry& job);
 
   RunTools& tools_;
 };

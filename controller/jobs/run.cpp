@@ -176,7 +176,7 @@ void Run::fetch_blobs(cluster::ActorId actor, const wire::TaskDone& done) {
     ++blobs_to_come_;
     tools_.environment.fetch_blob(
         member.incarnation, ref, kBlobDeadline,
-        in_this_life([from, rank, ref](Run& run, const control::BlobResult& blob) {
+        if_current([from, rank, ref](Run& run, const control::BlobResult& blob) {
           run.blob_arrived(from, rank, ref, blob);
         }));
     ++from.index;
@@ -282,7 +282,7 @@ void Run::ask_for_figures() {
   for (std::size_t rank = 0; rank < actors.size(); ++rank) {
     tools_.environment.request(
         tools_.members.at(actors[rank]).peer, wire::EndJob{id_}, kEndDeadline,
-        in_this_life([rank](Run& run, const control::Reply& reply) {
+        if_current([rank](Run& run, const control::Reply& reply) {
           if (reply.ok()) {
             run.stats_[rank] = reply.as<wire::ActorJobStats>();
           } else {
@@ -400,7 +400,7 @@ void Run::cancel(const std::string& why) {
 }
 
 void Run::leave_if_long() {
-  tools_.environment.after(kDrainWithin, in_this_life([](Run& run) { run.leave(); }));
+  tools_.environment.after(kDrainWithin, if_current([](Run& run) { run.leave(); }));
 }
 
 void Run::leave() {
@@ -429,17 +429,17 @@ void Run::fail_later(wire::Failure failure) {
 }
 
 void Run::wait_for_cause() {
-  tools_.environment.after(kCauseDelay, in_this_life([](Run& run) { run.look_for_cause(); }));
+  tools_.environment.after(kCauseDelay, if_current([](Run& run) { run.look_for_cause(); }));
 }
 
 void Run::look_for_cause() {
   if (!collateral_) return;
   // Who has lost its link is dying, or will be killed: the end of its process says how.
   if (!all_ready()) return wait_for_cause();
-  call_roll();
+  ping_members();
 }
 
-void Run::call_roll() {
+void Run::ping_members() {
   struct Roll {
     std::size_t left = 0;
     bool lost = false;
@@ -447,7 +447,7 @@ void Run::call_roll() {
   const auto& actors = deployment_->actor_of_rank;
   const auto roll = std::make_shared<Roll>(Roll{.left = actors.size()});
   // A process that dies has no thread left when its peers see their connections break.
-  const auto answered = in_this_life([roll](Run& run, const control::Reply& reply) {
+  const auto answered = if_current([roll](Run& run, const control::Reply& reply) {
     if (!reply && reply.failure().code == wire::FailureCode::lost) roll->lost = true;
     if (--roll->left > 0 || !run.collateral_) return;
     if (roll->lost || !run.all_ready()) return run.wait_for_cause();

@@ -80,7 +80,7 @@ class Run : public std::enable_shared_from_this<Run> {
 
   /// Wraps an action for later that is taken in this life of the run only.
   template <class Action>
-  auto in_this_life(Action action) {
+  auto if_current(Action action) {
     return [weak = weak_from_this(), life = life_, action = std::move(action)](auto&&... given) {
       const auto run = weak.lock();
       if (run && run->state_ != State::over && run->life_ == life) action(*run, given...);
@@ -104,7 +104,7 @@ class Run : public std::enable_shared_from_this<Run> {
   void succeed();
   void wait_for_cause();
   void look_for_cause();
-  void call_roll();
+  void ping_members();
   /// Ends the epoch of a cancelled run whose tasks have not drained in a moment, so that they are
   /// left in their midst; as soon as no other job is on its actors, which would lose its step.
   void leave_if_long();

@@ -54,9 +54,9 @@ struct StepBlobs {
 };
 
 /// Requests of a run to the runner that carries it.
-class RunCarrier {
+class RunCallbacks {
  public:
-  virtual ~RunCarrier() = default;
+  virtual ~RunCallbacks() = default;
   /// Tells the job's watchers how far it is. Interim results may be of an earlier step.
   virtual void tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) = 0;
   /// Ends a job, and its run, where it has one of its own.
@@ -78,7 +78,7 @@ struct RunTools {
   cluster::Deployments& deployments;
   JobTable& table;
   schedule::Dispatcher& dispatcher;
-  RunCarrier& carrier;
+  RunCallbacks& carrier;
   RunnerOptions options;
   recorder::Recorder* recorder;  // may be null
   JobListener* listener;

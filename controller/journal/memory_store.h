@@ -15,7 +15,7 @@ class MemoryStore final : public Store {
       all.push_back(record);
     return all;
   }
-  Past past() override { return past_; }
+  PreviousRun past() override { return past_; }
   void apply(const Change& change) override {
     if (change.kind == Change::Kind::forgotten) {
       jobs_.erase(change.job);
@@ -49,7 +49,7 @@ class MemoryStore final : public Store {
 
  private:
   std::map<jobs::JobId, Record> jobs_;
-  Past past_{.id = "memory", .last_job = 0, .pid = 1, .stopped = false};
+  PreviousRun past_{.id = "memory", .last_job = 0, .pid = 1, .stopped = false};
 };
 
 }  // namespace troupe::journal

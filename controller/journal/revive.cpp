@@ -7,13 +7,13 @@
 
 namespace troupe::journal {
 
-std::string cause_of(const Past& past) {
+std::string cause_of(const PreviousRun& past) {
   if (past.stopped) return "its cluster was stopped";
   return fmt::format("its controller (pid {}) ended without a word", past.pid);
 }
 
-Revival revive(const std::vector<Record>& records, const Past& past, const Calendar& calendar,
-               const KeepBytes& keep, jobs::JobTable& table) {
+Revival revive(const std::vector<Record>& records, const PreviousRun& past,
+               const Calendar& calendar, const KeepBytes& keep, jobs::JobTable& table) {
   std::vector<jobs::JobEntry> jobs;
   double newest = 0;
   for (const auto& record : records) {

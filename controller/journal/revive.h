@@ -15,12 +15,12 @@ struct Revival {
 };
 
 /// Returns the cause: "its controller (pid 7) ended without a word", or that it was stopped.
-std::string cause_of(const Past& past);
+std::string cause_of(const PreviousRun& past);
 
 /// Puts all jobs of a journal into an empty table, under their numbers. Those that have ended have
 /// their results; the others wait, held.
-Revival revive(const std::vector<Record>& records, const Past& past, const Calendar& calendar,
-               const KeepBytes& keep, jobs::JobTable& table);
+Revival revive(const std::vector<Record>& records, const PreviousRun& past,
+               const Calendar& calendar, const KeepBytes& keep, jobs::JobTable& table);
 
 /// Gives a held job its plan; it goes on from its boundary, as after any loss. Returns why it
 /// cannot, where it has been begun more than `max_restarts` times without getting a step further.

@@ -36,7 +36,7 @@ class SqliteStore final : public Store {
   ~SqliteStore() override;
 
   std::vector<Record> load() override;
-  Past past() override { return past_; }
+  PreviousRun past() override { return past_; }
   void apply(const Change& change) override;
   void keep_bare_end(const Change& end) override;
   void catch_up() override;
@@ -82,7 +82,7 @@ class SqliteStore final : public Store {
   FolderLock lock_;
   std::optional<AckLog> acks_;
   std::unique_ptr<Open> open_;
-  Past past_;
+  PreviousRun past_;
   std::chrono::steady_clock::time_point cut_again_{};
   std::vector<std::string> notes_;
   // What the disk had no room for yet.

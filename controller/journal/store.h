@@ -25,7 +25,7 @@ struct Change {
 };
 
 /// End of the controller before this one, and the journal's id and last number.
-struct Past {
+struct PreviousRun {
   std::string id;            // of the journal, made with it; never changes
   jobs::JobId last_job = 0;  // the highest number given out
   std::uint32_t pid = 0;     // of the last controller; 0 = there was none
@@ -47,7 +47,7 @@ class Store {
   virtual ~Store() = default;
   /// Returns all jobs, oldest first, and reads what is known of the past.
   virtual std::vector<Record> load() = 0;
-  virtual Past past() = 0;
+  virtual PreviousRun past() = 0;
   /// Applies a change. Throws std::runtime_error, one line; then nothing of it is kept. TooLarge
   /// when it is for the change's own sake.
   virtual void apply(const Change& change) = 0;

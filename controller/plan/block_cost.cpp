@@ -12,8 +12,13 @@ constexpr double kByteSpeed = 3;
 }  // namespace
 
 BlockCost::BlockCost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
-                     const Machine& machine, const Engine& engine, const Ways& ways)
-    : model_(model), job_(job), degrees_(degrees), machine_(machine), engine_(engine), ways_(ways) {
+                     const Machine& machine, const Engine& engine, const LinkCosts& link_costs)
+    : model_(model),
+      job_(job),
+      degrees_(degrees),
+      machine_(machine),
+      engine_(engine),
+      link_costs_(link_costs) {
   element_ = element_bytes(job.dtype);
   const double head = model.width / model.heads;
   if (const int step = machine.device.head_step; step > 0 && model.levels.empty())
@@ -105,12 +110,12 @@ double BlockCost::exposed_transfers(double tokens) const {
   double seconds = 0;
   if (degrees_.ulysses > 1) {
     const double others = 1.0 - 1.0 / degrees_.ulysses;
-    seconds += ways_.ulysses.seconds(3 * hidden * others / degrees_.tp) +
-               ways_.ulysses.seconds(hidden * others / degrees_.tp);
+    seconds += link_costs_.ulysses.seconds(3 * hidden * others / degrees_.tp) +
+               link_costs_.ulysses.seconds(hidden * others / degrees_.tp);
   }
   if (degrees_.tp > 1) {
     const double half = hidden * (1.0 - 1.0 / degrees_.tp);
-    seconds += model_.sums_per_block * 2 * ways_.tp.seconds(half);
+    seconds += model_.sums_per_block * 2 * link_costs_.tp.seconds(half);
   }
   return seconds;
 }
@@ -129,7 +134,7 @@ double BlockCost::ring_transfer(double batch, double block_tokens) const {
   const double values = model_.levels.empty() ? 2 * block_tokens * model_.width * head_share_
                                               : block_tokens * model_.told_per_position +
                                                     job_.columns * model_.told_per_column;
-  return ways_.ring.seconds((degrees_.ring - 1) * batch * values * element_);
+  return link_costs_.ring.seconds((degrees_.ring - 1) * batch * values * element_);
 }
 
 BlockTime BlockCost::operator()(const MicroRows& rows) const {
@@ -160,7 +165,8 @@ BlockTime BlockCost::operator()(const MicroRows& rows) const {
   BlockTime time;
   time.computing = machine_.device.queues ? std::max(device, host) : device + host;
   double exposed = exposed_transfers(rows.batch * own);
-  const Way& sums = job_.method == Method::distrifusion ? ways_.heads : ways_.stage;
+  const LinkCost& sums =
+      job_.method == Method::distrifusion ? link_costs_.heads : link_costs_.stage;
   const int summing = job_.method == Method::distrifusion ? degrees_.ulysses * degrees_.tp
                                                           : degrees_.sp() * degrees_.tp;
   if (rows.predicts && summing > 1) exposed += 2 * sums.seconds(rows.batch * 4 * 8);
@@ -171,7 +177,7 @@ BlockTime BlockCost::operator()(const MicroRows& rows) const {
   } else if (gathered && engine_.overlaps) {
     time.hidden = travelling;
   } else if (!model_.levels.empty() && degrees_.ring > 1) {
-    exposed += travelling + (model_.telling_layers - 1) * ways_.ring.latency;
+    exposed += travelling + (model_.telling_layers - 1) * link_costs_.ring.latency;
   } else if (!engine_.overlaps) {
     exposed += travelling;
   } else {

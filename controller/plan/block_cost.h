@@ -1,7 +1,7 @@
 #pragma once
 #include "controller/plan/cost_model.h"
 #include "controller/plan/layout.h"
-#include "controller/plan/ways.h"
+#include "controller/plan/link_cost.h"
 
 namespace troupe::plan {
 
@@ -30,7 +30,7 @@ struct MicroRows {
 class BlockCost {
  public:
   BlockCost(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees,
-            const Machine& machine, const Engine& engine, const Ways& ways);
+            const Machine& machine, const Engine& engine, const LinkCosts& link_costs);
 
   BlockTime operator()(const MicroRows& rows) const;
   /// Seconds of the matrix products of `tokens` of all items with `weights` elements.
@@ -60,7 +60,7 @@ class BlockCost {
   const mesh::Degrees& degrees_;
   const Machine& machine_;
   const Engine& engine_;
-  const Ways& ways_;
+  const LinkCosts& link_costs_;
   double element_ = 4;     // bytes
   double padding_ = 1;     // width of heads as attention computes it ÷ their own
   double head_share_ = 1;  // share of all heads that the costliest rank attends with

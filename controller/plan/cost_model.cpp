@@ -8,7 +8,7 @@
 #include "controller/plan/encoders.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/pipeline_clock.h"
-#include "models/spec/taken_up.h"
+#include "models/spec/skip_connections.h"
 
 namespace troupe::plan {
 namespace {
@@ -45,17 +45,17 @@ double busy_in_patches(const mesh::Degrees& degrees, int patches) {
 class Phase {
  public:
   Phase(const ModelShape& model, const JobShape& job, const mesh::Degrees& degrees, Machine machine,
-        const Engine& engine, const Ways& ways, const std::vector<double>& stages,
+        const Engine& engine, const LinkCosts& link_costs, const std::vector<double>& stages,
         double edge_states)
       : model_(model),
         job_(job),
         degrees_(degrees),
         machine_(std::move(machine)),
         engine_(engine),
-        ways_(ways),
+        link_costs_(link_costs),
         stages_(stages),
         edge_states_(edge_states),
-        block_(model, job, degrees, machine_, engine, ways) {}
+        block_(model, job, degrees, machine_, engine, link_costs) {}
 
   /// Costs of a micro-step of these rows. `steps_latents`: the last stage has a prediction of
   /// `images` pictures then.
@@ -88,7 +88,7 @@ class Phase {
         const double projection = end(model_.projection_flops);
         computing += projection, seconds += projection;
         const bool gathers = degrees_.cfg > 1 && steps_latents;
-        const double gathered = gathers ? ways_.cfg.seconds(latents) : 0;
+        const double gathered = gathers ? link_costs_.cfg.seconds(latents) : 0;
         exposed += gathered, seconds += gathered;
       }
       if (stages_.size() > 1) seconds += engine_.message_overhead;
@@ -100,8 +100,8 @@ class Phase {
       const bool text = rows.with_text && model_.joint;
       const double hidden = tokens + (text ? rows.batch * model_.text_tokens : 0);
       micro.times.edge =
-          ways_.edge.seconds(hidden * edge_states_ * model_.width * block_.element());
-      micro.times.feedback = ways_.feedback.seconds(latents);
+          link_costs_.edge.seconds(hidden * edge_states_ * model_.width * block_.element());
+      micro.times.feedback = link_costs_.feedback.seconds(latents);
     }
     return micro;
   }
@@ -117,7 +117,7 @@ class Phase {
   const mesh::Degrees& degrees_;
   const Machine machine_;
   const Engine& engine_;
-  const Ways& ways_;
+  const LinkCosts& link_costs_;
   const std::vector<double>& stages_;
   const double edge_states_;  // hidden states that cross the widest edge, in widths of a token
   const BlockCost block_;
@@ -139,7 +139,7 @@ class Estimate {
                            engine.parts_of_batch && job.most_items > 0 ? job.most_items : batch_)),
         sizes_(sizes_of_stages(stages)),
         stages_(stage_weights(model_, job_.tokens(), sizes_, rates_of(machine_, job_.dtype))),
-        ways_(ways_of(degrees, machine)) {}
+        link_costs_(link_costs_of(degrees, machine)) {}
 
   JobCost add_up() {
     PipelineClock clock(degrees_.pp, static_cast<int>(rows_.size()));
@@ -167,15 +167,15 @@ class Estimate {
     int first = 0;
     for (std::size_t stage = 0; stage + 1 < sizes_.size(); ++stage) {
       const int last = first + sizes_[stage], end = last + sizes_[stage + 1];
-      most = std::max(most, spec::states_taken_up(model_.takes_up, first, last, last, end));
+      most = std::max(most, spec::count_skip_connections(model_.skip_from, first, last, last, end));
       first = last;
     }
     return static_cast<double>(1 + most);
   }
 
   Phase phase(double busy) const {
-    return {model_,  job_,  degrees_, shared_by(machine_, busy),
-            engine_, ways_, stages_,  states_of_widest_edge()};
+    return {model_,  job_,        degrees_, shared_by(machine_, busy),
+            engine_, link_costs_, stages_,  states_of_widest_edge()};
   }
 
   void whole_steps(PipelineClock& clock) {
@@ -244,7 +244,7 @@ class Estimate {
   const std::vector<wire::RowRange> parts_;
   const std::vector<int> sizes_;  // of the stages, in blocks
   const std::vector<double> stages_;
-  const Ways ways_;
+  const LinkCosts link_costs_;
   JobCost cost_;
 };
 

@@ -5,15 +5,15 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/number_text.h"
-#include "controller/plan/around.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/encoders.h"
 #include "controller/plan/groups.h"
+#include "controller/plan/img2img.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
-#include "controller/plan/own_settings.h"
 #include "controller/plan/part_sizes.h"
 #include "controller/plan/patches.h"
+#include "controller/plan/per_image_settings.h"
 #include "controller/plan/picture_size.h"
 #include "controller/plan/planner.h"
 #include "controller/plan/prompt_embeds.h"
@@ -279,7 +279,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   check_request(request);
   Plan plan;
   plan.request = request;
-  set_own_settings(plan.request);
+  set_per_image_settings(plan.request);
   warn_of_scale(plan, model);
   set_defaults(plan.request, model);
   set_text(plan, model);

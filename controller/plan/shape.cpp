@@ -139,7 +139,7 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   ModelShape shape;
   shape.layers = static_cast<int>(transformer.num_layers);
   shape.width = width;
-  shape.takes_up = transformer.takes_up;
+  shape.skip_from = transformer.skip_from;
   shape.heads = static_cast<int>(transformer.num_attention_heads);
   shape.joint = transformer.joint;
   double sums = 0;

@@ -36,7 +36,7 @@ struct ModelShape {
   /// Blocks that attend to the picture's tokens alone as well (SD3.5 medium); may be empty.
   std::vector<bool> picture_attentions = {};
   /// Earlier block of each block whose hidden states it takes up again; -1: none. May be empty.
-  std::vector<int> takes_up = {};
+  std::vector<int> skip_from = {};
   /// Number of sums over shards of the weights that a block waits for.
   double sums_per_block = 3;
   /// Weights of one block, among weights_per_block, that a caption's tokens meet once a job (K,V of

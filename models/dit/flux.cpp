@@ -29,7 +29,7 @@ struct FluxStep final : StepCondition {
   std::vector<JointBlock::Modulation> blocks;
   std::vector<at::Tensor> singles;
   at::Tensor last;
-  Turns turns;  // of all the picture's tokens
+  RotaryAngles turns;  // of all the picture's tokens
 };
 
 /// The pipeline divides the timestep by 1000 and the model multiplies it again, in float32.
@@ -94,7 +94,7 @@ std::unique_ptr<CaptionCache> Flux::cache_caption(const Caption& caption,
                        spec_.pooled_projection_dim);
 }
 
-Turns Flux::turns_of(PictureSize size) const {
+RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
   const int64_t rows = size.latent_height / kPatch, columns = size.latent_width / kPatch;
   const auto range = [](int64_t count) {
     return at::arange(count, at::TensorOptions().dtype(at::kDouble));
@@ -122,7 +122,7 @@ std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
   for (int i = 0; i < std::ssize(singles_) && !streamed; ++i)
     step->singles.push_back(singles_[i].modulation(embedded));
   if (last_) step->last = last_->modulation(embedded);
-  step->turns = turns_of(input.size);
+  step->turns = rotary_angles_of(input.size);
   return step;
 }
 
@@ -141,7 +141,8 @@ at::Tensor Flux::run_blocks(at::Tensor hidden, const CallTokens& tokens,
                             const StepCondition& condition, const CaptionCache&,
                             AttentionPort& attention, TensorParallelPort& sums) const {
   const auto& step = as<FluxStep>(kFamily, condition, "step condition");
-  const Turns turns = turns_of_rows(step.turns, tokens.rows, tokens.size.latent_width / kPatch);
+  const RotaryAngles turns =
+      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / kPatch);
   if (hidden.dim() != 3 || hidden.size(0) != step.batch ||
       hidden.size(1) != tokens.text() + turns.cosine.size(0) || hidden.size(2) != hidden_width() ||
       (!step.embedded.defined() &&
@@ -161,7 +162,7 @@ at::Tensor Flux::run_blocks(at::Tensor hidden, const CallTokens& tokens,
   }
   if (std::max(begin, doubles) >= end) return hidden;
   hidden = hidden.contiguous();
-  const Turns of_all = with_unturned(turns, tokens.text());
+  const RotaryAngles of_all = with_unrotated(turns, tokens.text());
   for (int i = std::max(begin, doubles) - doubles; i < end - doubles; ++i) {
     const FluxSingleBlock& block = singles_[i];
     block.run(hidden, step.of(block, i), of_all, attention, sums);

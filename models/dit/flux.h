@@ -49,7 +49,7 @@ class Flux : public DiffusionTransformer {
     kernels::Linear patch, text;
   };
 
-  Turns turns_of(PictureSize size) const;
+  RotaryAngles rotary_angles_of(PictureSize size) const;
 
   spec::FluxSpec spec_;
   StagePart part_;

@@ -37,8 +37,9 @@ at::Tensor FluxSingleBlock::modulation(const at::Tensor& embedded) const {
   return norm_(embedded).view({embedded.size(0), 3, width_});
 }
 
-void FluxSingleBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const Turns& turns,
-                          AttentionPort& attention, TensorParallelPort& sums) const {
+void FluxSingleBlock::run(at::Tensor& hidden, const at::Tensor& modulation,
+                          const RotaryAngles& turns, AttentionPort& attention,
+                          TensorParallelPort& sums) const {
   const int64_t batch = hidden.size(0), tokens = hidden.size(1);
   const at::Tensor normal = modulated(hidden, modulation);
   const at::Tensor qkv = qkv_(normal).view({batch, tokens, 3, heads_, head_dim_});

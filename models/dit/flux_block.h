@@ -23,7 +23,7 @@ class FluxSingleBlock {
   /// embedded [B, D] after SiLU → [B, 3, D].
   at::Tensor modulation(const at::Tensor& embedded) const;
   /// hidden [B, tokens, D], contiguous, changed in place; `turns` of all its tokens.
-  void run(at::Tensor& hidden, const at::Tensor& modulation, const Turns& turns,
+  void run(at::Tensor& hidden, const at::Tensor& modulation, const RotaryAngles& turns,
            AttentionPort& attention, TensorParallelPort& sums) const;
   /// Returns the input of attention and feed-forward: `hidden` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& modulation) const;

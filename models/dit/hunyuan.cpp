@@ -30,7 +30,7 @@ struct HunyuanStep final : StepCondition {
   at::Tensor embedded;             // where blocks are streamed: each makes its shift of it
   std::vector<at::Tensor> shifts;  // by block
   at::Tensor last;
-  Turns turns;  // of all the picture's tokens
+  RotaryAngles turns;  // of all the picture's tokens
 };
 
 class HunyuanCaption final : public CaptionCache {
@@ -120,7 +120,7 @@ std::unique_ptr<CaptionCache> Hunyuan::cache_caption(const Caption& caption,
   return cache;
 }
 
-Turns Hunyuan::turns_of(PictureSize size) const {
+RotaryAngles Hunyuan::rotary_angles_of(PictureSize size) const {
   const int64_t rows = size.latent_height / spec_.patch_size;
   const int64_t columns = size.latent_width / spec_.patch_size;
   // A picture's grid is laid into the middle of a square one, in full along its longer side.
@@ -170,7 +170,7 @@ std::unique_ptr<StepCondition> Hunyuan::condition(const StepInput& input,
   for (int i = 0; i < std::ssize(blocks_) && !blocks_.streamed(); ++i)
     step->shifts.push_back(blocks_[i].shift(embedded));
   if (last_) step->last = last_->modulation(embedded);
-  step->turns = turns_of(input.size);
+  step->turns = rotary_angles_of(input.size);
   return step;
 }
 
@@ -197,8 +197,8 @@ at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
   for (int64_t at = given - width; at > 0; at -= width)
     left.push_back(hidden.slice(2, at, at + width));
   hidden = hidden.slice(2, 0, width).contiguous();
-  const Turns turns =
-      turns_of_rows(step.turns, tokens.rows, tokens.size.latent_width / spec_.patch_size);
+  const RotaryAngles turns =
+      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / spec_.patch_size);
   for (int i = begin; i < end; ++i) {
     const HunyuanBlock& block = blocks_[i];
     at::Tensor skip;

@@ -44,7 +44,7 @@ class Hunyuan : public DiffusionTransformer {
 
  private:
   static constexpr const char* kFamily = "hunyuan";
-  Turns turns_of(PictureSize size) const;
+  RotaryAngles rotary_angles_of(PictureSize size) const;
 
   spec::HunyuanSpec spec_;
   int64_t pixels_per_latent_;

@@ -75,8 +75,8 @@ at::Tensor HunyuanBlock::caption(const at::Tensor& states) const {
 }
 
 void HunyuanBlock::run(at::Tensor& hidden, const at::Tensor& skip, const at::Tensor& shift,
-                       const at::Tensor& caption, const Turns& turns, AttentionPort& attention,
-                       TensorParallelPort& sums) const {
+                       const at::Tensor& caption, const RotaryAngles& turns,
+                       AttentionPort& attention, TensorParallelPort& sums) const {
   const int64_t batch = hidden.size(0), tokens = hidden.size(1);
   const auto joined = [&](const at::Tensor& heads) {
     return heads.reshape({batch, tokens, heads_ * head_dim_});

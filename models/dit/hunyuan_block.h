@@ -46,7 +46,7 @@ class HunyuanBlock {
   /// hidden [B, tokens, D], contiguous, changed in place; `skip` of the same shape where the block
   /// takes one.
   void run(at::Tensor& hidden, const at::Tensor& skip, const at::Tensor& shift,
-           const at::Tensor& caption, const Turns& turns, AttentionPort& attention,
+           const at::Tensor& caption, const RotaryAngles& turns, AttentionPort& attention,
            TensorParallelPort& sums) const;
   /// Returns the input of the self attention: `hidden` normed and shifted.
   at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& shift) const {

@@ -80,7 +80,7 @@ std::vector<at::Tensor> JointBlock::tensors_of(const std::vector<Modulation>& al
 }
 
 at::Tensor JointBlock::qkv_of(const Attention& of, const at::Tensor& normal,
-                              const Turns& turns) const {
+                              const RotaryAngles& turns) const {
   const at::Tensor qkv =
       of.qkv(normal).view({normal.size(0), normal.size(1), 3, heads_, shape_.head_dim});
   at::Tensor q = qkv.select(2, 0), k = qkv.select(2, 1);
@@ -102,7 +102,8 @@ void JointBlock::feed_forward(at::Tensor& hidden, const Forward& forward, const 
 }
 
 void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation,
-                     const Turns& turns, AttentionPort& attention, TensorParallelPort& sums) const {
+                     const RotaryAngles& turns, AttentionPort& attention,
+                     TensorParallelPort& sums) const {
   const bool sharded = shard_.degree > 1;
   const int64_t texts = text.size(1);
   const auto factor = [&](int index) { return modulation.picture.select(1, index); };

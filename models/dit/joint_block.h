@@ -33,8 +33,8 @@ class JointBlock {
   Modulation modulation(const at::Tensor& embedded) const;
   /// text [B, t, D] and picture [B, n, D], contiguous, changed in place; the last block leaves the
   /// text as it is. `turns`: of the picture's tokens, may be empty.
-  void run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation, const Turns& turns,
-           AttentionPort& attention, TensorParallelPort& sums) const;
+  void run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation,
+           const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums) const;
   /// Returns the picture's input of the attention: `picture` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& picture, const Modulation& modulation) const;
   int64_t bytes() const;
@@ -55,7 +55,7 @@ class JointBlock {
                          const char* const names[3], const std::string& out,
                          const char* norms) const;
   Forward forward_of(const WeightLoader& weights, const std::string& name) const;
-  at::Tensor qkv_of(const Attention& of, const at::Tensor& normal, const Turns& turns) const;
+  at::Tensor qkv_of(const Attention& of, const at::Tensor& normal, const RotaryAngles& turns) const;
   at::Tensor joined(const at::Tensor& heads) const;
   void feed_forward(at::Tensor& hidden, const Forward& forward, const at::Tensor& factors,
                     TensorParallelPort& sums) const;

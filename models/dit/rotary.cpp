@@ -11,7 +11,8 @@ at::Tensor rotary_angles(const at::Tensor& positions, int64_t width) {
   return positions.to(at::kDouble).unsqueeze(1) * frequency.unsqueeze(0);
 }
 
-Turns turns_of_rows(const Turns& all, const std::vector<TokenRows>& rows, int64_t columns) {
+RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<TokenRows>& rows,
+                                   int64_t columns) {
   if (!all.cosine.defined()) return {};
   if (rows.size() == 1) {
     const int64_t begin = rows[0].begin * columns, end = rows[0].end * columns;
@@ -25,7 +26,7 @@ Turns turns_of_rows(const Turns& all, const std::vector<TokenRows>& rows, int64_
   return {at::cat(cosines), at::cat(sines)};
 }
 
-Turns with_unturned(const Turns& turns, int64_t tokens) {
+RotaryAngles with_unrotated(const RotaryAngles& turns, int64_t tokens) {
   if (tokens == 0) return turns;
   const int64_t width = turns.cosine.size(1);
   return {at::cat({at::ones({tokens, width}, turns.cosine.options()), turns.cosine}),

@@ -10,7 +10,7 @@ namespace troupe::models {
 
 /// Angles by which queries and keys are turned: cosines and sines [tokens, d / 2], for channel
 /// pairs (2i, 2i + 1). If both are undefined, nothing is turned.
-struct Turns {
+struct RotaryAngles {
   at::Tensor cosine, sine;
 };
 
@@ -19,9 +19,10 @@ struct Turns {
 at::Tensor rotary_angles(const at::Tensor& positions, int64_t width);
 
 /// Returns the turns of the picture's tokens in `rows`, from those of `all` its tokens.
-Turns turns_of_rows(const Turns& all, const std::vector<TokenRows>& rows, int64_t columns);
+RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<TokenRows>& rows,
+                                   int64_t columns);
 
 /// Returns `turns` with `tokens` turns by nothing put before them.
-Turns with_unturned(const Turns& turns, int64_t tokens);
+RotaryAngles with_unrotated(const RotaryAngles& turns, int64_t tokens);
 
 }  // namespace troupe::models

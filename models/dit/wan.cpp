@@ -16,7 +16,7 @@ struct WanStep final : StepCondition {
 
   at::Tensor embedded;    // [B, D]
   at::Tensor modulation;  // [B, 6, D]
-  Turns turns;            // of all the video's tokens
+  RotaryAngles turns;     // of all the video's tokens
 };
 
 class WanCaption final : public CaptionCache {
@@ -109,7 +109,7 @@ std::unique_ptr<CaptionCache> Wan::cache_caption(const Caption& caption, const a
   return cache;
 }
 
-Turns Wan::turns_of(PictureSize size) const {
+RotaryAngles Wan::rotary_angles_of(PictureSize size) const {
   const int64_t patch = spec_.patch_size, frames = size.frames;
   const int64_t rows = size.latent_height / frames / patch, columns = size.latent_width / patch;
   const auto angles = [](int64_t count, int64_t width) {
@@ -143,7 +143,7 @@ std::unique_ptr<StepCondition> Wan::condition(const StepInput& input,
   step->modulation =
       modulation_(at::silu(embedded)).view({1, 6, hidden_width()}).expand({batch, -1, -1});
   step->embedded = embedded.expand({batch, -1});
-  step->turns = turns_of(size);
+  step->turns = rotary_angles_of(size);
   return step;
 }
 
@@ -158,8 +158,8 @@ at::Tensor Wan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
                            AttentionPort& attention, TensorParallelPort& sums) const {
   const auto& step = as<WanStep>(kFamily, condition, "step condition");
   const auto& text = as<WanCaption>(kFamily, caption, "caption cache");
-  const Turns turns =
-      turns_of_rows(step.turns, tokens.rows, tokens.size.latent_width / spec_.patch_size);
+  const RotaryAngles turns =
+      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / spec_.patch_size);
   if (hidden.dim() != 3 || hidden.size(0) != text.batch() ||
       hidden.size(1) != turns.cosine.size(0) || hidden.size(2) != hidden_width() ||
       text.blocks.size() != blocks_.size()) {

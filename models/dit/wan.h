@@ -47,7 +47,7 @@ class Wan : public DiffusionTransformer {
     kernels::Linear patch, text_first, text_second;
   };
 
-  Turns turns_of(PictureSize size) const;
+  RotaryAngles rotary_angles_of(PictureSize size) const;
 
   spec::WanSpec spec_;
   StagePart part_;

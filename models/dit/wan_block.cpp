@@ -93,8 +93,8 @@ WanText WanBlock::text(const at::Tensor& states) const {
   return made;
 }
 
-at::Tensor WanBlock::self(const at::Tensor& normal, const Turns& turns, AttentionPort& attention,
-                          TensorParallelPort& sums) const {
+at::Tensor WanBlock::self(const at::Tensor& normal, const RotaryAngles& turns,
+                          AttentionPort& attention, TensorParallelPort& sums) const {
   const int64_t batch = normal.size(0), tokens = normal.size(1);
   const at::Tensor qkv = qkv_(normal).view({batch, tokens, 3, heads_, head_dim_});
   at::Tensor q = qkv.select(2, 0), k = qkv.select(2, 1);
@@ -140,7 +140,8 @@ at::Tensor WanBlock::cross(const at::Tensor& hidden, const WanText& text,
 }
 
 void WanBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const WanText& text,
-                   const Turns& turns, AttentionPort& attention, TensorParallelPort& sums) const {
+                   const RotaryAngles& turns, AttentionPort& attention,
+                   TensorParallelPort& sums) const {
   const at::Tensor factors = table_.unsqueeze(0) + modulation;
   const auto factor = [&factors](int64_t index) { return factors.select(1, index); };
   enum { kShiftSelf, kScaleSelf, kGateSelf, kShiftForward, kScaleForward, kGateForward };

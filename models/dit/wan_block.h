@@ -55,13 +55,13 @@ class WanBlock {
   WanText text(const at::Tensor& states) const;
   /// hidden [B, tokens, D], contiguous, changed in place; modulation [B, 6, D]; tokens may be 0.
   void run(at::Tensor& hidden, const at::Tensor& modulation, const WanText& text,
-           const Turns& turns, AttentionPort& attention, TensorParallelPort& sums) const;
+           const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums) const;
   int64_t bytes() const;
   /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
-  at::Tensor self(const at::Tensor& normal, const Turns& turns, AttentionPort& attention,
+  at::Tensor self(const at::Tensor& normal, const RotaryAngles& turns, AttentionPort& attention,
                   TensorParallelPort& sums) const;
   at::Tensor cross(const at::Tensor& hidden, const WanText& text, TensorParallelPort& sums) const;
 

@@ -142,7 +142,7 @@ TransformerFacts facts_of(const HunyuanSpec& spec) {
   facts.fixed_text_tokens = spec.text_len_t5;
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
     const bool takes = spec.takes_skip(block);
-    facts.takes_up.push_back(takes ? static_cast<int>(spec.num_layers - 1 - block) : -1);
+    facts.skip_from.push_back(takes ? static_cast<int>(spec.num_layers - 1 - block) : -1);
     facts.blocks.push_back(
         {.weights = (6 + (takes ? 2 : 0)) * width * width + 2 * wide * width,
          .caption_weights = 2 * static_cast<double>(spec.cross_attention_dim) * width,

@@ -70,7 +70,7 @@ struct TransformerFacts {
   std::vector<BlockFacts> blocks;
   /// Earlier block whose hidden states each block takes up again; -1: none. The states that were
   /// left last are taken up first. Empty if no block takes up states.
-  std::vector<int> takes_up;
+  std::vector<int> skip_from;
 
   std::int64_t caption_tokens(std::int64_t max_sequence_length) const {
     return max_sequence_length + more_text_tokens;

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "models/spec/model_plugin.h"
-#include "models/spec/taken_up.h"
+#include "models/spec/skip_connections.h"
 
 namespace troupe::spec {
 
@@ -18,7 +18,7 @@ std::int64_t TransformerFacts::attentions_before(std::int64_t block) const {
 
 std::int64_t TransformerFacts::skip_width(std::int64_t first, std::int64_t last,
                                           std::int64_t later_first, std::int64_t later_last) const {
-  return states_taken_up(takes_up, first, last, later_first, later_last) * inner_dim();
+  return count_skip_connections(skip_from, first, last, later_first, later_last) * inner_dim();
 }
 
 std::int64_t TransformerFacts::edge_width(std::int64_t first, std::int64_t last,

@@ -247,7 +247,7 @@ TEST_CASE("who is turned away is told once in a while, and counted") {
   REQUIRE(told.size() == 2);
   CHECK(told[1] == "turned away another: no token (and 999 others since the last such line)");
   CHECK(refusals.count() == 1001);
-  // Strangers may say a lot, and anything.
+  // PendingConnections may say a lot, and anything.
   refusals.add(std::string(200, 'a') + "b", std::string(1 << 20, '\xff'), begin + 22s);
   REQUIRE(told.size() == 3);
   CHECK(told[2] ==

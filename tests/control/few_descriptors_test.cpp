@@ -3,8 +3,8 @@
 #include "tests/control/harness.h"
 #include "tests/support/doctest.h"
 #include "tests/support/flood.h"
+#include "transport/control/accept_limiter.h"
 #include "transport/control/descriptors.h"
-#include "transport/control/doorkeeper.h"
 
 // In a program whose accept is ours (troupe_doors), as in all that have doors.
 namespace troupe::control::testing {
@@ -79,8 +79,8 @@ TEST_CASE("a connection without a hello has its time, one with a hello stays") {
   mute.set(zmq::sockopt::linger, 0);
   mute.set(zmq::sockopt::reconnect_ivl, -1);
   mute.connect(folder.endpoint("control"));
-  const auto turned_away = Doorkeeper::of_process().turned_away();
-  CHECK(eventually([&] { return Doorkeeper::of_process().turned_away() > turned_away; }));
+  const auto turned_away = AcceptLimiter::of_process().turned_away();
+  CHECK(eventually([&] { return AcceptLimiter::of_process().turned_away() > turned_away; }));
   CHECK(answers(known));
   CHECK(descriptors_in_use() >= before);
 }
@@ -154,10 +154,10 @@ TEST_CASE("a link that ZeroMQ connects anew, over the same number, stays") {
       shutdown(descriptor, SHUT_RDWR);
   }
   std::this_thread::sleep_for(1s);
-  const auto turned_away = Doorkeeper::of_process().turned_away();
+  const auto turned_away = AcceptLimiter::of_process().turned_away();
   std::this_thread::sleep_for(7s);
   CHECK(answers(known));
-  CHECK(Doorkeeper::of_process().turned_away() == turned_away);
+  CHECK(AcceptLimiter::of_process().turned_away() == turned_away);
 }
 
 TEST_CASE("clients beyond the descriptors that there are are refused, and told why") {

@@ -7,7 +7,7 @@
 
 #include "tests/control/harness.h"
 #include "tests/support/doctest.h"
-#include "transport/control/carried.h"
+#include "transport/control/mux.h"
 #include "transport/control/server_impl.h"
 #include "transport/wire/client_messages.h"
 
@@ -23,10 +23,10 @@ struct RelayingHost {
     relays.endpoint = own;
     link.run([&](Connection& c) {
       relay = std::make_unique<Relay>(loop.io, relays,
-                                      [&c](const wire::Carried& carried) { c.send(carried); });
+                                      [&c](const wire::MuxFrames& carried) { c.send(carried); });
       c.on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
-        if (relay && header.kind == wire::Kind::carried)
-          relay->take(wire::decode<wire::Carried>(payload));
+        if (relay && header.kind == wire::Kind::mux_frames)
+          relay->take(wire::decode<wire::MuxFrames>(payload));
       });
     });
   }
@@ -74,7 +74,7 @@ wire::Failure text_of(std::string what) {
 }  // namespace
 
 TEST_CASE("frames that are carried come out as they went in, long ones in pieces") {
-  CarriedOut out;
+  MuxWriter out;
   const std::string longest(wire::kMaxFrame, 'x');
   const std::vector<std::pair<std::uint32_t, std::string>> frames = {
       {1, "one"},
@@ -85,13 +85,13 @@ TEST_CASE("frames that are carried come out as they went in, long ones in pieces
   for (const auto& [slot, frame] : frames)
     out.add(slot, frame);
   CHECK(out.bytes() > 2'400'000);
-  CarriedIn in;
+  MuxReader in;
   std::vector<std::pair<std::uint32_t, std::string>> arrived;
   const auto messages = out.take();
   CHECK(messages.size() > 2);
   for (const auto& message : messages) {
     CHECK(wire::encode(message).size() <= wire::kMaxPayload);
-    for (auto entry : wire::decode<wire::Carried>(wire::as_bytes(wire::encode(message))).frames) {
+    for (auto entry : wire::decode<wire::MuxFrames>(wire::as_bytes(wire::encode(message))).frames) {
       const auto slot = entry.slot;
       if (auto frame = in.take(std::move(entry))) arrived.emplace_back(slot, std::move(*frame));
     }
@@ -103,19 +103,19 @@ TEST_CASE("frames that are carried come out as they went in, long ones in pieces
 
 TEST_CASE("pieces that do not belong together are refused") {
   const auto piece = [](std::uint32_t slot, bool more, std::string bytes) {
-    wire::CarriedFrame entry;
+    wire::MuxFrame entry;
     entry.slot = slot;
     entry.more = more;
     entry.bytes = std::move(bytes);
     return entry;
   };
-  CarriedIn another;
+  MuxReader another;
   CHECK_FALSE(another.take(piece(1, true, "a")));
   CHECK_THROWS_WITH_AS(another.take(piece(2, false, "b")),
-                       "[carried] a frame of slot 1 ends in its midst: slot 2", wire::WireError);
-  CarriedIn empty;
+                       "[mux] a frame of slot 1 ends in its midst: slot 2", wire::WireError);
+  MuxReader empty;
   CHECK_THROWS_AS(empty.take(piece(1, true, "")), wire::WireError);
-  CarriedIn endless;
+  MuxReader endless;
   CHECK_FALSE(endless.take(piece(1, true, std::string(wire::kMaxPayload, 'a'))));
   CHECK_THROWS_AS(endless.take(piece(1, true, "1234567890123456789012345678901234567890123456789")),
                   wire::WireError);
@@ -240,7 +240,7 @@ TEST_CASE("a connection that takes a carried link's routing id for its own is he
   // That of the actor, and one of a host that is not there.
   std::uint64_t before = strangers();
   for (const PeerId carrier : {host.id, host.id + 100}) {
-    RawPeer thief(folder.endpoint("control"), carried_routing({carrier, 1}));
+    RawPeer thief(folder.endpoint("control"), mux_routing({carrier, 1}));
     thief.send_bytes("nonsense");
     thief.send(wire::Hello{PeerRole::actor, "thief", "host", 1, "raw", {}}, 1);
     CHECK(eventually([&] { return strangers() == before + 2; }));
@@ -262,7 +262,7 @@ TEST_CASE("only a host's link carries, and only actors' links") {
     wire::Header header;
     header.incarnation = 5;
     header.sequence = 1;
-    wire::Carried carried;
+    wire::MuxFrames carried;
     auto& entry = carried.frames.emplace_back();
     entry.slot = 1;
     entry.bytes = wire::encode_frame(header, wire::Hello{role, "one", "host", 1, "raw", {}});
@@ -278,7 +278,7 @@ TEST_CASE("only a host's link carries, and only actors' links") {
   const auto node_id = node.receive<wire::Welcome>().peer;
   CHECK(server.run([](Server& s) { return s.peers(); }) == 2);
   node.send(hello_of(PeerRole::node), 2, node_id);
-  const auto refused = node.receive<wire::Carried>();
+  const auto refused = node.receive<wire::MuxFrames>();
   REQUIRE(refused.frames.size() == 1);
   const auto frame = wire::as_bytes(refused.frames[0].bytes);
   CHECK(wire::decode<wire::Refuse>(wire::payload_of(frame)).reason ==
@@ -286,7 +286,7 @@ TEST_CASE("only a host's link carries, and only actors' links") {
   node.send(hello_of(PeerRole::actor), 3, node_id);
   CHECK(eventually([&] { return server.run([](Server& s) { return s.peers(); }) == 3; }));
   // What makes no sense ends the link that carries, and what it carried.
-  wire::Carried senseless;
+  wire::MuxFrames senseless;
   senseless.frames.resize(2);
   senseless.frames[0].more = true;
   senseless.frames[0].bytes = "a";
@@ -317,12 +317,12 @@ TEST_CASE("before its hello a carried link says nothing that anybody hears") {
     header.incarnation = 5;
     header.sequence = 1;
     const auto refuses = [&](const std::string& frame, std::uint64_t sequence) {
-      wire::Carried carried;
+      wire::MuxFrames carried;
       carried.frames.resize(1);
       carried.frames[0].slot = 7;
       carried.frames[0].bytes = frame;
       node.send(carried, sequence, id);
-      const auto answer = node.receive<wire::Carried>();
+      const auto answer = node.receive<wire::MuxFrames>();
       REQUIRE(answer.frames.size() == 1);
       CHECK(answer.frames[0].slot == 7);
       return wire::kind_of(answer.frames[0].bytes);

@@ -141,10 +141,10 @@ TEST_CASE("shared loop: one guest at a time; others are told to wait in another 
   CHECK(running.runner() == running.owner.get_id());
 }
 
-TEST_CASE("shared loop: beside a bystander the owner runs the handlers") {
+TEST_CASE("shared loop: beside a pin the owner runs the handlers") {
   Running running;
   {
-    const SharedLoop::Bystander bystander(running.held);
+    const SharedLoop::LoopPin pin(running.held);
     CHECK_FALSE(running.loop.run_until([] { return true; }, soon()));
     CHECK(running.runner() == running.owner.get_id());
   }
@@ -164,14 +164,14 @@ TEST_CASE("shared loop: a guest gives up at its deadline") {
   CHECK(running.runner() == running.owner.get_id());
 }
 
-TEST_CASE("shared loop: a guest leaves to a bystander") {
+TEST_CASE("shared loop: a guest leaves to a pin") {
   Running running;
-  std::unique_ptr<SharedLoop::Bystander> bystander;
-  running.loop.post([&] { bystander = std::make_unique<SharedLoop::Bystander>(running.held); });
+  std::unique_ptr<SharedLoop::LoopPin> pin;
+  running.loop.post([&] { pin = std::make_unique<SharedLoop::LoopPin>(running.held); });
   while (running.loop.run_until([] { return false; }, soon())) {
   }
   CHECK(running.runner() == running.owner.get_id());
-  REQUIRE(bystander);
+  REQUIRE(pin);
 }
 
 TEST_CASE("shared loop: stopping ends a guest's wait, and the owner waits for it to leave") {
@@ -254,7 +254,7 @@ TEST_CASE("shared loop: guests, posts and dispatches of several threads lose not
           if (SharedLoop::Clock::now() > lost_at) lost = true;
           if (running.loop.run_until([&] { return done.load(); }, SharedLoop::Clock::now() + 100ms))
             continue;
-          const SharedLoop::Bystander bystander(running.held);
+          const SharedLoop::LoopPin pin(running.held);
           for (int look = 0; look < 100 && !done; ++look)
             std::this_thread::yield();
         }

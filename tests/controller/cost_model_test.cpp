@@ -227,12 +227,12 @@ TEST_CASE("all-to-alls between the sockets of a host are slow, those within one 
   auto machine = plan::machine_of("l40x8");
   const double direct = 1 / machine.inside.bandwidth;
   const auto ulysses = [&](const mesh::Degrees& degrees) {
-    return plan::ways_of(degrees, machine).ulysses.seconds_per_byte;
+    return plan::link_costs_of(degrees, machine).ulysses.seconds_per_byte;
   };
   CHECK(ulysses({.ulysses = 4}) == doctest::Approx(direct));
   CHECK(ulysses({.pp = 2, .ulysses = 4}) == doctest::Approx(direct));
   CHECK(ulysses({.ulysses = 8}) == doctest::Approx(direct / machine.across_sockets));
-  CHECK(plan::ways_of({.ring = 8}, machine).ring.seconds_per_byte == doctest::Approx(direct));
+  CHECK(plan::link_costs_of({.ring = 8}, machine).ring.seconds_per_byte == doctest::Approx(direct));
   machine.devices_per_socket = 0;
   CHECK(ulysses({.ulysses = 8}) == doctest::Approx(direct));
 }
@@ -288,9 +288,9 @@ TEST_CASE("levels of a U-Net are small products of their own") {
 TEST_CASE("what the next stage takes up crosses the edge, too") {
   auto machine = bare_machine();
   machine.inside.bandwidth = 1e6;
-  const auto at = [&](std::vector<int> takes_up) {
+  const auto at = [&](std::vector<int> skip_from) {
     auto model = bare_model(8);
-    model.takes_up = std::move(takes_up);
+    model.skip_from = std::move(skip_from);
     return seconds(model, bare_job(Method::exact, 12, 1, 0), {.pp = 2}, machine);
   };
   const double none = at({}), one = at({-1, -1, -1, -1, -1, -1, -1, 0}),

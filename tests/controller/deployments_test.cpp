@@ -128,10 +128,10 @@ TEST_CASE(
     environment.answer(peer_of(other), wire::Kind::abort_epoch, wire::Done{});
     REQUIRE(members.is_idle(other));
     CHECK_FALSE(deployments.choose_actors(plan, Beside::nothing));
-    const auto beside = deployments.choose_actors(plan, Beside::what_stays);
+    const auto beside = deployments.choose_actors(plan, Beside::keep_loaded);
     CHECK(beside.has_value() == roomy);
     if (beside) CHECK(*beside == Actors{other});
-    CHECK(deployments.choose_actors(plan, Beside::what_may_go) == Actors{other});
+    CHECK(deployments.choose_actors(plan, Beside::evict_idle) == Actors{other});
   }
 }
 

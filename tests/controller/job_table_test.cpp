@@ -66,10 +66,10 @@ TEST_CASE("only so many ended jobs are remembered") {
 
 TEST_CASE("an ended job of whose end nobody is told yet is remembered until then") {
   JobTable table(8, 2, 100);
-  const auto end_one = [&](bool unsaid) {
+  const auto end_one = [&](bool unreported) {
     const auto id = add(table);
     table.finish(id, JobState::succeeded, {}, 0);
-    table.find(id)->client.unsaid = unsaid;
+    table.find(id)->client.unreported = unreported;
     table.find(id)->outcome.blobs = {{"picture", id, 60, {}}};
   };
   const auto gone = [&] {
@@ -78,13 +78,13 @@ TEST_CASE("an ended job of whose end nobody is told yet is remembered until then
       ids.push_back(job.id);
     return ids;
   };
-  for (const bool unsaid : {true, false, true, true, false})
-    end_one(unsaid);
+  for (const bool unreported : {true, false, true, true, false})
+    end_one(unreported);
   CHECK(gone() == Ids{2});  // of two there are too many bytes
   end_one(true);
   CHECK(gone().empty());
   for (const jobs::JobId id : {3, 6, 1, 4}) {
-    table.find(id)->client.unsaid = false;
+    table.find(id)->client.unreported = false;
     CHECK(gone() == Ids{id == 6 ? 5 : id});
   }
   CHECK(table.find(6) != nullptr);

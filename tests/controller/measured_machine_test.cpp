@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "controller/plan/explain.h"
+#include "controller/plan/link_cost.h"
 #include "controller/plan/machine_json.h"
 #include "controller/plan/measured.h"
 #include "controller/plan/shape.h"
-#include "controller/plan/ways.h"
 #include "tests/spec/published_folder.h"
 #include "tests/support/doctest.h"
 
@@ -111,11 +111,11 @@ TEST_CASE("a cluster's machine has the hosts that there are and the slowest figu
   CHECK(notes(machine, "measured on far: 40 GFLOP/s"));
   CHECK(notes(machine, "measured from the controller to farther, over the control plane: 50 µs"));
   // What goes over the wire is priced as that: a pipeline over two hosts, not one in a host.
-  const auto inside = plan::ways_of({.pp = 4}, machine);
-  const auto over = plan::ways_of({.pp = 5}, machine);
+  const auto inside = plan::link_costs_of({.pp = 4}, machine);
+  const auto over = plan::link_costs_of({.pp = 5}, machine);
   CHECK(over.edge.seconds(1e6) > 2 * inside.edge.seconds(1e6));
   // Three pairs on hosts of 4, 3 and 2: none goes over the wire, the stages do.
-  const auto pairs = plan::ways_of({.pp = 3, .tp = 2}, machine);
+  const auto pairs = plan::link_costs_of({.pp = 3, .tp = 2}, machine);
   CHECK(pairs.tp.latency == machine.inside.latency);
   CHECK(pairs.edge.latency == machine.between.latency);
 }

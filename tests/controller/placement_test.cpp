@@ -30,7 +30,7 @@ std::vector<cluster::ActorId> chosen(const std::vector<std::pair<std::string, in
   wire::ImageRequest request;
   request.prompts = {"x", "y"};
   const auto plan = plan::make_plan(test::sample_model(), request, degrees);
-  return deployments.choose_actors(plan, cluster::Deployments::Beside::what_may_go).value();
+  return deployments.choose_actors(plan, cluster::Deployments::Beside::evict_idle).value();
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ inline const spec::ModelSpec& sample_model() {
 inline const spec::ModelSpec& skipping_model() {
   static const auto model = [] {
     auto skipping = sample_model();
-    skipping.transformer.takes_up = {-1, -1, -1, -1, -1, 2, 1, 0};
+    skipping.transformer.skip_from = {-1, -1, -1, -1, -1, 2, 1, 0};
     return skipping;
   }();
   return model;

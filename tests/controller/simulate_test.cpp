@@ -5,9 +5,9 @@
 
 #include "controller/mesh/mesh.h"
 #include "controller/plan/degrees.h"
+#include "controller/plan/link_cost.h"
 #include "controller/plan/machine.h"
 #include "controller/plan/pipeline_clock.h"
-#include "controller/plan/ways.h"
 #include "tests/controller/any_plan.h"
 #include "tests/support/doctest.h"
 
@@ -196,7 +196,7 @@ TEST_CASE("on any hosts a way is that of the worst placed rank") {
       return expected(peers_of);
     };
     machine.devices_per_socket = 0;
-    const auto ways = plan::ways_of(degrees, machine);
+    const auto ways = plan::link_costs_of(degrees, machine);
     RC_ASSERT(ways.tp.seconds_per_byte == groups(mesh::Axis::tp));
     RC_ASSERT(ways.ulysses.seconds_per_byte == groups(mesh::Axis::ulysses));
     RC_ASSERT(ways.ring.seconds_per_byte == groups(mesh::Axis::ring));
@@ -216,7 +216,7 @@ TEST_CASE("on any hosts a way is that of the worst placed rank") {
     }
     const double between_sockets =
         crosses ? 1 / (machine.inside.bandwidth * machine.across_sockets) : 0;
-    RC_ASSERT(plan::ways_of(degrees, machine).ulysses.seconds_per_byte ==
+    RC_ASSERT(plan::link_costs_of(degrees, machine).ulysses.seconds_per_byte ==
               std::max(groups(mesh::Axis::ulysses), between_sockets));
   }));
 }
@@ -225,13 +225,13 @@ TEST_CASE("what leaves a host shares its link") {
   auto machine = plan::machine_of("l40x16");
   const auto& between = machine.between;
   // tp 2 lies within hosts; ring 8 × tp 2 spans both.
-  const auto inner = plan::ways_of({.pp = 8, .tp = 2}, machine);
+  const auto inner = plan::link_costs_of({.pp = 8, .tp = 2}, machine);
   CHECK(inner.tp.seconds_per_byte == doctest::Approx(1 / machine.inside.bandwidth));
   // Only the edge from stage 3 to stage 4 crosses: two ranks share the link.
   CHECK(inner.edge.seconds_per_byte == doctest::Approx(2 / between.bandwidth));
   CHECK(inner.edge.latency == between.latency);
   // Of 15 peers 8 are on the other host, for all 8 ranks of a host.
-  const auto outer = plan::ways_of({.ring = 16}, machine);
+  const auto outer = plan::link_costs_of({.ring = 16}, machine);
   CHECK(outer.ring.seconds_per_byte == doctest::Approx(8.0 / 15 * 8 / between.bandwidth));
   CHECK(outer.ring.seconds(0) == 0);
 }

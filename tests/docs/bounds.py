@@ -20,8 +20,8 @@ BOUNDS = {
         [("16 deep", "transport/wire/archive.h", "kMaxDepth = 16;")],
         "nesting is bounded"),
     "connections that have said no hello": (
-        [("a quarter of them from one address", "transport/control/doorkeeper.cpp", "kShareOfOne = 4;"),
-         ("5 s", "transport/control/doorkeeper.cpp", "kHelloWithin{5000};")],
+        [("a quarter of them from one address", "transport/control/accept_limiter.cpp", "kShareOfOne = 4;"),
+         ("5 s", "transport/control/accept_limiter.cpp", "kHelloWithin{5000};")],
         "of too many strangers of one address its oldest goes"),
     "ZeroMQ's handshake": (
         [("3 s", "transport/control/core.cpp", "handshake_ivl, 3000)")],

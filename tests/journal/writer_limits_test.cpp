@@ -68,7 +68,7 @@ TEST_CASE("while ends wait for the disk, one that is too large does not stop the
     Choosy(std::unique_ptr<journal::Store> inner, std::shared_ptr<std::atomic<bool>> full)
         : inner_(std::move(inner)), full_(std::move(full)) {}
     std::vector<journal::Record> load() override { return inner_->load(); }
-    journal::Past past() override { return inner_->past(); }
+    journal::PreviousRun past() override { return inner_->past(); }
     void apply(const Change& change) override {
       if (*full_) throw std::runtime_error("[journal] the disk is full");
       inner_->apply(change);

@@ -4,7 +4,7 @@
 #include "models/safetensors.h"
 #include "models/spec/json_text.h"
 #include "models/spec/model_spec.h"
-#include "models/text/mend_prompt.h"
+#include "models/text/clean_prompt.h"
 #include "tests/models/vae_support.h"
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"
@@ -30,7 +30,7 @@ TEST_CASE("UMT5's states are those of transformers, from prompt to states") {
     CAPTURE(name);
     std::vector<std::string> prompts;
     for (std::size_t i = 0; i < item["prompts"].size(); ++i) {
-      prompts.push_back(models::mend_prompt(item["prompts"][i].get<std::string>()));
+      prompts.push_back(models::clean_prompt(item["prompts"][i].get<std::string>()));
       CHECK(prompts.back() == item["clean"][i].get<std::string>());
     }
     const auto batch = models::text_batch(tokenizer.tokenize(prompts, item["length"]));
@@ -51,8 +51,8 @@ TEST_CASE("UMT5's states are those of transformers, from prompt to states") {
 }
 
 TEST_CASE("prompts are mended as Wan's pipeline mends them") {
-  CHECK(models::mend_prompt("  two\n\t words ") == "two words");
-  CHECK(models::mend_prompt("A &amp;amp; B") == "A & B");
-  CHECK(models::mend_prompt("“Quoted”") == "\"Quoted\"");
-  CHECK(models::mend_prompt(" \n ") == "");
+  CHECK(models::clean_prompt("  two\n\t words ") == "two words");
+  CHECK(models::clean_prompt("A &amp;amp; B") == "A & B");
+  CHECK(models::clean_prompt("“Quoted”") == "\"Quoted\"");
+  CHECK(models::clean_prompt(" \n ") == "");
 }

@@ -3,7 +3,7 @@
 
 #include "models/spec/t5_spec.h"
 #include "models/spec/vae_spec.h"
-#include "tests/process/support/around.h"
+#include "tests/process/support/img2img.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/random_weights.h"
 #include "tests/process/support/shared_cluster.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/support/around.h"
 #include "tests/process/support/fault_cluster.h"
+#include "tests/process/support/img2img.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/reference.h"
 #include "tests/support/doctest.h"

@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
-#include "tests/process/support/around.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/foreseen.h"
+#include "tests/process/support/img2img.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
 #include "tests/process/support/shared_cluster.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "tests/process/support/around.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/foreseen.h"
+#include "tests/process/support/img2img.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 #include "tests/process/support/shared_cluster.h"

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
-#include "tests/process/support/around.h"
 #include "tests/process/support/foreseen.h"
+#include "tests/process/support/img2img.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/reference.h"
 #include "tests/process/support/shared_cluster.h"

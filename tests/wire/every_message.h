@@ -4,12 +4,12 @@
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/blob_messages.h"
 #include "transport/wire/call_messages.h"
-#include "transport/wire/carried.h"
 #include "transport/wire/client_messages.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/done.h"
 #include "transport/wire/host_messages.h"
 #include "transport/wire/inspect_messages.h"
+#include "transport/wire/mux_frames.h"
 #include "transport/wire/plugin_messages.h"
 #include "transport/wire/session.h"
 #include "transport/wire/tensor_messages.h"
@@ -41,6 +41,6 @@ using EveryMessage =
                 Failure, Ping, Pong, SpawnActor, ActorAddress, FindActor, KillActor, ListActors,
                 ActorList, ListClasses, ClassList, WatchActor, ActorDied, CreateActor, ActorCreated,
                 ActorCalls, CallResults, ReleaseValues, StartProcess, ProcessStarted, SignalProcess,
-                ProcessWrote, ProcessEnded, DrainPlaces, Carried, CheckPlugins, PluginsChecked>;
+                ProcessWrote, ProcessEnded, DrainPlaces, MuxFrames, CheckPlugins, PluginsChecked>;
 
 }  // namespace troupe::wire

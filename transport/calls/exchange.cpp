@@ -84,7 +84,7 @@ bool Exchange::wait(detail::CallState& state, Clock::time_point until) {
   const auto done = [&state] { return state.done(); };
   while (!done() && Clock::now() < until) {
     if (tools_.loop->run_until(done, std::min(until, Clock::now() + kLookAgain))) continue;
-    const control::SharedLoop::Bystander bystander(tools_.loop);
+    const control::SharedLoop::LoopPin bystander(tools_.loop);
     return state.wait_until(until);
   }
   return done();

@@ -115,7 +115,7 @@ class Exchange final : public detail::Caller {
   std::map<std::string, LinkProof> standing_;  // by the blobs' endpoint
   struct Watcher {
     std::function<void(const Death&)> told;
-    std::shared_ptr<control::SharedLoop::Bystander> own_thread;  // for `told`, as Bystander says
+    std::shared_ptr<control::SharedLoop::LoopPin> own_thread;  // for `told`, as LoopPin says
   };
   std::map<std::uint64_t, std::vector<Watcher>> watchers_;
   std::vector<Due> due_;          // a heap, the earliest first

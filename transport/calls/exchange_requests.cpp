@@ -136,7 +136,7 @@ Result<std::vector<ActorClassInfo>> Exchange::classes() {
 }
 
 Result<Unit> Exchange::watch(std::uint64_t actor, std::function<void(const Death&)> told) {
-  auto own_thread = std::make_shared<control::SharedLoop::Bystander>(tools_.loop);
+  auto own_thread = std::make_shared<control::SharedLoop::LoopPin>(tools_.loop);
   post([this, actor, told = std::move(told), own_thread] {
     watchers_[actor].push_back({told, own_thread});
   });

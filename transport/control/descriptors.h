@@ -16,8 +16,8 @@ std::size_t descriptor_limit();
 std::size_t descriptors_in_use();
 
 /// Descriptors that are kept back, so that who is turned away can be told why and nothing breaks:
-/// links of strangers have one reserve to themselves (doorkeeper.h), and above it lies another that
-/// no link may touch.
+/// links of strangers have one reserve to themselves (accept_limiter.h), and above it lies another
+/// that no link may touch.
 std::size_t descriptor_reserve();
 /// Number of descriptors beyond which no new member is let in, and no process started.
 std::size_t descriptors_for_members();

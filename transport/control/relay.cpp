@@ -4,10 +4,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "transport/control/carried.h"
+#include "transport/control/accept_limiter.h"
 #include "transport/control/core.h"
-#include "transport/control/doorkeeper.h"
 #include "transport/control/endpoint.h"
+#include "transport/control/mux.h"
 #include "transport/control/outbox.h"
 
 namespace troupe::control {
@@ -20,12 +20,12 @@ constexpr std::size_t kMostLinks = 4096;
 
 class Relay::Impl final : public Core {
  public:
-  Impl(boost::asio::io_context& io, const RelayOptions& options, CarriedSender::Send send);
+  Impl(boost::asio::io_context& io, const RelayOptions& options, MuxSender::Send send);
   void open() {
     start_reactor();
     start_ticking(kRelayTick, 4 * kRelayTick);
   }
-  void take(wire::Carried carried);
+  void take(wire::MuxFrames carried);
 
   std::string bound;
 
@@ -39,7 +39,7 @@ class Relay::Impl final : public Core {
  private:
   bool receive_one() override;
   void flush() override;
-  void tick(bool) override { Doorkeeper::of_process().expire(); }
+  void tick(bool) override { AcceptLimiter::of_process().expire(); }
   std::string name_of(PeerId) const override { return "an actor"; }
   bool send_frame(PeerId, std::string) override { return false; }
 
@@ -56,15 +56,14 @@ class Relay::Impl final : public Core {
 
   const std::size_t max_queued_bytes_of_all_;
   WatchedEndpoint endpoint_;
-  CarriedSender sender_;
-  CarriedIn arriving_;
+  MuxSender sender_;
+  MuxReader arriving_;
   std::unordered_map<std::string, std::uint32_t> by_routing_;
   std::uint32_t last_slot_ = 0;
   std::size_t queued_ = 0;  // bytes in all outboxes
 };
 
-Relay::Impl::Impl(boost::asio::io_context& io, const RelayOptions& options,
-                  CarriedSender::Send send)
+Relay::Impl::Impl(boost::asio::io_context& io, const RelayOptions& options, MuxSender::Send send)
     : Core(io, options.socket, zmq::socket_type::router),
       max_queued_bytes_of_all_(options.max_queued_bytes_of_all),
       sender_(io, options.pause, std::move(send)) {
@@ -95,7 +94,7 @@ bool Relay::Impl::receive_one() {
   // ZeroMQ may have connected anew beneath the link; the same number may be a new connection's.
   const int over = zmq_msg_get(frame.handle(), ZMQ_SRCFD);
   if (over != slot.at.descriptor || kind == wire::Kind::heartbeat) {
-    if (const auto link = Doorkeeper::of_process().greeted(over)) slot.at = *link;
+    if (const auto link = AcceptLimiter::of_process().greeted(over)) slot.at = *link;
   }
   sender_.add(number, text);
   if (kind == wire::Kind::goodbye) forget(number);
@@ -117,7 +116,7 @@ std::uint32_t Relay::Impl::slot_of(const std::string& routing, wire::Kind kind) 
   return last_slot_;
 }
 
-void Relay::Impl::take(wire::Carried carried) {
+void Relay::Impl::take(wire::MuxFrames carried) {
   for (auto& entry : carried.frames) {
     const auto number = entry.slot;
     const auto frame = arriving_.take(std::move(entry));
@@ -192,13 +191,13 @@ void Relay::Impl::forget(std::uint32_t number) {
   const auto found = slots.find(number);
   if (found == slots.end()) return;
   queued_ -= found->second.outbox.bytes();
-  Doorkeeper::of_process().parted(found->second.at);
+  AcceptLimiter::of_process().parted(found->second.at);
   by_routing_.erase(found->second.routing);
   slots.erase(found);
 }
 
 Relay::Relay(boost::asio::io_context& io, RelayOptions options,
-             std::function<void(const wire::Carried&)> send)
+             std::function<void(const wire::MuxFrames&)> send)
     : impl_(std::make_shared<Impl>(io, options, std::move(send))) {
   impl_->open();
 }
@@ -210,7 +209,7 @@ Relay::~Relay() {
 const std::string& Relay::endpoint() const {
   return impl_->bound;
 }
-void Relay::take(wire::Carried carried) {
+void Relay::take(wire::MuxFrames carried) {
   impl_->take(std::move(carried));
 }
 std::size_t Relay::links() const {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "transport/control/types.h"
-#include "transport/wire/carried.h"
+#include "transport/wire/mux_frames.h"
 
 namespace troupe::control {
 
@@ -26,14 +26,14 @@ class Relay {
  public:
   /// Binds; throws what bind_endpoint throws. `send`: over the link that carries.
   Relay(boost::asio::io_context& io, RelayOptions options,
-        std::function<void(const wire::Carried&)> send);
+        std::function<void(const wire::MuxFrames&)> send);
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
   const std::string& endpoint() const;
   /// Hands on what has come over the link that carries. Throws WireError.
-  void take(wire::Carried carried);
+  void take(wire::MuxFrames carried);
   /// Links that it carries.
   std::size_t links() const;
 

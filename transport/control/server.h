@@ -55,7 +55,7 @@ struct PeerVitals {
 /// Handlers run there, one at a time; they may call anything here, `close` included. Set handlers
 /// before the loop runs. Peers are lost when they fall silent, say goodbye, break the protocol,
 /// vanish from the socket, or do not read. Connections of whom nobody knows yet are bounded by the
-/// Doorkeeper; a client whose link would leave no descriptor is refused; a request beyond what a
+/// AcceptLimiter; a client whose link would leave no descriptor is refused; a request beyond what a
 /// peer may have open is answered with a failure (overloaded) and not handed on.
 class Server {
  public:

@@ -16,25 +16,23 @@ constexpr int kUnread = 4096;  // messages that may lie before a goodbye
 
 /// Beginning of the routing id of a link that is carried; ZeroMQ gives such an id to no connection.
 /// From a connection that has chosen one, nothing is taken.
-constexpr std::string_view kCarriedPrefix{"\0C", 2};
-constexpr std::size_t kCarriedRouting =
-    kCarriedPrefix.size() + sizeof(PeerId) + sizeof(std::uint32_t);
+constexpr std::string_view kMuxPrefix{"\0C", 2};
+constexpr std::size_t kMuxRouting = kMuxPrefix.size() + sizeof(PeerId) + sizeof(std::uint32_t);
 
 }  // namespace
 
-std::string carried_routing(const CarriedPlace& place) {
-  std::string routing(kCarriedPrefix);
+std::string mux_routing(const MuxPlace& place) {
+  std::string routing(kMuxPrefix);
   routing.append(reinterpret_cast<const char*>(&place.carrier), sizeof place.carrier);
   routing.append(reinterpret_cast<const char*>(&place.slot), sizeof place.slot);
   return routing;
 }
 
-std::optional<CarriedPlace> carried_place(std::string_view routing) {
-  if (routing.size() != kCarriedRouting || !routing.starts_with(kCarriedPrefix))
-    return std::nullopt;
-  CarriedPlace place;
-  std::memcpy(&place.carrier, routing.data() + kCarriedPrefix.size(), sizeof place.carrier);
-  std::memcpy(&place.slot, routing.data() + kCarriedPrefix.size() + sizeof place.carrier,
+std::optional<MuxPlace> mux_place(std::string_view routing) {
+  if (routing.size() != kMuxRouting || !routing.starts_with(kMuxPrefix)) return std::nullopt;
+  MuxPlace place;
+  std::memcpy(&place.carrier, routing.data() + kMuxPrefix.size(), sizeof place.carrier);
+  std::memcpy(&place.slot, routing.data() + kMuxPrefix.size() + sizeof place.carrier,
               sizeof place.slot);
   return place;
 }
@@ -83,7 +81,7 @@ Server::Impl::Peer* Server::Impl::find(std::string_view routing) {
 }
 
 int Server::Impl::transmit(std::string_view routing, zmq::message_t& frame) {
-  if (const auto place = carried_place(routing)) return carry(place->carrier, place->slot, frame);
+  if (const auto place = mux_place(routing)) return carry(place->carrier, place->slot, frame);
   try {
     const auto sent =
         socket_.send(zmq::buffer(routing), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
@@ -117,7 +115,7 @@ int Server::Impl::carry(PeerId id, std::uint32_t slot, const zmq::message_t& fra
   return 1;
 }
 
-void Server::Impl::send_carried(PeerId id) {
+void Server::Impl::send_mux(PeerId id) {
   const auto found = peers.find(id);
   if (found == peers.end() || !found->second->carriage) return;
   for (const auto& message : found->second->carriage->out.take()) {
@@ -176,7 +174,7 @@ bool Server::Impl::flush_peer(Peer& peer) {
 
 void Server::Impl::flush() {
   for (const PeerId id : std::exchange(laden_, {}))
-    send_carried(id);
+    send_mux(id);
   if (queued_bytes_ == 0) return;
   std::vector<PeerId> gone;
   for (const auto& [id, peer] : peers) {
@@ -188,7 +186,7 @@ void Server::Impl::flush() {
 
 void Server::Impl::tick(bool stalled) {
   const auto now = Clock::now();
-  if (!stalled) Doorkeeper::of_process().expire();
+  if (!stalled) AcceptLimiter::of_process().expire();
   std::vector<std::pair<PeerId, Loss>> silent;
   std::vector<PeerId> due;
   for (const auto& [id, peer] : peers) {
@@ -216,7 +214,7 @@ std::unique_ptr<Server::Impl::Peer> Server::Impl::forget(PeerId id) {
   by_routing_.erase(peer->routing);
   peer->requests.forget(open_);
   queued_bytes_ -= peer->outbox.bytes();
-  if (peer->carrier == 0) Doorkeeper::of_process().parted(peer->at);
+  if (peer->carrier == 0) AcceptLimiter::of_process().parted(peer->at);
   if (const auto carrier = peers.find(peer->carrier); carrier != peers.end())
     carrier->second->carriage->links.erase(id);
   const auto process = by_incarnation.find(peer->info.incarnation);
@@ -244,23 +242,23 @@ void Server::Impl::lose(PeerId id, const Loss& loss) {
   defer([this, id, loss] {
     if (on_lost) on_lost(id, loss);
   });
-  if (peer->carriage) lose_carried(peer->carriage->links, loss.why);
+  if (peer->carriage) lose_mux(peer->carriage->links, loss.why);
 }
 
-void Server::Impl::lose_carried(const std::set<PeerId>& links, const std::string& why) {
+void Server::Impl::lose_mux(const std::set<PeerId>& links, const std::string& why) {
   for (const PeerId link : links)
     lose(link, "its host's link is lost: " + why);
 }
 
 void Server::Impl::drop(PeerId id, const Loss& how) {
   const std::string name = name_of(id);
-  send_carried(id);
+  send_mux(id);
   if (const auto found = peers.find(id); found != peers.end()) flush_peer(*found->second);
   const auto peer = forget(id);
   if (!peer) return;
   send_stranger(peer->routing, wire::Goodbye{how.why, how.end}, peer->link.take_outgoing());
   fail_calls(calls_.take_peer(id), {wire::FailureCode::lost, "dropped " + name + ": " + how.why});
-  if (peer->carriage) lose_carried(peer->carriage->links, how.why);
+  if (peer->carriage) lose_mux(peer->carriage->links, how.why);
 }
 
 void Server::Impl::close() {

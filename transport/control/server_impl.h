@@ -3,10 +3,10 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "transport/control/carried.h"
+#include "transport/control/accept_limiter.h"
 #include "transport/control/core.h"
-#include "transport/control/doorkeeper.h"
 #include "transport/control/link.h"
+#include "transport/control/mux.h"
 #include "transport/control/open_requests.h"
 #include "transport/control/outbox.h"
 #include "transport/control/server.h"
@@ -14,13 +14,13 @@
 namespace troupe::control {
 
 /// Carrier of a link, and the link's slot there.
-struct CarriedPlace {
+struct MuxPlace {
   PeerId carrier = 0;
   std::uint32_t slot = 0;
 };
 /// Returns the place as a routing id that no connection has.
-std::string carried_routing(const CarriedPlace& place);
-std::optional<CarriedPlace> carried_place(std::string_view routing);
+std::string mux_routing(const MuxPlace& place);
+std::optional<MuxPlace> mux_place(std::string_view routing);
 
 class Server::Impl final : public Core {
  public:
@@ -39,10 +39,10 @@ class Server::Impl final : public Core {
   std::function<void(PeerId, const Loss&)> on_lost;
   std::function<void(PeerId, std::uint64_t)> on_gap;
 
-  /// Other links that a link carries (transport/wire/carried.h).
+  /// Other links that a link carries (transport/wire/mux_frames.h).
   struct Carriage {
-    CarriedIn in;
-    CarriedOut out;
+    MuxReader in;
+    MuxWriter out;
     std::set<PeerId> links;
   };
   struct Peer {
@@ -87,13 +87,13 @@ class Server::Impl final : public Core {
   /// Puts a frame with those that its carrier takes along at the end of the turn. Returns as
   /// `transmit`.
   int carry(PeerId carrier, std::uint32_t slot, const zmq::message_t& frame);
-  void send_carried(PeerId carrier);
+  void send_mux(PeerId carrier);
   /// Loses the links that a lost link carried.
-  void lose_carried(const std::set<PeerId>& links, const std::string& why);
+  void lose_mux(const std::set<PeerId>& links, const std::string& why);
   /// Returns the descriptor of the connection over which the message at hand has arrived.
   int arriving_over() const;
-  /// Tells the doorkeeper that the peer is known by the connection over which the message at hand
-  /// came.
+  /// Tells the accept limiter that the peer is known by the connection over which the message at
+  /// hand came.
   void is_here(Peer& peer);
   /// Answers a request beyond what the peer may have open, and returns true for it.
   bool refused(Peer& peer, const wire::Header& header, std::size_t bytes);

@@ -25,7 +25,7 @@ bool Server::Impl::receive_one() {
     return true;
   }
   // A connection chooses its routing id: whoever takes that of a carried link is none of ours.
-  if (carried_place(from)) {
+  if (mux_place(from)) {
     ++counters_.strangers;
     return true;
   }
@@ -59,7 +59,7 @@ void Server::Impl::handle(std::string_view routing, std::string_view user_id,
     if (peer) {
       const bool ours = error.code() == wire::WireErrc::not_sendable;
       lose(id, std::string(ours ? "cannot be answered: " : "broke the protocol: ") + error.what());
-    } else if (error.code() == wire::WireErrc::version_skew || carried_place(routing)) {
+    } else if (error.code() == wire::WireErrc::version_skew || mux_place(routing)) {
       // A relay keeps a place for who has said hello until it is answered.
       send_stranger(routing, wire::Refuse{error.what()});
     }
@@ -96,7 +96,7 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
       }
       return;
     }
-    case wire::Kind::carried:
+    case wire::Kind::mux_frames:
       if (peer.carrier == 0 && peer.info.hello.role == PeerRole::node) return unpack(peer, payload);
       break;
     case wire::Kind::goodbye: {
@@ -125,9 +125,9 @@ void Server::Impl::unpack(Peer& carrier, std::span<const std::byte> payload) {
   const PeerId id = carrier.info.id;
   const std::string user_id = carrier.user_id;
   if (!carrier.carriage) carrier.carriage = std::make_unique<Carriage>();
-  auto message = wire::decode<wire::Carried>(payload);
+  auto message = wire::decode<wire::MuxFrames>(payload);
   for (auto& entry : message.frames) {
-    const auto routing = carried_routing({id, entry.slot});
+    const auto routing = mux_routing({id, entry.slot});
     const auto frame = carrier.carriage->in.take(std::move(entry));
     if (!frame) continue;
     if (!frame->empty()) {
@@ -145,7 +145,7 @@ int Server::Impl::arriving_over() const {
 
 void Server::Impl::is_here(Peer& peer) {
   // The same number may be that of a new connection.
-  if (const auto link = Doorkeeper::of_process().greeted(arriving_over())) peer.at = *link;
+  if (const auto link = AcceptLimiter::of_process().greeted(arriving_over())) peer.at = *link;
 }
 
 bool Server::Impl::refused(Peer& peer, const wire::Header& header, std::size_t bytes) {
@@ -191,7 +191,7 @@ void Server::Impl::greet(std::string_view routing, std::string_view user_id,
     if (known) lose(known->info.id, "replaced by a new incarnation");
     if (header.incarnation == 0)
       return send_stranger(routing, wire::Refuse{"hello without incarnation"});
-    const auto place = carried_place(routing);
+    const auto place = mux_place(routing);
     PeerInfo info{last_id_ + 1, header.incarnation, wire::decode<wire::Hello>(payload),
                   random_secret(), guarded_ ? user_of(user_id) : ClientUser{}};
     if (const auto holder = by_incarnation.find(header.incarnation);

@@ -169,7 +169,7 @@ void SharedLoop::await_alarm() {
   alarm_set_ = false;
 }
 
-SharedLoop::Bystander::Bystander(std::shared_ptr<SharedLoop> loop) : loop_(std::move(loop)) {
+SharedLoop::LoopPin::LoopPin(std::shared_ptr<SharedLoop> loop) : loop_(std::move(loop)) {
   {
     std::lock_guard lock(loop_->mutex_);
     ++loop_->bystanders_;
@@ -177,7 +177,7 @@ SharedLoop::Bystander::Bystander(std::shared_ptr<SharedLoop> loop) : loop_(std::
   if (loop_->runner_ == Runner::nobody) loop_->call_owner();
 }
 
-SharedLoop::Bystander::~Bystander() {
+SharedLoop::LoopPin::~LoopPin() {
   std::lock_guard lock(loop_->mutex_);
   --loop_->bystanders_;
 }

@@ -55,12 +55,12 @@ class SharedLoop {
   /// Keeps guests out while it lives: the loop's own thread runs the handlers. For those who wait
   /// in another way, and for callbacks of users, which may not run on a thread that holds who knows
   /// what. Guests that are inside leave after the handler that they run.
-  class Bystander {
+  class LoopPin {
    public:
-    explicit Bystander(std::shared_ptr<SharedLoop> loop);
-    ~Bystander();
-    Bystander(const Bystander&) = delete;
-    Bystander& operator=(const Bystander&) = delete;
+    explicit LoopPin(std::shared_ptr<SharedLoop> loop);
+    ~LoopPin();
+    LoopPin(const LoopPin&) = delete;
+    LoopPin& operator=(const LoopPin&) = delete;
 
    private:
     std::shared_ptr<SharedLoop> loop_;

@@ -49,13 +49,13 @@ void Engine::peer_died() {
   kick();
 }
 
-void Engine::add(Driven* driven) {
+void Engine::add(Pollable* pollable) {
   std::lock_guard lock(drive_mutex_);
-  driven_.push_back(driven);
+  pollables_.push_back(pollable);
 }
 
-void Engine::remove(Driven* driven) {
-  exclusively([&] { std::erase(driven_, driven); });
+void Engine::remove(Pollable* pollable) {
+  exclusively([&] { std::erase(pollables_, pollable); });
 }
 
 Engine::Pass Engine::pass() {
@@ -70,8 +70,8 @@ Engine::Pass Engine::pass() {
     std::lock_guard lock(drive_mutex_, std::adopt_lock);
     look_again_ = false;
     more = false;
-    for (Driven* driven : driven_)
-      more |= driven->advance();
+    for (Pollable* pollable : pollables_)
+      more |= pollable->advance();
     settled |= std::exchange(settled_, false);
   } while (look_again_.load());
   if (settled && doorbell_.attendants() > 0) doorbell_.ring_attendants();

@@ -14,10 +14,10 @@
 
 namespace troupe::tensor {
 
-/// Something that moves bytes when driven.
-class Driven {
+/// Something that moves bytes when pollable.
+class Pollable {
  public:
-  virtual ~Driven() = default;
+  virtual ~Pollable() = default;
   /// Moves what can be moved without waiting, within a bound. True if there is more to do at once;
   /// false if every pending transfer waits for its peer, who has been asked to ring.
   virtual bool advance() = 0;
@@ -34,9 +34,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   boost::asio::io_context& io() { return io_; }
   Doorbell& doorbell() { return doorbell_; }
 
-  void add(Driven* driven);
-  /// Removes `driven`: after this returns, no thread is inside it.
-  void remove(Driven* driven);
+  void add(Pollable* pollable);
+  /// Removes `pollable`: after this returns, no thread is inside it.
+  void remove(Pollable* pollable);
 
   /// Drives one bounded pass here unless another thread is driving; then that one looks again.
   void kick();
@@ -72,7 +72,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> guard_;
   boost::asio::posix::stream_descriptor event_;
   std::mutex drive_mutex_;
-  std::vector<Driven*> driven_;
+  std::vector<Pollable*> pollables_;
   bool settled_ = false;
   std::atomic<bool> look_again_{false};
   std::atomic<bool> progress_posted_{false};

@@ -21,7 +21,7 @@ struct Connection {
 
 /// A group over directed pairs: collectives written once for every backend that moves bytes
 /// between two processes.
-class PairGroup : public Group, private Driven {
+class PairGroup : public Group, private Pollable {
  public:
   PairGroup(std::shared_ptr<Engine> engine, const std::string& backend, const std::string& name,
             int rank, int size, std::vector<Connection> connections);

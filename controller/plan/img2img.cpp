@@ -1,0 +1,104 @@
+#include "controller/plan/img2img.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "base/format.h"
+#include "base/number_text.h"
+#include "controller/plan/refuse.h"
+#include "models/spec/scheduler_config.h"
+
+namespace troupe::plan {
+namespace {
+
+void require_encoder(const spec::ModelSpec& model) {
+  for (const auto& tensor : spec::expected_tensors(model.vae, spec::VaeHalf::encoder)) {
+    const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
+    if (has(tensor.name) || std::ranges::any_of(tensor.other_names, has)) continue;
+    refuse(JobField::init_image, "init image is given, but " + model.vae_weights.label().string() +
+                                     " has no encoder: tensor \"" + tensor.name + "\" is missing");
+  }
+}
+
+spec::PipelineTask task_of(const wire::ImageRequest& request) {
+  if (request.mask_image_bytes > 0) return spec::PipelineTask::inpainting;
+  return request.init_image_bytes > 0 ? spec::PipelineTask::from_picture
+                                      : spec::PipelineTask::generation;
+}
+
+/// Interim content that is to come so many times comes at even intervals, before the last step.
+void set_interval(wire::ImageRequest& request) {
+  if (request.progress_count == 0 || request.progress_interval > 0) return;
+  request.progress_interval = std::max(1, request.steps / (request.progress_count + 1));
+}
+
+std::optional<int> given_steps(const spec::SchedulerConfig& config,
+                               const wire::ImageRequest& request) {
+  wire::about(JobField::eta, [&] { spec::given_steps(config, {request.eta, {}, {}}); });
+  const auto listed = request.timesteps.empty() ? JobField::sigmas : JobField::timesteps;
+  return wire::about(listed, [&] {
+    return spec::given_steps(config, {request.eta, request.timesteps, request.sigmas});
+  });
+}
+
+}  // namespace
+
+int skipped_steps(int steps, double strength, bool flow) {
+  const double done = std::min(steps * strength, static_cast<double>(steps));
+  return flow ? static_cast<int>(steps - done) : steps - static_cast<int>(done);
+}
+
+void set_defaults(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto& own = model.defaults.of(task_of(request));
+  if (request.steps == 0) request.steps = own.steps;
+  if (!request.guidance_scale) request.guidance_scale = own.guidance_scale;
+  if (!request.strength) request.strength = own.strength;
+}
+
+spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
+                                     const spec::ModelSpec& model) {
+  return wire::about(JobField::sampler, [&] {
+    return spec::scheduler_config_for(model.scheduler, request.sampler, task_of(request));
+  });
+}
+
+void set_calls(Plan& plan, const spec::ModelSpec& model) {
+  auto& request = plan.request;
+  const auto chosen = sampler_config(request, model);
+  plan.sampler_steps = given_steps(chosen, request).value_or(request.steps);
+  request.steps = spec::model_calls(chosen, plan.sampler_steps);
+  if (request.steps == 0) {
+    refuse(
+        JobField::steps,
+        fmt::format("steps is {}, but PNDM begins with rounds over four of them (skip_prk_steps is "
+                    "not true in {}): ask for 4 or more",
+                    plan.sampler_steps, chosen.file));
+  }
+  if (request.init_image_bytes == 0) return set_interval(request);
+  if (model.makes_videos())
+    refuse(JobField::init_image, "init image is given, but this model makes videos");
+  require_encoder(model);
+  const auto own = spec::scheduler_config_for(model.scheduler, "");
+  const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
+  plan.skipped_steps = skipped_steps(plan.sampler_steps, *request.strength, flow);
+  if (plan.skipped_steps >= plan.sampler_steps) {
+    refuse(JobField::strength, fmt::format("strength is {}: of {} steps none is left",
+                                           number_text(*request.strength), plan.sampler_steps));
+  }
+  request.steps -= plan.skipped_steps;
+  set_interval(request);
+}
+
+void check_rescale(Plan& plan, const spec::ModelSpec& model) {
+  if (plan.request.guidance_rescale == 0) return;
+  if (!model.rescales_guidance) {
+    refuse(JobField::guidance_rescale, "guidance rescale is " +
+                                           number_text(plan.request.guidance_rescale) + ", but " +
+                                           model.pipeline_class + " has none");
+  }
+  if (!model.has_branches(*plan.request.guidance_scale))
+    plan.warnings.emplace_back("without guidance there is nothing to rescale");
+}
+
+}  // namespace troupe::plan

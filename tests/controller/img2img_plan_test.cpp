@@ -1,0 +1,437 @@
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "controller/deployments/memory_check.h"
+#include "controller/gateway/model_reader.h"
+#include "controller/plan/img2img.h"
+#include "controller/plan/plan.h"
+#include "controller/plan/shape.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+const std::string kFixtures = TROUPE_SOURCE_DIR "/tests/fixtures/";
+
+wire::ImageRequest request_of(double strength, int steps) {
+  wire::ImageRequest request;
+  request.prompts = {"a cat"};
+  request.init_image_bytes = 100;
+  request.strength = strength;
+  request.steps = steps;
+  request.max_sequence_length = 0;
+  return request;
+}
+
+gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lora>& loras,
+                           AllowedFolders allowed,
+                           const std::vector<wire::Embedding>& embeddings = {}) {
+  boost::asio::io_context io;
+  gateway::ModelReader reader(io, {}, std::move(allowed));
+  const auto work = boost::asio::make_work_guard(io);
+  gateway::ModelReading found;
+  wire::ImageRequest request;
+  request.loras = loras;
+  request.embeddings = embeddings;
+  reader.read(folder, request, std::chrono::seconds(60), [&](const gateway::ModelReading& reading) {
+    found = reading;
+    io.stop();
+  });
+  io.run_for(std::chrono::seconds(20));
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("strength leaves out what diffusers' pipelines leave out") {
+  // init = min(N · S, N), start = int(N − init); others round N · S down first.
+  CHECK(plan::skipped_steps(10, 0.75, true) == 2);
+  CHECK(plan::skipped_steps(10, 0.75, false) == 3);
+  CHECK(plan::skipped_steps(6, 0.6, true) == 2);
+  CHECK(plan::skipped_steps(6, 0.6, false) == 3);
+  for (const bool flow : {true, false}) {
+    CHECK(plan::skipped_steps(20, 1, flow) == 0);
+    CHECK(plan::skipped_steps(20, 0, flow) == 20);
+  }
+}
+
+TEST_CASE("what a request leaves to the model is filled in, by what it begins with") {
+  const auto filled = [](const std::string& folder, bool picture, bool mask) {
+    const auto model = spec::read_model_spec(kFixtures + folder);
+    wire::ImageRequest request;
+    request.prompts = {"a cat"};
+    request.init_image_bytes = picture ? 100 : 0;
+    request.mask_image_bytes = mask ? 100 : 0;
+    const auto plan = plan::make_plan(model, request, {});
+    CHECK(plan.warnings.empty());
+    return std::tuple(plan.sampler_steps, plan.request.guidance_scale.value(),
+                      plan.request.strength.value(), plan.request.steps);
+  };
+  CHECK(filled("tiny-pixart", false, false) == std::tuple(20, 4.5, 0.8, 20));
+  CHECK(filled("tiny-sdxl", false, false) == std::tuple(50, 5, 0.8, 50));
+  CHECK(filled("tiny-sdxl", true, false) == std::tuple(50, 5, 0.3, 15));
+  CHECK(filled("tiny-sdxl", true, true) == std::tuple(50, 7.5, 0.9999, 49));
+  CHECK(filled("tiny-sd3", false, false) == std::tuple(28, 7, 0.8, 28));
+  CHECK(filled("tiny-sd3", true, false) == std::tuple(50, 7, 0.6, 30));
+  CHECK(filled("tiny-flux", false, false) == std::tuple(28, 3.5, 0.8, 28));
+}
+
+TEST_CASE("sizes, frames and tokens that a request leaves open are those of diffusers' pipelines") {
+  const auto book = nlohmann::json::parse(read_all(kFixtures + "expected/pipelines.json"));
+  CHECK(book["beginnings"].size() > 40);
+  for (const auto& item : book["beginnings"]) {
+    CAPTURE(item.dump());
+    const auto model = spec::read_model_spec(kFixtures + item["folder"].get<std::string>());
+    wire::ImageRequest request;
+    request.prompts = {"a"};
+    request.height = item["asked"].value("height", 0);
+    request.width = item["asked"].value("width", 0);
+    if (item["task"] != "generation") {
+      request.init_image_bytes = 100;
+      request.init_image_height = 53;
+      request.init_image_width = 70;
+    }
+    if (item["task"] == "inpainting") request.mask_image_bytes = 100;
+    const auto plan = plan::make_plan(model, request, {});
+    // There one of the two sizes without the other is ignored; here each counts for itself.
+    const bool ignored = model.pipeline_class == "StableDiffusionPipeline" &&
+                         item["task"] == "generation" && item["asked"].size() == 1;
+    CHECK(plan.request.height == (ignored ? 80 : item["size"][0].get<int>()));
+    CHECK(plan.request.width == item["size"][1]);
+    if (item.contains("frames")) CHECK(plan.request.num_frames == item["frames"]);
+    for (const auto& encoder : model.text_encoders) {
+      if (!item["tokens"].contains(encoder.component)) continue;
+      const auto shape = spec::output_shape(encoder, plan.request.max_sequence_length);
+      if (shape.tokens > 0) CHECK(shape.tokens == item["tokens"][encoder.component]);
+    }
+  }
+}
+
+TEST_CASE(
+    "what a request says itself is not the model's, and what it leaves open contradicts nothing") {
+  const auto plan_of = [](const std::string& folder, const auto& change,
+                          const wire::Parallelism& degrees = {}) {
+    wire::ImageRequest request;
+    request.prompts = {"a cat"};
+    change(request);
+    return plan::make_plan(spec::read_model_spec(kFixtures + folder), request, degrees);
+  };
+  const auto own = plan_of("tiny-sdxl", [](auto& request) {
+    request.steps = 3;
+    request.guidance_scale = 0;
+    request.init_image_bytes = 100;
+    request.strength = 1;
+  });
+  CHECK(own.sampler_steps == 3);
+  CHECK(own.request.guidance_scale == 0);
+  CHECK(own.skipped_steps == 0);
+  CHECK_FALSE(own.guidance);
+  const auto nothing = [](auto&) {};
+  CHECK(plan_of("tiny-sd3", nothing, {.cfg = 2}).guidance);
+  // Its warm-up is longer than 20 steps, and shorter than the model's own 50.
+  const auto patched = [](auto& request) {
+    request.method = Method::distrifusion;
+    request.num_pipeline_patch = 2;
+    request.warmup_steps = 30;
+  };
+  CHECK(plan_of("tiny-sd15", patched).synchronous_steps == 30);
+  CHECK(has(message_of([&] { plan_of("tiny-sd3", patched); }),
+            "warmup is 30, but there are only 28 steps"));
+}
+
+TEST_CASE("interim content that is to come so many times comes at even intervals") {
+  const auto interval = [](const auto& change) {
+    wire::ImageRequest request;
+    request.prompts = {"a cat"};
+    request.progress_count = 2;
+    change(request);
+    return plan::make_plan(spec::read_model_spec(kFixtures + "tiny-sdxl"), request, {})
+        .request.progress_interval;
+  };
+  CHECK(interval([](auto&) {}) == 16);
+  CHECK(interval([](auto& request) { request.steps = 9; }) == 3);
+  CHECK(interval([](auto& request) { request.steps = 2; }) == 1);
+  CHECK(interval([](auto& request) { request.init_image_bytes = 100; }) == 5);
+  CHECK(interval([](auto& request) {
+          request.sigmas = {6, 5, 4, 3, 2, 1, 0};
+          request.sampler = "euler";
+        }) == 2);
+  CHECK(interval([](auto& request) { request.progress_interval = 7; }) == 7);
+}
+
+TEST_CASE("a plan computes the steps that are left, and its patches follow them") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
+  auto request = request_of(0.6, 6);
+  request.method = Method::pipefusion;
+  request.num_pipeline_patch = 2;
+  request.warmup_steps = 4;
+  const auto plan = plan::make_plan(model, request, {.pp = 2});
+  CHECK(plan.skipped_steps == 2);
+  CHECK(plan.request.steps == 4);
+  CHECK(plan.synchronous_steps == 4);
+  CHECK(plan::shape_of(plan).encodes);
+  request.warmup_steps = 5;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }), "only 4 steps"));
+  CHECK(plan::make_plan(model, request_of(0.1, 6), {}).request.steps == 1);
+  CHECK(has(message_of([&] { plan::make_plan(model, request_of(0, 6), {}); }), "none is left"));
+  auto both = request_of(0.6, 6);
+  both.init_latents_blob = 3;
+  CHECK(has(message_of([&] { plan::make_plan(model, both, {}); }), "do not go together"));
+  auto rescaled = request_of(1, 3);
+  rescaled.guidance_rescale = 0.5;
+  CHECK(has(message_of([&] { plan::make_plan(model, rescaled, {}); }),
+            "StableDiffusion3Pipeline has none"));
+}
+
+TEST_CASE("a picture to begin with gives its size where the family's pipeline keeps it") {
+  const auto planned = [](const std::string& folder, const auto& change) {
+    const auto model = spec::read_model_spec(kFixtures + folder);
+    auto request = request_of(0.6, 6);
+    request.init_image_height = 53;
+    request.init_image_width = 87;
+    change(request);
+    const auto plan = plan::make_plan(model, request, {});
+    CHECK(plan.request.output_height == plan.request.height);
+    return std::pair(plan.request.width, plan.request.height);
+  };
+  const auto as_it_is = [](auto&) {};
+  const auto masked = [](auto& request) { request.mask_image_bytes = 100; };
+  for (const std::string folder : {"tiny-sd15", "tiny-sdxl"}) {
+    CAPTURE(folder);
+    CHECK(planned(folder, as_it_is) == std::pair(80, 48));  // what is beyond a latent is left out
+    CHECK(planned(folder, [](auto& request) { request.width = 64; }) == std::pair(64, 48));
+    CHECK(planned(folder, masked) == std::pair(64, 64));
+  }
+  for (const std::string folder : {"tiny-sd3", "tiny-pixart"}) {
+    CAPTURE(folder);
+    const auto own = planned(folder, [](auto& request) { request.init_image_bytes = 0; });
+    CHECK(planned(folder, as_it_is) == own);
+    CHECK(planned(folder, masked) == own);
+  }
+  CHECK(has(message_of([&] {
+              planned("tiny-sd15", [](auto& request) { request.init_image_height = 7; });
+            }),
+            "height is that of the init image where none is given, 7: this model takes 8 to"));
+}
+
+TEST_CASE(
+    "PNDM calls the model more often than there are steps, and all that follows counts calls") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd15");
+  auto request = request_of(1, 20);
+  request.init_image_bytes = 0;
+  request.sampler = "pndm";
+  auto plan = plan::make_plan(model, request, {});
+  CHECK(plan.sampler_steps == 20);
+  CHECK(plan.request.steps == 29);  // the folder's file is DDIM's: nothing skips the rounds
+  CHECK(plan.synchronous_steps == 29);
+  auto skipping = model;
+  skipping.scheduler.config = R"({"skip_prk_steps": true, "steps_offset": 1})";
+  plan = plan::make_plan(skipping, request, {});
+  CHECK(plan.request.steps == 21);
+  CHECK(plan.sampler_steps == 20);
+  CHECK(plan.skipped_steps == 0);
+  request.init_image_bytes = 100;
+  request.strength = 0.75;
+  plan = plan::make_plan(skipping, request, {});
+  CHECK(plan.skipped_steps == 5);
+  CHECK(plan.request.steps == 16);
+  CHECK(has(plan::to_text(plan), "steps 20, calls of the model 16, the last of 21"));
+  request.steps = 3;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }), "ask for 4 or more"));
+  request.steps = 1;
+  request.strength = 1;
+  CHECK(plan::make_plan(skipping, request, {}).request.steps == 1);
+  request.sampler = "ddim";
+  request.steps = 9;
+  CHECK(plan::make_plan(skipping, request, {}).request.steps == 9);
+}
+
+TEST_CASE("a picture to begin with is in the memory of the actor that encodes it") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
+  auto request = request_of(0.5, 4);
+  request.height = request.width = 192;
+  const auto with = plan::make_plan(model, request, {.pp = 2}).memory;
+  request.init_image_bytes = 0;
+  const auto without = plan::make_plan(model, request, {.pp = 2}).memory;
+  CHECK(with[0].text == without[0].text);
+  CHECK(with[0].picture == 0);
+  CHECK(without[1].picture == 0);
+  // Three maps of its first level, and its weights.
+  const std::uint64_t map = 192 * 192 * 4 * model.vae.block_out_channels.front();
+  const std::uint64_t floats = 192 * 192 * 3 * 4;
+  CHECK(with[1].picture > 3 * map + floats);
+  CHECK(with[1].peak() >= with[1].weights + with[1].picture);
+  request = request_of(0.5, 4);
+  request.height = request.width = 96;
+  const auto smaller = plan::make_plan(model, request, {.pp = 2}).memory;
+  CHECK(with[1].picture - smaller[1].picture == (3 * map + floats) * 3 / 4);
+}
+
+TEST_CASE(
+    "a picture to begin with counts as it is when it is decoded, and what is too large is named") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
+  auto request = request_of(0.5, 4);
+  request.height = request.width = 192;
+  request.init_image_bytes = 780'000;
+  request.init_image_height = request.init_image_width = 8192;
+  const auto plan = plan::make_plan(model, request, {});
+  const auto& own = plan.memory[0];
+  const std::uint64_t pixels = 8192 * 8192;
+  CHECK(own.picture == 780'000 + 12 * pixels + 3 * 192 * (8192 + 192));
+  CHECK(own.peak() == own.weights + own.picture);
+  CHECK(has(plan::to_text(plan), "picture to begin with: 810.9 MB"));
+  const cluster::Shortage lack{.rank = 0, .needs = own.peak(), .limit = 200'000'000};
+  CHECK(has(cluster::too_large(plan, lack, "actor 0"), "picture to begin with 810.9 MB"));
+  wire::JobSpec job;
+  job.request = request;
+  const auto fits = [&](const plan::Plan& other) { return other.memory[0].peak() < 200'000'000; };
+  CHECK(cluster::memory_remedy(model, job, 4, fits, {}, {}, {})
+            .starts_with("an --init-image of 192 x 192 in place of 8192 x 8192 needs "));
+  request.mask_image_bytes = 1000;
+  request.mask_image_height = request.mask_image_width = 100;
+  CHECK(plan::make_plan(model, request, {}).memory[0].picture == own.picture + 1000);
+  std::swap(request.mask_image_height, request.init_image_height);
+  std::swap(request.mask_image_width, request.init_image_width);
+  job.request = request;
+  CHECK(plan::make_plan(model, request, {}).memory[0].picture == own.picture - 780'000 + 1000);
+  CHECK(cluster::memory_remedy(model, job, 4, fits, {}, {}, {})
+            .starts_with("a --mask of 192 x 192 in place of 8192 x 8192 needs "));
+  request.mask_image_width = 8193;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
+            "mask image has 8193 x 8192 pixels: at most 67108864"));
+  request.init_image_bytes = 0;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
+            "mask image is given, but no init image that it is laid over"));
+  request = job.request = plan.request;
+  request.init_image_height = 8193;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
+            "init image has 8192 x 8193 pixels: at most 67108864"));
+  request.init_image_height = request.init_image_width = -1;
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
+            "init image height is -1: at least 0 is needed"));
+  request.init_image_height = 0;
+  request.init_image_width = std::numeric_limits<std::int32_t>::min();
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }), "init image width is -"));
+}
+
+TEST_CASE("those who encode a picture together have their rows of it, and the encoder, each") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
+  auto request = request_of(0.5, 4);
+  request.height = request.width = 192;  // 24 rows of latents
+  const auto one = plan::make_plan(model, request, {.pp = 4}).memory;
+  const auto three = plan::make_plan(model, request, {.pp = 4, .vae = 3}).memory;
+  const std::uint64_t map = 192 * 192 * 4 * model.vae.block_out_channels.front();
+  CHECK(one[3].picture - three[3].picture == 3 * (map - map / 3));
+  CHECK(three[1].picture == three[3].picture);
+  CHECK(three[2].picture == three[3].picture);
+  CHECK(one[1].picture == 0);
+  CHECK(one[2].picture == 0);
+  request.vae_tiling = true;
+  const auto tiled = plan::make_plan(model, request, {.pp = 4, .vae = 3}).memory;
+  // Of a tile the encoder takes less than the resizing did.
+  const std::uint64_t pixels = 192 * 192 * 3;
+  CHECK(tiled[3].picture == 100 + pixels + 3 * pixels * sizeof(float));
+  CHECK(three[3].picture > tiled[3].picture);
+}
+
+TEST_CASE("where latents are what is asked for, nobody keeps a decoder, but for previews") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
+  auto request = request_of(0.5, 4);
+  const auto pictures = plan::make_plan(model, request, {.pp = 2}).memory;
+  request.output_type = OutputType::latent;
+  const auto latents = plan::make_plan(model, request, {.pp = 2}).memory;
+  CHECK(pictures[1].vae > 0);
+  CHECK(latents[1].vae == 0);
+  CHECK(latents[1].decoder == 0);
+  CHECK(latents[1].picture == pictures[1].picture);
+  request.progress_interval = 1;
+  request.progress_content = ProgressContent::latents;
+  CHECK(plan::make_plan(model, request, {.pp = 2}).memory[1].vae == 0);
+  request.progress_content = ProgressContent::preview;
+  const auto previews = plan::make_plan(model, request, {.pp = 2}).memory;
+  CHECK(previews[1].decoder == pictures[1].decoder);
+  CHECK(previews[1].vae < pictures[1].vae);
+  // Its picture is encoded by both; without one there is nothing to share.
+  CHECK_NOTHROW(plan::make_plan(model, request, {.pp = 2, .vae = 2}));
+  request.init_image_bytes = 0;
+  CHECK_THROWS_WITH_AS(plan::make_plan(model, request, {.pp = 2, .vae = 2}),
+                       "[plan] vae-parallel is 2, but with output type latent nothing is decoded",
+                       std::invalid_argument);
+}
+
+TEST_CASE("LoRAs are held against the model, in allowed folders alone, and have fingerprints") {
+  const std::string model = kFixtures + "tiny-flux", file = kFixtures + "lora/flux.safetensors";
+  const auto reading = read(model, {{file, 0.5}}, {});
+  REQUIRE(reading.model);
+  REQUIRE(reading.loras.size() == 1);
+  CHECK(reading.loras[0].scale == 0.5);
+  CHECK(reading.lora_fingerprints.at(0) != 0);
+  CHECK(has(read(model, {{file, 1}, {kFixtures + "lora/sd3.safetensors", 1}}, {}).error,
+            "sd3.safetensors: tensor \""));
+
+  const Scratch folder;
+  const auto copy = folder / "x.safetensors";
+  std::filesystem::copy_file(file, copy);
+  const AllowedFolders own({kFixtures + "tiny-flux"});
+  CHECK(read(model, {}, own).model);
+  for (const auto& path : {copy, folder / "none.safetensors", std::string("flux.safetensors")}) {
+    const auto refused = read(model, {{path, 1}}, own);
+    CHECK(!refused.model);
+    CHECK(has(refused.error, "may not be named here"));
+  }
+  const auto first = read(model, {{copy, 1}}, {}).lora_fingerprints;
+  std::filesystem::remove(copy);
+  std::filesystem::copy_file(kFixtures + "lora/flux_kohya.safetensors", copy);
+  const auto replaced = read(model, {{copy, 1}}, {}).lora_fingerprints;
+  CHECK(replaced != first);
+  folder.file("adapter_config.json", "{}");
+  CHECK(read(model, {{copy, 1}}, {}).lora_fingerprints != replaced);
+}
+
+TEST_CASE("embeddings are held against the model, in allowed folders alone, by what they hold") {
+  const std::string model = kFixtures + "tiny-sd15",
+                    file = kFixtures + "embeddings/shiny.safetensors";
+  const auto reading = read(model, {}, {}, {{file, ""}, {file, "<two>"}});
+  REQUIRE(reading.model);
+  REQUIRE(reading.embeddings.size() == 2);
+  CHECK(reading.embeddings[0].token == "shiny");
+  CHECK(reading.embeddings[1].token == "<two>");
+  CHECK(reading.embeddings[0].fingerprint != 0);
+  CHECK(reading.embeddings[0].fingerprint == reading.embeddings[1].fingerprint);
+  CHECK(has(read(model, {}, {}, {{file, ""}, {file, ""}}).error, "the word \"shiny\" is one of"));
+
+  const Scratch folder;
+  const auto copy = folder / "x.safetensors";
+  std::filesystem::copy_file(file, copy);
+  const AllowedFolders own({model});
+  for (const auto& path : {copy, folder / "none.safetensors", std::string("shiny.safetensors")})
+    CHECK(has(read(model, {}, own, {{path, ""}}).error, "may not be named here"));
+  const auto first = read(model, {}, {}, {{copy, ""}}).embeddings.at(0);
+  CHECK(first.path == copy);
+  CHECK(first.fingerprint == reading.embeddings[0].fingerprint);
+  std::filesystem::remove(copy);
+  std::filesystem::copy_file(kFixtures + "embeddings/cat.safetensors", copy);
+  CHECK(read(model, {}, {}, {{copy, "shiny"}}).embeddings.at(0).fingerprint != first.fingerprint);
+}
+
+TEST_CASE("a LoRA that is a link in an allowed folder keeps what lies beside it") {
+  const Scratch allowed, elsewhere;
+  std::filesystem::create_directories(allowed.path / "blobs");
+  std::filesystem::copy_file(kFixtures + "lora/flux.safetensors", allowed / "blobs/f00");
+  std::filesystem::copy_file(kFixtures + "lora/flux.safetensors", elsewhere / "f00");
+  std::filesystem::create_directories(allowed.path / "peft");
+  std::filesystem::create_symlink("../blobs/f00", allowed.path / "peft/a.safetensors");
+  std::filesystem::create_symlink(elsewhere / "f00", allowed.path / "peft/b.safetensors");
+  const AllowedFolders own({kFixtures + "tiny-flux", allowed.path.string()});
+  const auto reading = read(kFixtures + "tiny-flux", {{allowed / "peft/a.safetensors", 1}}, own);
+  REQUIRE(reading.model);
+  CHECK(reading.loras.at(0).path == allowed / "peft/a.safetensors");
+  CHECK(has(read(kFixtures + "tiny-flux", {{allowed / "peft/b.safetensors", 1}}, own).error,
+            "may not be named here"));
+}
