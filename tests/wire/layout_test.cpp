@@ -120,7 +120,7 @@ std::uint64_t hash(const std::string& text) {
 }
 
 /// The layout of all messages in the protocol version that stands in envelope.h.
-constexpr std::uint16_t kRecordedVersion = 12;
+constexpr std::uint16_t kRecordedVersion = 13;
 constexpr std::uint64_t kRecordedLayout = 0x886f3b0e03574aca;
 
 }  // namespace
