@@ -189,7 +189,7 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
 
 nlohmann::json parameters_of(const std::string& file, const std::set<std::string>& brought) {
   try {
-    return wire::recorded_request(models::read_file_text(file), brought);
+    return wire::recorded_request(models::read_file_text(file), brought).fields;
   } catch (const wire::MissingInput& missing) {
     throw bad_field(missing.field, missing.what());
   } catch (const std::runtime_error& error) {

@@ -25,19 +25,27 @@ std::string number(double value) {
   return text;
 }
 
-/// A picture as the job that it is of sees it: its request, with the picture's own seed and
-/// negative prompt, and the picture's number there.
+/// A picture as the job that it is of sees it: its request, with the picture's own seed, prompt and
+/// negative prompt, and where it stands among the pictures that its seed makes.
 struct OwnPicture {
   wire::ImageRequest request;
+  std::string prompt;
   std::int64_t image = 0;
+  std::int64_t of_seed = 0;  // how many these are
 };
 
 OwnPicture own_picture(const wire::ImageRequest& all, std::int64_t image) {
-  OwnPicture own{all, image};
+  const auto prompts = static_cast<std::int64_t>(all.prompts.size());
+  OwnPicture own{all, all.prompts.at(image / all.images_per_prompt), image,
+                 prompts * all.images_per_prompt};
   auto& request = own.request;
   std::int64_t first = 0;
   for (const auto& run : all.seeds) {
-    if (first <= image && image < first + run.pictures) request.seed = run.seed;
+    if (first <= image && image < first + run.pictures) {
+      request.seed = run.seed;
+      own.image = image - first;
+      own.of_seed = run.pictures;
+    }
     first += run.pictures;
   }
   if (!all.negative_prompts.empty()) request.negative_prompt = all.negative_prompts.at(image);
@@ -45,10 +53,9 @@ OwnPicture own_picture(const wire::ImageRequest& all, std::int64_t image) {
   for (const auto pictures : all.pictures_of_jobs) {
     const auto last = first + pictures;
     if (first <= image && image < last) {
-      const auto prompts = all.prompts.begin();
-      request.prompts = {prompts + first / all.images_per_prompt,
-                         prompts + last / all.images_per_prompt};
-      own.image = image - first;
+      const auto begin = all.prompts.begin();
+      request.prompts = {begin + first / all.images_per_prompt,
+                         begin + last / all.images_per_prompt};
     }
     first = last;
   }
@@ -99,15 +106,14 @@ std::string parameters_text(const wire::ImageRequest& request, const std::string
 std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
     std::int64_t image) const {
   const auto& begin = job_.begin;
-  const auto [request, number] = own_picture(begin.request, image);
-  const auto& prompt = request.prompts[number / request.images_per_prompt];
+  const auto [request, prompt, number, of_seed] = own_picture(begin.request, image);
   const auto& model = job_.tools.stage.spec();
   const auto folder = models::valid_utf8(model.folder.filename().string());
   const auto sampler = spec::sampler_name(model.scheduler, request.sampler);
   nlohmann::json own = wire::request_json(request, begin.sampler_steps, begin.skipped_steps);
   own["prompt"] = prompt;
   own["image"] = number;
-  own["pictures"] = request.prompts.size() * request.images_per_prompt;
+  own["pictures"] = of_seed;
   own["model"] = folder;
   for (const char* list : {"loras", "embeddings"})
     for (auto& one : own[list])

@@ -236,7 +236,8 @@ TEST_CASE("each picture of several seeds is the one that it is alone, and its fi
       const auto text = nlohmann::json::parse(png_text(result.pictures[picture].png, "troupe"));
       CHECK(text["seed"] == request.picture_seeds[picture]);
       CHECK(text["negative_prompt"] == request.negative_prompts[picture / 2]);
-      CHECK(text["image"] == picture);
+      CHECK(text["image"] == 0);
+      CHECK(text["pictures"] == 1);
     }
   }
 }

@@ -246,6 +246,23 @@ class ClientsTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(pathlib.Path(folder, "b.png").read_bytes(), png)
 
+    def test_a_picture_of_several_is_made_again_by_its_own_seed_or_with_those_of_one(self):
+        small = {"prompts": ["a", "b"], "height": 64, "width": 64, "steps": 1}
+        for seeds, made, said in (({"picture_seeds": [1, 2]}, None, ""), ({"seed": 5}, 2, "number 1, counted from 0, of the 2 pictures")):
+            job = self.job({**small, **seeds})
+            self.wait_for(lambda: self.state(job) == "succeeded")
+            png = self.http.get(f"/api/v1/jobs/{job}/pictures/1").content
+            again = self.http.post("/api/v1/parameters", content=png).json()
+            self.assertEqual((again["prompt"], again["seed"]), ("b", seeds.get("seed", 2)))
+            self.assertEqual(again.get("images_per_prompt"), made)
+            with tempfile.TemporaryDirectory() as folder:
+                pathlib.Path(folder, "a.png").write_bytes(png)
+                done = subprocess.run([TROUPE, "submit", "--connect", self.gateway.ready["clusters"][0], "--from", f"{folder}/a.png",
+                                       "--output", f"{folder}/b.png"], capture_output=True, text=True, timeout=120)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(len(list(pathlib.Path(folder).glob("b*.png"))), made or 1)
+                self.assertTrue(said in done.stderr if said else "counted from 0" not in done.stderr, done.stderr)
+
     def events(self, path, wanted):
         """The data of the first event of that stream for which WANTED holds."""
         with self.http.stream("GET", path, timeout=60) as answer:

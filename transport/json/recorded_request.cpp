@@ -10,7 +10,7 @@ bool is_of_its_own(const RequestField& field) {
          field.name == all.steps.name;
 }
 
-nlohmann::json recorded(const nlohmann::json& record, const std::set<std::string>& brought) {
+RecordedRequest recorded(const nlohmann::json& record, const std::set<std::string>& brought) {
   for (const std::string name : {"init_image", "mask_image", "init_latents", "prompt_embeds"})
     if (record.value(name, false) && !brought.contains(name)) throw MissingInput(name);
   nlohmann::json request = nlohmann::json::object();
@@ -43,13 +43,13 @@ nlohmann::json recorded(const nlohmann::json& record, const std::set<std::string
   if (request.contains("embeddings") && request.at("embeddings").is_array())
     for (auto& embedding : request["embeddings"])
       embedding = {{"path", embedding.value("file", "")}, {"token", embedding.value("token", "")}};
-  return request;
+  return {request, record.value("image", 0)};
 }
 
 }  // namespace
 
-nlohmann::json recorded_request(const std::vector<std::pair<std::string, std::string>>& texts,
-                                const std::set<std::string>& brought) {
+RecordedRequest recorded_request(const std::vector<std::pair<std::string, std::string>>& texts,
+                                 const std::set<std::string>& brought) {
   constexpr int kDeepest = 64;
   nlohmann::json record;
   try {

@@ -21,12 +21,18 @@ struct MissingInput : std::runtime_error {
   std::string field;  // init_image | mask_image | init_latents | prompt_embeds
 };
 
+/// The request that makes a picture or clip again.
+struct RecordedRequest {
+  nlohmann::json fields;  // by their names, `prompt` and `model`, without what says nothing
+  int image = 0;          // which of the pictures that it makes is that one
+};
+
 /// The request that made a picture or clip, of the texts of its file, the one among them that
-/// request_json wrote: by the names of the fields, `prompt` and `model`, without what says nothing.
+/// request_json wrote.
 /// `brought`: inputs that the caller has. Throws MissingInput for the first that is not,
 /// std::runtime_error for a picture of others and for a malformed record.
-nlohmann::json recorded_request(const std::vector<std::pair<std::string, std::string>>& texts,
-                                const std::set<std::string>& brought);
+RecordedRequest recorded_request(const std::vector<std::pair<std::string, std::string>>& texts,
+                                 const std::set<std::string>& brought);
 
 template <class T>
 bool is_recorded_as(const nlohmann::json& value) {
@@ -78,8 +84,8 @@ void read_recorded_field(const nlohmann::json& request, const std::string& name,
   }
 }
 
-/// Sets the fields of a troupe::ImageRequest that `request`, of recorded_request, has. Their bounds
-/// are checked where it is submitted.
+/// Sets the fields of a troupe::ImageRequest that `request`, of a RecordedRequest, has. Their
+/// bounds are checked where it is submitted.
 template <class ImageRequest>
 void read_recorded(const nlohmann::json& request, ImageRequest& into) {
 #define REQUEST_FIELD(type, member, initial, ...) \

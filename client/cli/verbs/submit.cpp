@@ -104,7 +104,13 @@ class SubmitVerb : public Verb {
       const auto file = read_file(from_, models::kMaxPictureBytes);
       try {
         ImageRequest read;
-        wire::read_recorded(wire::recorded_request(models::read_file_text(file), brought), read);
+        const auto [fields, image] = wire::recorded_request(models::read_file_text(file), brought);
+        wire::read_recorded(fields, read);
+        if (read.images_per_prompt > 1 && !own_prompts && !given("--n") && !given("--seed"))
+          std::cerr << fmt::format(
+              "troupe: {} is number {}, counted from 0, of the {} pictures of one seed, which are "
+              "all made again\n",
+              from_, image, read.images_per_prompt);
         return read;
       } catch (const wire::MissingInput& missing) {
         throw std::runtime_error(
