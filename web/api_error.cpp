@@ -55,6 +55,8 @@ Beginning beginning_of(std::string_view text) {
     found = {std::string(name), words.size()};
   };
   wire::for_each_field([&](const wire::RequestField& each, auto) {
+    // A text begins with one of them.
+    if (each.field == wire::JobField::loras || each.field == wire::JobField::embeddings) return;
     std::string plain(each.name);
     std::ranges::replace(plain, '_', ' ');
     look(plain, each.name);
