@@ -12,7 +12,8 @@ Response json_response(const nlohmann::json& document, int status) {
 Response error_response(const ApiError& error) {
   Response response = json_response(to_json(error), error.status);
   if (error.status == 401) response.fields.emplace_back("WWW-Authenticate", "Bearer");
-  if (error.status == 429 || error.status == 503) response.fields.emplace_back("Retry-After", "1");
+  if (error.status == 429 || error.status == 503)
+    response.fields.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   return response;
 }
 

@@ -17,9 +17,10 @@ struct ApiError : std::runtime_error {
         code(std::move(code)),
         param(std::move(param)) {}
 
-  int status;         // of HTTP
-  std::string code;   // the client API's, or one of HTTP's own (unknown_field, not_allowed, …)
-  std::string param;  // the field that is wrong; "" = none alone
+  int status;        // of HTTP
+  std::string code;  // the client API's, or one of HTTP's own (unknown_field, not_allowed, …)
+  int retry_after_s = 1;  // seconds after which a 429 or 503 may be otherwise
+  std::string param;      // the field that is wrong; "" = none alone
 };
 
 /// Returns a name that a client gave, cut where it is too long to be one.

@@ -275,10 +275,12 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
                              caller->name, caller->most_jobs)});
   }
   if (const double wait = rates_.ask(*caller, now()); wait > 0) {
-    return fail(
-        {429, "overloaded",
-         fmt::format("the key {} may hand in {} jobs a minute: wait {} s", caller->name,
-                     static_cast<int>(caller->per_minute), static_cast<int>(std::ceil(wait)))});
+    const int seconds = static_cast<int>(std::ceil(wait));
+    ApiError error(429, "overloaded",
+                   fmt::format("the key {} may hand in {} jobs a minute: wait {} s", caller->name,
+                               static_cast<int>(caller->per_minute), seconds));
+    error.retry_after_s = seconds;
+    return fail(error);
   }
   const auto connection = clusters_[*index].link->connection();
   if (!connection) return fail({503, "unreachable", clusters_[*index].why});

@@ -87,8 +87,9 @@ void drop_idle_eta(json& document, std::vector<std::string>& warnings) {
   if (eta == document.end() || !eta->is_number() || !sampler.is_string()) return;
   const auto name = spec::sampler_of_alias(sampler.get<std::string>());
   const auto use = spec::eta_use(name);
-  const bool is_idle = use == spec::EtaUse::none || (use == spec::EtaUse::fixed && *eta == 1);
-  if (!is_idle) return;
+  if (use != spec::EtaUse::none && use != spec::EtaUse::fixed) return;
+  if (use == spec::EtaUse::fixed && *eta != 1)
+    throw bad_field("eta", "is " + json_text(*eta) + ", but " + name + " takes 1 alone");
   if (*eta != 0 && *eta != 1)
     warnings.push_back("eta is " + json_text(*eta) + ", which changes nothing: " + name +
                        " has none");

@@ -82,6 +82,18 @@ std::string size_text(int width, int height) {
   return std::to_string(width) + "x" + std::to_string(height);
 }
 
+/// Returns the last name of a path, also of "DIR/", with U+FFFD for bytes that are not UTF-8.
+std::string last_name(const std::filesystem::path& path) {
+  return models::valid_utf8((path.has_filename() ? path : path.parent_path()).filename().string());
+}
+
+/// Returns a value of the settings' line as the web UI writes it: as JSON where it has signs that
+/// end a value.
+std::string setting(const std::string& value) {
+  if (value.find_first_of(",:\n") == std::string::npos) return value;
+  return wire::json_text(value);
+}
+
 /// The text that other tools read: prompt, then what is not wanted, then settings on one line.
 std::string parameters_text(const wire::ImageRequest& request, const std::string& prompt, int steps,
                             const std::string& sampler, const std::string& model) {
@@ -97,7 +109,7 @@ std::string parameters_text(const wire::ImageRequest& request, const std::string
     text += ", Denoising strength: " + number(request.strength.value());
   if (request.resolution_binning)
     text += ", Computed size: " + size_text(request.width, request.height);
-  text += ", Model: " + model;
+  text += ", Model: " + setting(model);
   return text + ", Version: troupe " TROUPE_VERSION;
 }
 
@@ -108,7 +120,7 @@ std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
   const auto& begin = job_.begin;
   const auto [request, prompt, number, of_seed] = own_picture(begin.request, image);
   const auto& model = job_.tools.stage.spec();
-  const auto folder = models::valid_utf8(model.folder.filename().string());
+  const auto folder = last_name(model.folder);
   const auto sampler = spec::sampler_name(model.scheduler, request.sampler);
   nlohmann::json own = wire::request_json(request, begin.sampler_steps, begin.skipped_steps);
   own["prompt"] = prompt;
@@ -117,8 +129,7 @@ std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
   own["model"] = folder;
   for (const char* list : {"loras", "embeddings"})
     for (auto& one : own[list])
-      one["file"] = models::valid_utf8(
-          std::filesystem::path(one["file"].get<std::string>()).filename().string());
+      one["file"] = last_name(one["file"].get<std::string>());
   if (const auto calls = step_.calls_of(image - begin.first_image)) {
     own["step_cache_skipped"] = calls->skipped;
     own["step_cache_calls"] = calls->all;

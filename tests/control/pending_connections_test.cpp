@@ -14,7 +14,7 @@ AcceptedLink link(int number) {
 
 }  // namespace
 
-TEST_CASE("of too many pending of one address its oldest goes, and nobody else's") {
+TEST_CASE("of too many pending connections of one address its oldest goes, and nobody else's") {
   PendingConnections pending;
   const Clock::time_point now{};
   CHECK(pending.came(link(1), "a", now, kBounds).empty());
@@ -26,7 +26,7 @@ TEST_CASE("of too many pending of one address its oldest goes, and nobody else's
   CHECK(pending.of("b") == 3);
 }
 
-TEST_CASE("of too many pending in all one of the address goes that has most") {
+TEST_CASE("of too many pending connections in all one of the address goes that has most") {
   PendingConnections pending;
   const Clock::time_point now{};
   for (const int number : {1, 2})
@@ -52,7 +52,7 @@ TEST_CASE("who has said hello is no stranger, and a number that is given anew is
   CHECK_FALSE(pending.oldest_of_most().has_value());
 }
 
-TEST_CASE("pending have their time, and no more") {
+TEST_CASE("pending connections have their time, and no more") {
   PendingConnections pending;
   const Clock::time_point now{};
   using namespace std::chrono_literals;

@@ -91,7 +91,8 @@ TEST_CASE("a job that is only to be checked is planned, and none is made") {
     return *failure;
   };
   for (const std::uint64_t bytes : {0, 1000}) {
-    accepted = {.job = 7};
+    accepted = {};
+    accepted.job = 7;
     CHECK(answer(64, bytes) == wire::Failure{});
     CHECK(accepted.job == 0);
     CHECK(std::ranges::count(accepted.warnings,

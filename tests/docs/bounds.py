@@ -22,7 +22,7 @@ BOUNDS = {
     "connections that have said no hello": (
         [("a quarter of them from one address", "transport/control/accept_limiter.cpp", "kShareOfOne = 4;"),
          ("5 s", "transport/control/accept_limiter.cpp", "kHelloWithin{5000};")],
-        "of too many strangers of one address its oldest goes"),
+        "of too many pending connections of one address its oldest goes"),
     "ZeroMQ's handshake": (
         [("3 s", "transport/control/core.cpp", "handshake_ivl, 3000)")],
         "behind keys half a handshake has its time"),

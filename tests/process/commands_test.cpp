@@ -252,6 +252,24 @@ TEST_CASE("run: one document on standard output, pictures that tell their parame
   CHECK(decode_png(read_all(user.made("same-1.png"))).data == decode_png(png).data);
 }
 
+TEST_CASE("run: a picture names its model's folder, whatever that is called") {
+  const User user;
+  const std::string settings = user.made("m, Steps: 7"), bytes = user.made("b\xff");
+  for (const auto& link : {settings, bytes})
+    fs::create_directory_symlink(kTinyModel, link);
+  const auto model_of_picture = [&](const std::string& folder) {
+    const auto run = user.does({"run", "--model", folder, "--prompt", "a", "--steps", "1",
+                                "--output", user.made("named.png")});
+    INFO(run.err);
+    REQUIRE(run.code == 0);
+    const auto text = png_text(read_all(user.made("named.png")), "parameters");
+    const auto at = text.find("Model: ");
+    return text.substr(at, text.rfind(", Version") - at);
+  };
+  CHECK(model_of_picture(settings + "/") == "Model: \"m, Steps: 7\"");
+  CHECK(model_of_picture(bytes) == "Model: b\uFFFD");
+}
+
 TEST_CASE("a picture to begin with is what its file shows, whatever the format") {
   const User user;
   const std::string folder = TROUPE_SOURCE_DIR "/tests/fixtures/pictures/";

@@ -657,6 +657,7 @@ class KeysTest(unittest.TestCase):
                 self.assertEqual(job.status_code, 202)
                 limited = ask("/api/v1/jobs", keys[0], method="POST", json=body)
                 self.assertEqual((limited.status_code, limited.json()["error"]["type"]), (429, "rate_limit_error"))
+                self.assertIn(f'wait {limited.headers["retry-after"]} s', limited.json()["error"]["message"])
                 theirs = ask("/api/v1/jobs", keys[1], method="POST", json=body).json()["id"]
                 self.assertEqual(ask(f"/api/v1/jobs/{theirs}", keys[0]).status_code, 404)
                 self.assertEqual(ask(f"/api/v1/jobs/{job.json()['id']}", keys[1]).json()["share"], "one")

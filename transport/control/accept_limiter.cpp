@@ -145,7 +145,7 @@ void AcceptLimiter::admit(int descriptor) {
     end(link);
 }
 
-/// Forgets pending that left by themselves.
+/// Forgets pending connections that left by themselves.
 void AcceptLimiter::prune() {
   for (const auto& link : pending_.all())
     if (cookie_of(link.descriptor) != link.cookie) pending_.forget(link.descriptor);

@@ -33,7 +33,7 @@ class AcceptLimiter {
   /// Notes that the peer is no longer known: it has the time of a stranger to read what it was
   /// told.
   void parted(const AcceptedLink& link);
-  /// Ends connections of pending that have had their time.
+  /// Ends pending connections that have had their time.
   void expire();
   /// Number of connections that were ended here.
   std::uint64_t turned_away() const { return turned_away_; }
