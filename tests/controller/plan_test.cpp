@@ -139,7 +139,7 @@ TEST_CASE("a refusal has its field as a value") {
   };
   const auto same = [](auto&) {};
   CHECK(field([](auto& r) { r.width = 100; }) == "width");
-  CHECK(field([](auto& r) { r.steps = 0; }) == "steps");
+  CHECK(field([](auto& r) { r.steps = -1; }) == "steps");
   CHECK(field([](auto& r) { r.steps = 1001; }) == "steps");
   CHECK(field([](auto& r) { r.sampler = "magic"; }) == "sampler");
   CHECK(field([](auto& r) { r.sampler = "flow-euler"; }) == "sampler");

@@ -115,9 +115,9 @@ Parallelism draw_degrees(Dice& dice, const Drawn& model, const ImageRequest& req
 std::string words(const Drawn& model, const ImageRequest& request) {
   std::ostringstream text;
   text << model.name << ", " << request.height << " x " << request.width << ", " << request.steps
-       << " steps, guidance " << request.guidance_scale.value() << ", n " << request.images_per_prompt
-       << ", " << request.num_pipeline_patch << " patches, warm-up " << request.warmup_steps
-       << (request.vae_tiling ? ", tiled" : "");
+       << " steps, guidance " << request.guidance_scale.value() << ", n "
+       << request.images_per_prompt << ", " << request.num_pipeline_patch << " patches, warm-up "
+       << request.warmup_steps << (request.vae_tiling ? ", tiled" : "");
   return text.str();
 }
 

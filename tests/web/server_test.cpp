@@ -334,7 +334,8 @@ TEST_CASE("whole answers that are not read have a limit, and the largest goes") 
   CHECK(echo.counts().cut_off == 2);
   CHECK(echo.counts().connections == 4);
   // A stream that is read goes on, at the cost of one that is not.
-  echo.run([&] { echo.stream->write(piece("data: " + std::string(8 << 20, 'y') + "\n\n"), false); });
+  echo.run(
+      [&] { echo.stream->write(piece("data: " + std::string(8 << 20, 'y') + "\n\n"), false); });
   CHECK(watcher.read_until("\n\n").size() > 8 << 20);
   CHECK(echo.counts().cut_off == 3);
   CHECK(echo.counts().streams == 1);
