@@ -132,8 +132,10 @@ def make_request(prompt: Optional[Prompt], arguments: Mapping[str, Any]) -> Dict
     if embeds:
         request["prompts"] = _embedded_prompts(prompts, embeds)
         request["prompt_embeds"] = images.base64_text(to_safetensors(embeds))
-    if not isinstance(given.get("negative_prompt", ""), str):
-        request["negative_prompts"] = texts("negative_prompt", given.pop("negative_prompt"))
+    if "negative_prompt" in given:
+        negative = given.pop("negative_prompt")
+        entries = texts("negative_prompt", negative)
+        request.update({"negative_prompt": negative} if isinstance(negative, str) else {"negative_prompts": entries})
     request.update(_seeds(given.pop("generator", None), given.pop("seed", None)))
     if "latents" in given:
         request["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))

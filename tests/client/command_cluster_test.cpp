@@ -249,14 +249,15 @@ TEST_CASE("a failed job: exit code 1, its cause in one line, no file") {
 
 TEST_CASE("what a cluster finds wrong with a model's folder stands under --model") {
   FakeController controller;
-  controller.on(wire::Kind::submit_job,
-                [](FakeController& c, control::PeerId peer, const wire::Header& header,
-                   std::span<const std::byte> bytes) {
-                  const auto model = wire::decode<wire::SubmitJob>(bytes).job.model;
-                  c.server().reply(peer, header,
-                                   wire::Failure{wire::FailureCode::bad_request,
-                                                 "[read_model] " + model + ": no such folder"});
-                });
+  controller.on(
+      wire::Kind::submit_job, [](FakeController& c, control::PeerId peer,
+                                 const wire::Header& header, std::span<const std::byte> bytes) {
+        const auto model = wire::decode<wire::SubmitJob>(bytes).job.model;
+        c.server().reply(
+            peer, header,
+            wire::Failure{wire::FailureCode::bad_request,
+                          "[read_model] " + model + ": no such folder", wire::JobField::model});
+      });
   for (const std::string how : {" --output o.png", " --detach"}) {
     const auto none = run(controller, "submit --prompt a --model /nothere" + how);
     CHECK(none.exit_code == 1);
