@@ -169,6 +169,11 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
   // As there, 4 seconds where nothing is said; so a model of pictures is refused. OpenAI's clients
   // send a text.
   const auto* given = fields.any("seconds");
+  if (given && request.num_frames != 0)
+    throw bad_field("seconds", "does not go with num_frames: either says how long the clip is");
+  if (request.images_per_prompt != 1)
+    throw bad_field("n", "is " + std::to_string(request.images_per_prompt) +
+                             ", but a video is one clip: POST /api/v1/jobs makes several");
   if (request.num_frames == 0) {
     const auto seconds = !given               ? std::optional(4.0)
                          : given->is_number() ? std::optional(given->get<double>())

@@ -99,7 +99,16 @@ void add_videos_routes(Api& api) {
   });
   add("DELETE", "/v1/videos/{}", remove);
   add("GET", "/v1/videos/{}/content", [](Api& api, const auto& request, const auto& reply) {
-    const PictureKind kind = asked_kind({.format = PictureFormat::mp4}, *request);
+    PictureKind usual{.format = PictureFormat::mp4};
+    const auto& query = request->head.query;
+    if (const auto variant = query.find("variant"); variant != query.end()) {
+      if (variant->second == "thumbnail")
+        usual.format = PictureFormat::webp;
+      else if (variant->second != "video")
+        throw bad_field("variant", "is " + json_text(short_name(variant->second)) +
+                                       ": video and thumbnail, the first frame, are there");
+    }
+    const PictureKind kind = asked_kind(usual, *request);
     send_picture(api, video_of(api, *request), 0, kind, reply);
   });
 }

@@ -454,7 +454,10 @@ TEST_CASE("a video: seconds become frames") {
     return parse_video(Fields::parse(body, other_names()), 1).request;
   };
   CHECK(parse(R"({"prompt": "a", "seconds": "4", "size": "1280x720"})").num_frames == 65);
-  CHECK(parse(R"({"prompt": "a", "num_frames": 9, "seconds": 4})").num_frames == 9);
+  CHECK(parse(R"({"prompt": "a", "num_frames": 9})").num_frames == 9);
+  CHECK(wrong_field([&] { parse(R"({"prompt": "a", "num_frames": 9, "seconds": 4})"); }) ==
+        "seconds");
+  CHECK(wrong_field([&] { parse(R"({"prompt": "a", "n": 2})"); }) == "n");
   CHECK(parse(R"({"prompt": "a"})").num_frames == 65);
   CHECK(wrong_field([&] { parse(R"({"prompt": "a", "seconds": "x"})"); }) == "seconds");
   CHECK(wrong_field([&] { parse(R"({"prompt": "a", "seconds": 0.1})"); }) == "seconds");

@@ -381,6 +381,10 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(as_format("webm").headers["content-type"], "video/webm")
         self.assertTrue(as_format("webm").content.startswith(b"\x1a\x45\xdf\xa3"))
         self.assertEqual(as_format("mov").status_code, 400)
+        variant = lambda name: self.http.get(address + "/content", params={"variant": name})
+        self.assertEqual(variant("video").content, content.content)
+        self.assertEqual(variant("thumbnail").headers["content-type"], "image/webp")
+        self.assertEqual(variant("spritesheet").json()["error"]["param"], "variant")
         for file in (content.content, as_format("webm").content):
             again = self.http.post("/api/v1/parameters", content=file).json()
             self.assertEqual((again["prompt"], again["width"], again["steps"]), ("a", 64, SMALL["steps"]))
