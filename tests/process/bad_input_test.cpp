@@ -213,7 +213,7 @@ TEST_CASE("a job that does not fit leaves a running cluster as it is") {
   job.request.sampler = "frob";
   check_words(error_of(job), {"frob"});
   job.request = tiny_job().request;
-  job.request.steps = 0;
+  job.request.steps = -1;
   check_words(error_of(job), {"steps"});
   job.request.steps = 4;
   job.request.prompts = {};

@@ -57,7 +57,7 @@ struct Way {
 
 /// Returns every method, by patches with one K,V or the other in turn; with one more picture per
 /// prompt than the case has, so that replicas have some.
-std::vector<Way> link_costs_of(const nlohmann::json& of, bool odd) {
+std::vector<Way> ways_of(const nlohmann::json& of, bool odd) {
   const int cfg = branches_of(of);
   if (is_unet(of))
     return {{"exact", "stale", {.dp = 2, .ring = 2}},
@@ -92,7 +92,7 @@ void equals_diffusers_at_any_degrees(const std::string& part) {
       CHECK(between <= kDegreesBound);
       mixes.see(between, name + " at " + name_of(mix));
     }
-    for (const auto& way : link_costs_of(of, odd)) {
+    for (const auto& way : ways_of(of, odd)) {
       const auto where = name + " " + way.method + " " + way.kv + " at " + name_of(way.degrees);
       CAPTURE(where);
       auto several = submission_of(reference, of);

@@ -271,7 +271,7 @@ TEST_CASE("who cannot be told what was started is told how to reach it") {
   const auto submitted = deaf("submit --detach --prompt cat --steps 2");
   check_one_line(submitted);
   CHECK(has(submitted.err, "but job 1 was accepted: `troupe wait 1` fetches what it makes"));
-  for (const std::string words : {"logs", "logs controller --follow", "repl -c status"}) {
+  for (const std::string words : {"logs", "logs controller --follow", "repl -c actors"}) {
     CAPTURE(words);
     const auto told = deaf(words);
     check_one_line(told);

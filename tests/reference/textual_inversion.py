@@ -14,7 +14,7 @@ from common import FIXTURES, Book, generator
 FOLDER = FIXTURES / "embeddings"
 CASE = dict(negative_prompt="", height=64, width=48, steps=4, guidance=4.0, n=1, max_sequence_length=77)
 SD15 = dict(CASE, checkpoint="tiny-sd15")
-SDXL = dict(CASE, checkpoint="tiny-sdxl")
+SDXL = dict(CASE, checkpoint="tiny-sdxl", negative_prompt=None)
 # File and word ("": the one that the file names).
 CASES = [
     ("single", dict(SD15, prompts=["a shiny red circle"], seed=1), [("shiny", "")]),
