@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 namespace troupe {
@@ -53,6 +54,11 @@ std::string choices_text(const std::vector<std::string>& words) {
   for (std::size_t i = 0; i < words.size(); ++i)
     text += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
   return text;
+}
+
+std::string last_name(const std::string& path) {
+  const auto normal = std::filesystem::path(path).lexically_normal();
+  return (normal.has_filename() ? normal : normal.parent_path()).filename().string();
 }
 
 }  // namespace troupe

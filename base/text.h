@@ -15,5 +15,7 @@ std::string seconds_text(double seconds);
 std::string duration_text(double seconds);
 /// Returns the words to choose from as text: "exact, pipefusion or distrifusion".
 std::string choices_text(const std::vector<std::string>& words);
+/// Returns the last name of a path, also of "DIR/" and "DIR/.".
+std::string last_name(const std::string& path);
 
 }  // namespace troupe

@@ -173,7 +173,7 @@ double RateLimits::ask(const Caller& caller, double now) {
   if (caller.per_minute <= 0) return 0;
   const double rate = caller.per_minute / 60;
   const double most = std::max(1.0, caller.per_minute / 6);  // what may come at once: 10 s' worth
-  // Of one who was not seen yet nobody knows what came before this process was started.
+  // A caller who was not seen yet may have spent the rest before this process was started.
   auto [at, added] = buckets_.try_emplace(caller.name, Bucket{1, now});
   Bucket& bucket = at->second;
   bucket.tokens = std::min(most, bucket.tokens + std::max(0.0, now - bucket.at) * rate);

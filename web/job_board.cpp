@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "base/xxh64.h"
 #include "models/image/clip_file.h"
 #include "models/image/png_bytes.h"
@@ -37,9 +38,7 @@ std::string series_name(const std::string& series) {
 }
 
 std::string model_id(const std::string& folder) {
-  auto path = std::filesystem::path(folder).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // "DIR/"
-  return path.filename().string();
+  return last_name(folder);
 }
 
 std::vector<ModelName> name_models(const std::vector<std::string>& folders) {

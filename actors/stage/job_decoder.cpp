@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 
 #include "actors/parallel/halo_exchange.h"
+#include "base/text.h"
 #include "models/image/frames.h"
 #include "models/image/pixels.h"
 #include "models/image/png.h"
@@ -82,11 +82,6 @@ std::string size_text(int width, int height) {
   return std::to_string(width) + "x" + std::to_string(height);
 }
 
-/// Returns the last name of a path, also of "DIR/", with U+FFFD for bytes that are not UTF-8.
-std::string last_name(const std::filesystem::path& path) {
-  return models::valid_utf8((path.has_filename() ? path : path.parent_path()).filename().string());
-}
-
 /// Returns a value of the settings' line as the web UI writes it: as JSON where it has signs that
 /// end a value.
 std::string setting(const std::string& value) {
@@ -120,7 +115,7 @@ std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
   const auto& begin = job_.begin;
   const auto [request, prompt, number, of_seed] = own_picture(begin.request, image);
   const auto& model = job_.tools.stage.spec();
-  const auto folder = last_name(model.folder);
+  const auto folder = models::valid_utf8(last_name(model.folder.string()));
   const auto sampler = spec::sampler_name(model.scheduler, request.sampler);
   nlohmann::json own = wire::request_json(request, begin.sampler_steps, begin.skipped_steps);
   own["prompt"] = prompt;
@@ -129,7 +124,7 @@ std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
   own["model"] = folder;
   for (const char* list : {"loras", "embeddings"})
     for (auto& one : own[list])
-      one["file"] = last_name(one["file"].get<std::string>());
+      one["file"] = models::valid_utf8(last_name(one["file"].get<std::string>()));
   if (const auto calls = step_.calls_of(image - begin.first_image)) {
     own["step_cache_skipped"] = calls->skipped;
     own["step_cache_calls"] = calls->all;

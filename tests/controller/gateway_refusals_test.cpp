@@ -78,7 +78,7 @@ TEST_CASE("a job that is only to be checked is planned, and none is made") {
     request.height = 64;
     request.negative_prompt = "y";
     request.guidance_scale = 1;
-    // Its bytes are not asked for: this client has no channel that they could come by.
+    // The picture's bytes are not asked for: this client has no channel that they could come by.
     request.init_image_blob = picture_bytes == 0 ? 0 : 7;
     request.init_image_bytes = picture_bytes;
     request.init_image_height = request.init_image_width = 64;

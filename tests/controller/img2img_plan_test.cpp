@@ -134,7 +134,7 @@ TEST_CASE(
   CHECK_FALSE(own.guidance);
   const auto nothing = [](auto&) {};
   CHECK(plan_of("tiny-sd3", nothing, {.cfg = 2}).guidance);
-  // Its warm-up is longer than 20 steps, and shorter than the model's own 50.
+  // The warm-up is longer than 20 steps, and shorter than the model's own 50.
   const auto patched = [](auto& request) {
     request.method = Method::distrifusion;
     request.num_pipeline_patch = 2;

@@ -33,7 +33,7 @@ TEST_CASE("the cluster's end ends the hosts that joined; nobody there is said in
     INFO(nobody.err());
     CHECK(has(nobody.err(), "waiting for a controller at " + endpoint + ", for 1 s") == waits);
     CHECK(has(nobody.err(), "no controller"));
-    // Of the whole wait, not of the last look, which is one of a second.
+    // The time told is the whole wait's, not the last look's, which is one of a second.
     CHECK(has(nobody.err(), waits ? " s)" : "(waited 1000 ms)"));
     if (waits) CHECK(!has(nobody.err(), " ms)"));
   }

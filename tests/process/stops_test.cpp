@@ -412,7 +412,7 @@ TEST_CASE("a host's actors show the next controller no key that it does not know
   REQUIRE(eventually(2 * kPatience, ready));
   const auto actors = actors_of(host.pid());
   REQUIRE(actors.size() == 1);
-  // It notices nothing, so that its actor finds the next controller before it is ended.
+  // The host notices nothing, so that its actor finds the next controller before it is ended.
   host.signal(SIGSTOP);
   kill(first["pid"].get<pid_t>(), SIGKILL);
   REQUIRE(gone({first["pid"].get<pid_t>()}));
