@@ -59,10 +59,14 @@ class JournaledController {
   void settle(Client& client) {
     auto job = tiny_job(1);
     job.detached = true;
-    // A job is accepted when it is written down, and changes are written in their order.
+    // A job is accepted when it is written down, and changes are written in their order. Its end is
+    // told when it is written, too: a controller that is started again must not compute it.
     const auto next = client.submit(job);
     REQUIRE(next);
     CHECK(client.cancel(next.value()));
+    const auto ended = client.wait(next.value(), kPatience);
+    REQUIRE(!ended);
+    CHECK(ended.error().what.find("cancelled by a client") != std::string::npos);
   }
   /// Returns an inspector for holds, once all actors are there.
   Inspector inspector() {
