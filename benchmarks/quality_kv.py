@@ -4,7 +4,7 @@
 
 PSNR of final latents against the exact ones; or, with --on-exact, which is quick: how much nearer than stale ones the rows of each
 rule are to the true K,V along the exact trajectory, in decibels, averaged over steps, patches, blocks, K and V and pictures.
-It runs the Python oracle of tests/reference (see requirements.txt there), not Troupe. docs/predicted-kv.md tells what came of it."""
+It runs the Python oracle of tests/reference (see requirements.txt there), not Troupe. benchmarks/results/quality.md tells what came of it."""
 import sys
 import warnings
 

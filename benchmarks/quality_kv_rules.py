@@ -1,4 +1,4 @@
-"""Rules for keys and values that are not fresh. Troupe has `Stale` and `Predict`; the others were tried beside them: see docs/predicted-kv.md."""
+"""Rules for keys and values that are not fresh. Troupe has `Stale` and `Predict`; the others were tried beside them: see benchmarks/results/quality.md."""
 import torch
 
 NAN = float("nan")
