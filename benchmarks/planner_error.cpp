@@ -3,7 +3,7 @@
 // --simulate` itself prints for that machine. No number belongs to a table or a row: all constants
 // are of a GPU, a link, a host or an engine. With --refit they are found anew from data sheets and
 // one model's tables, and the errors of the other models' tables show what that is worth.
-// docs/planner.md explains.
+// benchmarks/results/planner.md explains.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -15,8 +15,8 @@ constexpr double kFarFromExact = 30;
 /// Ratio of the exact method's time below which old values are not worth it.
 constexpr double kWorthOldValues = 1.1;
 
-/// PSNR by number of steps, of docs/quality.md, "Where old values hurt": 256 × 256, 4 patches, one
-/// warm-up step.
+/// PSNR by number of steps, of benchmarks/results/quality.md, "Where stale K,V hurt": 256 × 256, 4
+/// patches, one warm-up step.
 struct Point {
   double steps;
   double pipefusion_stale, pipefusion_predicted, distrifusion_stale, distrifusion_predicted;
@@ -53,8 +53,8 @@ void warn_of_staleness(Plan& plan) {
   const auto found = measured_psnr(plan);
   if (!found || *found >= kFarFromExact) return;
   plan.warnings.push_back(fmt::format(
-      "{} by {} patches in {}: so much changes from step to step that old values may show (about "
-      "{:.0f} dB from exact with the demo checkpoint, see docs/quality.md); --method exact uses "
+      "{} by {} patches in {}: so much changes from step to step that stale K,V may show (about "
+      "{:.0f} dB from exact with the demo checkpoint, see docs/methods.md); --method exact uses "
       "none",
       to_string(plan.request.method), plan.patches.size(), counted(plan.sampler_steps, "step"),
       *found));
@@ -79,8 +79,8 @@ std::string exact_instead(const spec::ModelSpec& model, const wire::ImageRequest
   if (best == nullptr) return "";
   const double longer = best->cost.total() / seconds;
   if (longer >= kWorthOldValues && *found >= kFarFromExact) return "";
-  const auto gain = longer > 1 ? fmt::format("old values save {:.0f} %", 100 * (1 - 1 / longer))
-                               : std::string("old values save nothing");
+  const auto gain = longer > 1 ? fmt::format("stale K,V save {:.0f} %", 100 * (1 - 1 / longer))
+                               : std::string("stale K,V save nothing");
   return fmt::format("exact on {} is predicted to take {:.3g} s, {} here {:.3g} s: {}",
                      to_text(best->parallelism), best->cost.total(), to_string(plan.request.method),
                      seconds, gain);

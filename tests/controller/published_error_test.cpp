@@ -20,7 +20,7 @@ Errors errors_where(const auto& chosen) {
 
 }  // namespace
 
-TEST_CASE("published latencies are predicted as well as docs/planner.md says") {
+TEST_CASE("published latencies are predicted as well as benchmarks/results/planner.md says") {
   const auto all = errors_where([](const auto&, const auto&) { return true; });
   MESSAGE("median " << 100 * all.median() << " %, worst " << 100 * all.worst()
                     << " %, beyond 40 %: " << all.beyond(0.4) << " of " << all.of_rows.size());

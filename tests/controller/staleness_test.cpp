@@ -10,7 +10,7 @@ using plan::make_plan;
 using test::sample_model;
 using test::square_request;
 
-TEST_CASE("old values are warned of where steps are few, by the method that uses them") {
+TEST_CASE("stale K,V are warned of where steps are few, by the method that uses them") {
   const auto warned = [](const wire::ImageRequest& request) {
     const auto warnings = make_plan(sample_model(), request, {}).warnings;
     return warnings.empty() ? std::string() : warnings.front();
@@ -54,7 +54,7 @@ TEST_CASE("more steps come nearer to the exact picture") {
   }
 }
 
-TEST_CASE("beside degrees that were picked for old values stands what exact would take") {
+TEST_CASE("beside degrees that were picked for stale K,V stands what exact would take") {
   const auto said = [](int steps, int actors) {
     wire::JobSpec job;
     job.request = square_request(Method::pipefusion, 4, 1);
@@ -70,5 +70,5 @@ TEST_CASE("beside degrees that were picked for old values stands what exact woul
   CHECK(testing::has(said(4, 4), " is predicted to take "));
   // Nothing is gained where one actor does it all.
   CHECK(testing::has(said(20, 1), "exact on one actor"));
-  CHECK(testing::has(said(20, 1), "old values save nothing"));
+  CHECK(testing::has(said(20, 1), "stale K,V save nothing"));
 }

@@ -1,5 +1,5 @@
-// With an srun of our own: machines that test need have no Slurm. docs/hosts.md tells of the real
-// one.
+// With an srun of our own: machines that test need have no Slurm. benchmarks/results/losses.md
+// tells of the real one.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

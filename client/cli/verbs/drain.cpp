@@ -29,7 +29,7 @@ class DrainVerb : public Verb {
         ->type_name("S");
     add_connect_option(*app_, target_);
     set_footer("No new job goes there; running jobs end there, then the actors leave for good.",
-               {"troupe drain node7 --wait 600", "troupe drain 2 3 --now"}, "hosts.md#drain");
+               {"troupe drain node7 --wait 600", "troupe drain 2 3 --now"}, "operate.md#drain");
   }
 
   int run() override {

@@ -93,7 +93,7 @@ class JoinVerb : public Verb {
         "first node, whose own task ends at once; hosts join in the order of their ranks.",
         {"troupe join --connect tcp://10.0.0.1:7400 --keys ~/troupe-keys --actors 4",
          "srun troupe join --actors 8 --device cuda"},
-        "hosts.md");
+        "operate.md#several-hosts");
   }
 
   int run() override {

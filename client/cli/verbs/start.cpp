@@ -60,7 +60,7 @@ class StartVerb : public Verb {
     add_keep_logs_option(*app_, options_.log_folder);
     app_->add_option("--journal", options_.journal,
                      "Keep the jobs in this folder, so that a controller started with it again "
-                     "knows them and goes on with them (docs/reliability.md)")
+                     "knows them and goes on with them (docs/operate.md)")
         ->envname("TROUPE_JOURNAL")
         ->check(not_empty())
         ->type_name("DIR");
