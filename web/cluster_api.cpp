@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <deque>
 
 #include "base/format.h"
 #include "base/parse_number.h"
@@ -128,14 +127,17 @@ class Watching : public std::enable_shared_from_this<Watching> {
       : api_(api),
         clusters_(std::make_shared<ClusterWatchers>(
             [&api](bool operate) { return cluster_json(api.service, operate); })),
+        pipelines_(std::make_shared<PipelineWatchers>(
+            api.service.clusters().size(),
+            [&api](nlohmann::json slice, const Caller& caller) {
+              return slice_seen(api.service.board(), std::move(slice), caller);
+            })),
         slices_(api.service.clusters().size()) {}
 
   void status() {
-    if (!clusters_->empty() || !pipelines_.empty()) api_.service.want_jobs();
+    if (!clusters_->empty() || !pipelines_->empty()) api_.service.want_jobs();
     clusters_->update(JobService::now());
-    if (pipelines_.empty()) return;
-    for (std::size_t i = 0; i < slices_.size(); ++i)
-      if (!slices_[i].asking) ask(i);
+    ask_for_slices();
   }
 
   void add_cluster(const ReplyPtr& reply, bool operate) {
@@ -144,40 +146,32 @@ class Watching : public std::enable_shared_from_this<Watching> {
   }
 
   void add_pipeline(const ReplyPtr& reply, std::shared_ptr<const Caller> caller) {
-    const auto number = ++last_;
-    if (pipelines_.empty()) slices_.assign(slices_.size(), {});
-    reply->begin(event_stream(), kHeartbeat);
-    for (const auto& of : slices_)
-      if (!of.recent.empty()) reply->write(piece(slices_event(of.now, of.recent, *caller)), true);
-    pipelines_[number] = {reply, std::move(caller)};
-    reply->on_gone([self = shared_from_this(), number] { self->pipelines_.erase(number); });
-    status();
+    if (pipelines_->empty()) slices_.assign(slices_.size(), {});
+    pipelines_->add(reply, std::move(caller));
+    api_.service.want_jobs();
+    ask_for_slices();
   }
 
  private:
-  struct PipelineWatcher {
-    ReplyPtr reply;
-    std::shared_ptr<const Caller> caller;
-  };
-  /// Slices of one cluster.
+  /// How far the slices of one cluster have been asked for.
   struct Slices {
     bool asking = false;
     std::uint64_t after = 0;
-    double now = 0;
-    std::deque<nlohmann::json> recent;  // of the last seconds
   };
-  static constexpr double kRecent = 10;
-  static constexpr std::size_t kMostRecent = 4000;
 
-  /// Returns the event of the slices, with the jobs' ids where the caller may see them.
-  std::string slices_event(double now, std::deque<nlohmann::json> slices,
-                           const Caller& caller) const {
-    for (auto& slice : slices) {
-      if (caller.operate) break;
-      const JobPtr job = api_.service.board().find(slice.at("job").get<std::string>());
-      if (!job || !may_see(caller, *job)) slice["job"] = "of another client";
-    }
-    return event_text("slices", json_text({{"now", now}, {"slices", slices}}));
+  /// Returns the slice with its job's id if the caller may see that job.
+  static nlohmann::json slice_seen(const JobBoard& board, nlohmann::json slice,
+                                   const Caller& caller) {
+    if (caller.operate) return slice;
+    const JobPtr job = board.find(slice.at("job").get<std::string>());
+    if (!job || !may_see(caller, *job)) slice["job"] = "of another client";
+    return slice;
+  }
+
+  void ask_for_slices() {
+    if (pipelines_->empty()) return;
+    for (std::size_t i = 0; i < slices_.size(); ++i)
+      if (!slices_[i].asking) ask(i);
   }
 
   void ask(std::size_t index) {
@@ -195,34 +189,22 @@ class Watching : public std::enable_shared_from_this<Watching> {
     if (!document.is_object()) return;
     Slices& of = slices_[index];
     const auto last = document.value("last", std::uint64_t{0});
-    if (last < of.after) of.recent.clear();  // another controller
+    const bool is_anew = last < of.after;
     of.after = last;
-    of.now = document.value("now", 0.0);
     const std::string& series = api_.service.clusters()[index].series;
-    std::deque<nlohmann::json> fresh;
+    PipelineWatchers::Slices fresh;
     for (auto slice : document.value("slices", nlohmann::json::array())) {
-      if (slice.value("end", 0.0) < of.now - kRecent) continue;
       slice["actor"] = actor_id(slice.value("actor", 0u), index);
       slice["job"] = JobKey{index, series, slice.value("job", std::uint64_t{0})}.id();
       fresh.push_back(std::move(slice));
     }
-    of.recent.insert(of.recent.end(), fresh.begin(), fresh.end());
-    while (!of.recent.empty() && (of.recent.size() > kMostRecent ||
-                                  of.recent.front().value("end", 0.0) < of.now - kRecent))
-      of.recent.pop_front();
-    std::map<std::string, Piece> events;  // one for each key, however many streams it has
-    for (const auto& [number, watcher] : std::map(pipelines_)) {
-      Piece& event = events[watcher.caller->name];
-      if (!event) event = piece(slices_event(of.now, fresh, *watcher.caller));
-      watcher.reply->write(event, true);
-    }
+    pipelines_->came(index, document.value("now", 0.0), std::move(fresh), is_anew);
   }
 
   Api& api_;
   std::shared_ptr<ClusterWatchers> clusters_;
-  std::map<std::uint64_t, PipelineWatcher> pipelines_;
-  std::vector<Slices> slices_;
-  std::uint64_t last_ = 0;
+  std::shared_ptr<PipelineWatchers> pipelines_;
+  std::vector<Slices> slices_;  // of each cluster
 };
 
 /// The cluster and the number in it that an actor's id names.

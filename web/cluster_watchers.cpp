@@ -8,6 +8,7 @@ namespace troupe::web {
 namespace {
 
 constexpr double kToldAgainAfter = 15;
+constexpr std::size_t kMostRecent = 4000;
 
 }  // namespace
 
@@ -46,6 +47,46 @@ void ClusterWatchers::update(double now) {
     for (const auto& reply : watchers)
       reply->write(reading.event, true);
   }
+}
+
+const Piece& PipelineWatchers::event(EventOfKey& events, double now, const Slices& slices,
+                                     const Caller& caller) const {
+  Piece& event = events[caller.name];
+  if (event) return event;
+  auto seen = nlohmann::json::array();
+  for (const auto& slice : slices)
+    seen.push_back(seen_(slice, caller));
+  event = piece(event_text("slices", json_text({{"now", now}, {"slices", std::move(seen)}})));
+  return event;
+}
+
+void PipelineWatchers::add(const ReplyPtr& reply, std::shared_ptr<const Caller> caller) {
+  if (empty()) recent_.assign(recent_.size(), {});
+  const auto number = ++last_;
+  reply->begin(event_stream(), kHeartbeat);
+  for (Recent& of : recent_)
+    if (!of.slices.empty())
+      reply->write(event(of.begins, of.now, of.slices, *caller), true);
+  watchers_[number] = {reply, std::move(caller)};
+  reply->on_gone([self = shared_from_this(), number] { self->watchers_.erase(number); });
+}
+
+void PipelineWatchers::came(std::size_t cluster, double now, Slices fresh, bool is_anew) {
+  Recent& of = recent_.at(cluster);
+  const auto is_old = [&](const nlohmann::json& slice) {
+    return slice.value("end", 0.0) < now - kRecent;
+  };
+  std::erase_if(fresh, is_old);
+  if (is_anew) of.slices.clear();
+  of.now = now;
+  of.begins.clear();
+  of.slices.insert(of.slices.end(), fresh.begin(), fresh.end());
+  while (!of.slices.empty() && (of.slices.size() > kMostRecent || is_old(of.slices.front())))
+    of.slices.pop_front();
+  EventOfKey events;
+  // Who falls behind is cut off, and then no more in the list.
+  for (const auto& [number, watcher] : std::map(watchers_))
+    watcher.reply->write(event(events, now, fresh, *watcher.caller), true);
 }
 
 }  // namespace troupe::web

@@ -1,11 +1,14 @@
 #pragma once
 #include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "web/caller.h"
 #include "web/http_message.h"
 
 namespace troupe::web {
@@ -36,6 +39,44 @@ class ClusterWatchers : public std::enable_shared_from_this<ClusterWatchers> {
 
   Document document_;
   std::array<Reading, 2> readings_;  // by whether it is that of the role operate
+  std::uint64_t last_ = 0;
+};
+
+/// Streams of what actors were inside: the micro-steps of the last seconds, then those that come.
+/// An event is written down once for each key, however many streams the key has. On the loop.
+class PipelineWatchers : public std::enable_shared_from_this<PipelineWatchers> {
+ public:
+  using Slices = std::deque<nlohmann::json>;
+  /// Returns a slice as the caller may see it.
+  using Seen = std::function<nlohmann::json(nlohmann::json slice, const Caller& caller)>;
+  static constexpr double kRecent = 10;  // seconds
+
+  PipelineWatchers(std::size_t clusters, Seen seen) : seen_(std::move(seen)), recent_(clusters) {}
+
+  bool empty() const { return watchers_.empty(); }
+  /// Begins a stream with what is known. The first stream begins with nothing.
+  void add(const ReplyPtr& reply, std::shared_ptr<const Caller> caller);
+  /// Tells new slices of a cluster, whose clock says `now`. `is_anew`: earlier ones are of a
+  /// controller that is gone.
+  void came(std::size_t cluster, double now, Slices fresh, bool is_anew);
+
+ private:
+  using EventOfKey = std::map<std::string, Piece>;
+  struct Recent {
+    double now = 0;
+    Slices slices;
+    EventOfKey begins;  // what a stream begins with
+  };
+  struct Watcher {
+    ReplyPtr reply;
+    std::shared_ptr<const Caller> caller;
+  };
+  const Piece& event(EventOfKey& events, double now, const Slices& slices,
+                     const Caller& caller) const;
+
+  Seen seen_;
+  std::vector<Recent> recent_;  // of each cluster
+  std::map<std::uint64_t, Watcher> watchers_;
   std::uint64_t last_ = 0;
 };
 

@@ -105,6 +105,50 @@ TEST_CASE("however many watch the clusters, each change is written down once for
   CHECK(made == 10);
 }
 
+TEST_CASE("however many watch the pipelines, each event is written down once for each key") {
+  int seen = 0;
+  const auto watching =
+      std::make_shared<PipelineWatchers>(1, [&](nlohmann::json slice, const Caller& caller) {
+        ++seen;
+        slice["of"] = caller.name;
+        return slice;
+      });
+  const auto alice = std::make_shared<const Caller>(Caller{.name = "alice", .share = {}});
+  const auto bob = std::make_shared<const Caller>(Caller{.name = "bob", .share = {}});
+  std::vector<std::shared_ptr<Watcher>> watchers;
+  const auto add = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      watchers.push_back(std::make_shared<Watcher>());
+      watching->add(watchers.back(), i % 2 == 0 ? alice : bob);
+    }
+  };
+  add(1);
+  CHECK(watchers[0]->told.empty());
+  watching->came(0, 20, {{{"end", 9}}, {{"end", 12}}, {{"end", 19}}}, false);
+  CHECK(seen == 2);  // the first one is too old
+  REQUIRE(watchers[0]->told.size() == 1);
+  add(100);
+  CHECK(seen == 6);
+  for (std::size_t i = 1; i < watchers.size(); ++i) {
+    REQUIRE(watchers[i]->told.size() == 1);
+    CHECK(watchers[i]->told[0] == watchers[2 - i % 2]->told[0]);
+  }
+  CHECK(watchers[1]->told[0]->find(R"("of":"alice")") != std::string::npos);
+  CHECK(watchers[2]->told[0]->find(R"("of":"bob")") != std::string::npos);
+  watching->came(0, 21, {{{"end", 21}}}, false);
+  CHECK(seen == 8);
+  CHECK(watchers[1]->told.size() == 2);
+  add(2);
+  CHECK(seen == 14);
+  watching->came(0, 1, {{{"end", 1}}}, true);
+  watchers.push_back(std::make_shared<Watcher>());
+  watching->add(watchers.back(), alice);
+  CHECK(watchers.back()->told[0]->find(R"("end":21)") == std::string::npos);
+  for (const auto& watcher : watchers)
+    watcher->gone();
+  CHECK(watching->empty());
+}
+
 TEST_CASE("however many watch a job, what happens to it is written down once") {
   Parts parts;
   add_jobs_routes(parts.api);
