@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/ssl/impl/src.hpp>
@@ -11,6 +12,7 @@
 #include <boost/beast/http.hpp>
 #include <deque>
 #include <limits>
+#include <list>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -54,6 +56,51 @@ struct Owner {
 };
 using Owners = std::map<std::string, Owner>;
 
+/// Requests that are ready to be served. One is at each round of the loop, and their owners take
+/// turns, so that whoever asks for much waits for itself.
+class Turns : public std::enable_shared_from_this<Turns> {
+ public:
+  explicit Turns(asio::any_io_executor executor) : executor_(std::move(executor)) {}
+
+  void add(const std::string& owner, std::function<void()> serve) {
+    const auto same = std::ranges::find(owners_, owner, &Waiting::owner);
+    auto& of = same == owners_.end() ? owners_.emplace_back(Waiting{owner, {}}) : *same;
+    of.requests.push_back(std::move(serve));
+    if (!std::exchange(is_posted_, true)) post();
+  }
+  void clear() { owners_.clear(); }
+
+ private:
+  struct Waiting {
+    std::string owner;
+    std::deque<std::function<void()>> requests;
+  };
+
+  void post() {
+    asio::post(executor_, [self = shared_from_this()] { self->serve_next(); });
+  }
+  void serve_next() {
+    is_posted_ = false;
+    if (owners_.empty()) return;
+    auto serve = std::move(owners_.front().requests.front());
+    owners_.front().requests.pop_front();
+    if (owners_.front().requests.empty()) {
+      owners_.pop_front();
+    } else {
+      owners_.splice(owners_.end(), owners_, owners_.begin());
+    }
+    if (!owners_.empty()) {
+      is_posted_ = true;
+      post();
+    }
+    serve();
+  }
+
+  asio::any_io_executor executor_;
+  std::list<Waiting> owners_;  // the one whose turn it is first
+  bool is_posted_ = false;
+};
+
 /// The name of an address as an owner: of IPv6 its /64, which is what a client has.
 std::string owner_of(const asio::ip::address& address) {
   if (!address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
@@ -78,6 +125,10 @@ class SessionBase {
 
 /// State that all sessions of a server have in common.
 struct Shared {
+  explicit Shared(const asio::any_io_executor& executor)
+      : turns(std::make_shared<Turns>(executor)) {}
+
+  const std::shared_ptr<Turns> turns;
   ServerOptions options;
   Server::Handler handler;
   ServerCounts counts;
@@ -470,7 +521,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
       // It goes before those that are admitted where there is no room, but after who only waits.
       shared_->waiting.erase(wait_number_);
       wait_in_line();
-      return send(std::move(*admission.refusal));
+      return in_turn(
+          [this, refusal = std::move(*admission.refusal)]() mutable { send(std::move(refusal)); });
     }
     shared_->waiting.erase(wait_number_);
     serve_ = std::move(admission.serve);
@@ -545,14 +597,25 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
 
   void serve(std::string body) {
     state_ = State::serving;
-    timer_.cancel();
     if (buffer_.size() == 0) look();
-    const auto serve = std::exchange(serve_, nullptr);
     body_parser_.reset();
     auto memory = std::make_shared<CountedMemory>(
         timer_.get_executor(), shared_, this->owner->first, std::exchange(this->body_bytes, 0));
-    serve(std::move(body), std::move(memory),
-          std::make_shared<Turn>(this->shared_from_this(), turn_));
+    in_turn([this, serve = std::exchange(serve_, nullptr), body = std::move(body),
+             memory = std::move(memory)]() mutable {
+      serve(std::move(body), std::move(memory),
+            std::make_shared<Turn>(this->shared_from_this(), turn_));
+    });
+  }
+
+  /// Calls `serve` when it is the owner's turn, unless the connection has ended by then.
+  void in_turn(std::function<void()> serve) {
+    state_ = State::serving;
+    timer_.cancel();
+    shared_->turns->add(this->owner->first,
+                        [self = this->shared_from_this(), serve = std::move(serve)] {
+                          if (self->state_ == State::serving) serve();
+                        });
   }
 
   template <class Message>
@@ -748,7 +811,7 @@ ssl::context tls_context(const ServerOptions& options) {
 class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
  public:
   Impl(asio::io_context& io, const ServerOptions& options, Handler handler)
-      : acceptor_(io), shared_(std::make_shared<Shared>()) {
+      : acceptor_(io), shared_(std::make_shared<Shared>(io.get_executor())) {
     shared_->options = options;
     shared_->handler = std::move(handler);
     if (!options.certificate.empty()) tls_.emplace(tls_context(options));
@@ -808,6 +871,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     const auto all = shared_->all;
     for (SessionBase* session : all)
       if (shared_->all.contains(session)) session->close();
+    shared_->turns->clear();
     shared_->handler.admit = [](RequestHead) { return Handler::Admission{}; };
   }
 

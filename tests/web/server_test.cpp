@@ -1,5 +1,6 @@
 #include "web/server.h"
 
+#include <algorithm>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -20,7 +21,7 @@ namespace {
 
 /// A server that echoes bodies at /echo, streams at /stream until told to end, and never answers
 /// /silent. /late streams and listens for the client's going afterwards; /big has 32 MiB, /huge
-/// 128.
+/// 128. At /turn it notes whose turn it is.
 class Echo {
  public:
   explicit Echo(ServerOptions options = {}) {
@@ -58,8 +59,9 @@ class Echo {
   std::uint16_t port() const { return server_->port(); }
 
   ReplyPtr stream;
-  RequestMemoryPtr memory;     // of the request whose reply that is
-  std::vector<ReplyPtr> kept;  // of requests for /kept, which are never answered
+  RequestMemoryPtr memory;         // of the request whose reply that is
+  std::vector<ReplyPtr> kept;      // of requests for /kept, which are never answered
+  std::vector<std::string> turns;  // keys of requests for /turn, in the order of their answers
   std::atomic<int> gone = 0;
 
  private:
@@ -68,9 +70,11 @@ class Echo {
     const std::string key = head.field("x-key");
     return {.most_body = 1000,
             .serve =
-                [this, path](std::string body, RequestMemoryPtr taken, const ReplyPtr& reply) {
+                [this, path, key](std::string body, RequestMemoryPtr taken, const ReplyPtr& reply) {
                   if (path == "/late") reply->begin(event_stream(), kHeartbeat);
                   reply->on_gone([this] { ++gone; });
+                  if (path == "/turn") turns.push_back(key);
+                  if (path == "/turn") return reply->send({.body = "it"});
                   if (path == "/big") return reply->send({.body = std::string(32 << 20, 'x')});
                   if (path == "/huge") return reply->send({.body = std::string(128 << 20, 'x')});
                   if (path == "/echo") return reply->send({.type = "text/plain", .body = body});
@@ -532,4 +536,33 @@ TEST_CASE("requests whose answers are never read keep nobody out") {
   }
   CHECK(asked(echo, "") == "HTTP/1.1 200");
   CHECK(asked(echo, "other") == "HTTP/1.1 200");
+}
+
+TEST_CASE("a key that asks for much waits for itself, and others have their turns") {
+  Echo echo;
+  const auto ask = [](const std::string& key) {
+    return "GET /turn HTTP/1.1\r\nHost: x\r\nX-Key: " + key + "\r\n\r\n";
+  };
+  std::vector<std::unique_ptr<Visitor>> many;
+  for (int i = 0; i < 20; ++i) {
+    many.push_back(std::make_unique<Visitor>(echo));
+    many.back()->send(ask("many"));
+    CHECK(many.back()->read_until("\r\n\r\nit").starts_with("HTTP/1.1 200"));
+  }
+  Visitor one(echo);
+  one.send(ask("one"));
+  one.read_until("\r\n\r\nit");
+  echo.run([&] {
+    echo.turns.clear();
+    for (const auto& visitor : many)
+      visitor->send(ask("many") + ask("many") + ask("many"));
+    one.send(ask("one"));
+  });
+  CHECK(one.read_until("\r\n\r\nit").starts_with("HTTP/1.1 200"));
+  CHECK(comes([&] {
+    std::size_t answered = 0;
+    echo.run([&] { answered = echo.turns.size(); });
+    return answered == 61;
+  }));
+  CHECK(std::ranges::find(echo.turns, "one") - echo.turns.begin() <= 2);
 }
