@@ -182,7 +182,8 @@ class Watching : public std::enable_shared_from_this<Watching> {
         [self = shared_from_this(), index](Result<std::string> text) {
           self->slices_[index].asking = false;
           if (text) self->came(index, nlohmann::json::parse(text.value(), nullptr, false));
-        });
+        },
+        "");
   }
 
   void came(std::size_t index, const nlohmann::json& document) {
@@ -226,7 +227,8 @@ void kill_actor(Api& api, const std::shared_ptr<Request>& request, const ReplyPt
       [reply](Result<std::string> done) {
         if (!done) return answer_error(reply, to_api_error(done.error()));
         reply->send(json_response({{"done", done.value()}}));
-      });
+      },
+      asker_of(*request));
 }
 
 }  // namespace

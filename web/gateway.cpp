@@ -252,7 +252,8 @@ class Gateway::Impl {
           reply->send({.status = 200,
                        .type = "text/plain; version=0.0.4; charset=utf-8",
                        .body = own + (text ? text.value() : "")});
-        });
+        },
+        asker_of(request));
   }
 
   GatewayOptions options_;

@@ -76,15 +76,17 @@ class JobService {
   /// Gets the pictures of a job that has succeeded, from the cluster where they are not kept here.
   void with_result(const JobPtr& job, OnResult then);
 
-  /// Asks a cluster on a worker; `then` gets the answer on the loop.
+  /// Calls `action` at one of the loop's next rounds.
+  void post(std::function<void()> action) { boost::asio::post(io_, std::move(action)); }
+  /// Asks a cluster on a worker; `then` gets the answer on the loop. `asker`: as `work` has it.
   template <class T>
   void ask(std::size_t cluster, std::function<Result<T>(Inspector&)> question,
-           std::function<void(Result<T>)> then);
+           std::function<void(Result<T>)> then, const std::string& asker);
   /// Same as `ask`, about one of the cluster's jobs; not where the cluster has begun with other
   /// jobs.
   template <class T>
   void ask_of(const Job& job, std::function<Result<T>(Inspector&)> question,
-              std::function<void(Result<T>)> then);
+              std::function<void(Result<T>)> then, const std::string& asker);
   /// Runs `work` on a worker, then `then` on the loop with what it made; what it throws is an
   /// error, code failed. `asker`: whose turn it is, as Workers has it.
   template <class T>
@@ -108,7 +110,7 @@ class JobService {
   Result<Connection> connection_of(const JobKey& job) const;
   template <class T>
   void ask(const Connection& connection, std::function<Result<T>(Inspector&)> question,
-           std::function<void(Result<T>)> then);
+           std::function<void(Result<T>)> then, const std::string& asker);
   void connected(std::size_t cluster, const std::string& series);
   void listed(std::size_t cluster, const ClusterLink::Listing& listing);
   /// A submission that is on its way.
@@ -171,25 +173,25 @@ void JobService::work_of(Workers& workers, std::function<Result<T>()> work,
 
 template <class T>
 void JobService::ask(std::size_t cluster, std::function<Result<T>(Inspector&)> question,
-                     std::function<void(Result<T>)> then) {
+                     std::function<void(Result<T>)> then, const std::string& asker) {
   const auto connection = clusters_.at(cluster).link->connection();
   if (!connection) return then(Error{"unreachable", clusters_[cluster].why});
-  ask(connection, std::move(question), std::move(then));
+  ask(connection, std::move(question), std::move(then), asker);
 }
 
 template <class T>
 void JobService::ask_of(const Job& job, std::function<Result<T>(Inspector&)> question,
-                        std::function<void(Result<T>)> then) {
+                        std::function<void(Result<T>)> then, const std::string& asker) {
   const auto connection = connection_of(job.key);
   if (!connection) return then(connection.error());
-  ask(connection.value(), std::move(question), std::move(then));
+  ask(connection.value(), std::move(question), std::move(then), asker);
 }
 
 template <class T>
 void JobService::ask(const Connection& connection, std::function<Result<T>(Inspector&)> question,
-                     std::function<void(Result<T>)> then) {
+                     std::function<void(Result<T>)> then, const std::string& asker) {
   work<T>([connection, question = std::move(question)] { return question(*connection->inspector); },
-          std::move(then));
+          std::move(then), asker);
 }
 
 }  // namespace troupe::web

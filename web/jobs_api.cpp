@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <deque>
 #include <sstream>
 
 #include "base/format.h"
@@ -78,11 +79,11 @@ void cancel(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
   });
 }
 
-/// Streams of jobs' events: what happens to a job is written down once, however many watch it. On
-/// the loop.
+/// Streams of jobs' events. What happens to a job is written down once, however many watch it, and
+/// a few of them are told at each round of the loop. On the loop.
 class JobStreams : public std::enable_shared_from_this<JobStreams> {
  public:
-  explicit JobStreams(JobBoard& board) : board_(board) {}
+  explicit JobStreams(JobService& service) : service_(service) {}
 
   /// Begins a stream with what is known.
   void add(const JobPtr& job, const ReplyPtr& reply) {
@@ -90,22 +91,43 @@ class JobStreams : public std::enable_shared_from_this<JobStreams> {
     reply->write(event_of(*job), !job->ended());
     if (job->ended()) return reply->end();
     if (!job->preview.empty()) reply->write(preview_of(*job), true);
-    auto [at, is_first] = streams_.try_emplace(job->id);
-    if (is_first)
-      at->second.listener =
-          board_.listen(job->id, [self = shared_from_this()](const Job& seen, JobBoard::What what) {
+    StreamsPtr& of = streams_[job->id];
+    if (!of) {
+      of = std::make_shared<Streams>();
+      of->listener = service_.board().listen(
+          job->id, [self = shared_from_this()](const Job& seen, JobBoard::What what) {
             self->tell(seen, what);
           });
+    }
     const auto number = ++last_;
-    at->second.watchers[number] = reply;
-    reply->on_gone([self = shared_from_this(), id = job->id, number] { self->leave(id, number); });
+    of->watchers[number] = {reply, of->told()};
+    reply->on_gone([self = shared_from_this(), id = job->id, of, number] {
+      of->watchers.erase(number);
+      if (of->watchers.empty() && !of->has_ended) self->forget(id);
+    });
   }
 
  private:
+  static constexpr std::size_t kToldAtOnce = 16;   // watchers at a round
+  static constexpr std::size_t kMostWaiting = 16;  // events; who is further behind loses the oldest
+
+  struct Watcher {
+    ReplyPtr reply;
+    std::uint64_t next;  // number of the event that it is told next
+  };
+  /// Those who watch one job.
   struct Streams {
     std::uint64_t listener = 0;
-    std::map<std::uint64_t, ReplyPtr> watchers;
+    std::deque<Piece> recent;  // events
+    std::uint64_t first = 0;   // number of the first of these
+    std::map<std::uint64_t, Watcher> watchers;
+    std::uint64_t told_last = 0;  // the watcher, in this pass over them
+    bool is_waiting = false;      // for a round
+    bool has_ended = false;       // the last event is the job's end
+
+    std::uint64_t told() const { return first + recent.size(); }
   };
+  using StreamsPtr = std::shared_ptr<Streams>;
 
   static Piece event_of(const Job& job) {
     return piece(
@@ -117,29 +139,60 @@ class JobStreams : public std::enable_shared_from_this<JobStreams> {
                                                   {"b64_png", base64(job.preview)}})));
   }
   void tell(const Job& job, JobBoard::What what) {
-    const Piece event = what == JobBoard::What::preview ? preview_of(job) : event_of(job);
-    const bool is_end = what == JobBoard::What::end;
-    // Who falls behind is cut off, and then no more among them.
-    const auto watchers = streams_.at(job.id).watchers;
-    if (is_end) forget(job.id);
-    for (const auto& [number, reply] : watchers) {
-      reply->write(event, !is_end);
-      if (is_end) reply->end();
+    const StreamsPtr of = streams_.at(job.id);
+    of->recent.push_back(what == JobBoard::What::preview ? preview_of(job) : event_of(job));
+    if (of->recent.size() > kMostWaiting) {
+      of->recent.pop_front();
+      ++of->first;
     }
+    of->has_ended = what == JobBoard::What::end;
+    if (of->has_ended) forget(job.id);
+    if (!std::exchange(of->is_waiting, true)) wait(of);
   }
-  void leave(const std::string& id, std::uint64_t number) {
-    const auto found = streams_.find(id);
-    if (found == streams_.end()) return;
-    found->second.watchers.erase(number);
-    if (found->second.watchers.empty()) forget(id);
+  void wait(const StreamsPtr& of) {
+    waiting_.push_back(of);
+    if (waiting_.size() == 1) service_.post([self = shared_from_this()] { self->tell_some(); });
+  }
+  /// Tells the next watchers of the job that has waited longest.
+  void tell_some() {
+    const StreamsPtr of = waiting_.front();
+    std::vector<std::uint64_t> next;
+    for (auto at = of->watchers.upper_bound(of->told_last);
+         at != of->watchers.end() && next.size() < kToldAtOnce; ++at)
+      next.push_back(at->first);
+    for (const auto number : next)
+      tell_one(*of, number);
+    of->told_last = next.size() < kToldAtOnce ? 0 : next.back();
+    waiting_.pop_front();
+    of->is_waiting = of->told_last > 0 || std::ranges::any_of(of->watchers, [&](const auto& one) {
+                       return one.second.next < of->told();
+                     });
+    if (of->is_waiting) {
+      waiting_.push_back(of);
+    }
+    if (!waiting_.empty()) service_.post([self = shared_from_this()] { self->tell_some(); });
+  }
+  void tell_one(Streams& of, std::uint64_t number) {
+    const auto at = of.watchers.find(number);
+    if (at == of.watchers.end()) return;
+    const ReplyPtr reply = at->second.reply;
+    const auto skipped = std::max(at->second.next, of.first) - of.first;
+    at->second.next = of.told();
+    if (of.has_ended) of.watchers.erase(at);
+    // Who falls behind is cut off, and then no more among the watchers.
+    for (auto event = of.recent.begin() + static_cast<std::ptrdiff_t>(skipped);
+         event != of.recent.end(); ++event)
+      reply->write(*event, !(of.has_ended && *event == of.recent.back()));
+    if (of.has_ended) reply->end();
   }
   void forget(const std::string& id) {
-    board_.unlisten(id, streams_.at(id).listener);
+    service_.board().unlisten(id, streams_.at(id)->listener);
     streams_.erase(id);
   }
 
-  JobBoard& board_;
-  std::map<std::string, Streams> streams_;  // by their jobs' ids
+  JobService& service_;
+  std::map<std::string, StreamsPtr> streams_;  // by their jobs' ids; of those that have not ended
+  std::deque<StreamsPtr> waiting_;             // for rounds
   std::uint64_t last_ = 0;
 };
 
@@ -200,7 +253,8 @@ void timeline(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr&
       [reply](Result<std::string> text) {
         if (!text) return answer_error(reply, to_api_error(text.error()));
         reply->send({.status = 200, .body = std::move(text.value())});
-      });
+      },
+      asker_of(*request));
 }
 
 /// Answers with what the controller and the actors have written lately, under their names.
@@ -233,7 +287,8 @@ void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
         if (!text) return answer_error(reply, to_api_error(text.error()));
         reply->send(
             {.status = 200, .type = "text/plain; charset=utf-8", .body = std::move(text.value())});
-      });
+      },
+      asker_of(*request));
 }
 
 void parameters(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
@@ -320,7 +375,7 @@ void add_jobs_routes(Api& api) {
     reply->send(json_response(to_json(*job_of(api, *request))));
   });
   add("POST", "/api/v1/jobs/{}/cancel", cancel, 1024);
-  const auto streams = std::make_shared<JobStreams>(api.service.board());
+  const auto streams = std::make_shared<JobStreams>(api.service);
   add("GET", "/api/v1/jobs/{}/events", [streams](Api& api, const auto& request, const auto& reply) {
     const JobPtr job = job_of(api, *request);
     api.service.follow(job);

@@ -1,5 +1,6 @@
 #include "web/api.h"
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <filesystem>
 #include <thread>
@@ -171,7 +172,15 @@ TEST_CASE("however many watch a job, what happens to it is written down once") {
   progress.phase = "denoising";
   progress.preview_png = "png";
   parts.service.board().progress(job, progress, 2);
+  const auto are_told = [&](std::size_t pieces) {
+    return std::ranges::count_if(watchers,
+                                 [&](const auto& one) { return one->told.size() >= pieces; });
+  };
+  CHECK(are_told(2) == 0);
+  parts.run_until([&] { return are_told(2) > 0; });
+  CHECK(are_told(3) == 16);  // at one round of the loop
   parts.service.board().end(job, Error{"failed", "it was lost"}, 3);
+  parts.run_until([&] { return are_told(4) == 99; });
   for (std::size_t i = 0; i + 1 < watchers.size(); ++i) {
     const auto& told = watchers[i]->told;
     REQUIRE(told.size() == 4);
@@ -248,4 +257,27 @@ TEST_CASE(
   keep_paths(submission, scratch / "called", folders);
   CHECK(submission.model == scratch / "called");
   CHECK(submission.request.loras[0].path == scratch / "own/lora.safetensors");
+}
+
+TEST_CASE("who falls behind what happens to a job loses the oldest of it, and hears its end") {
+  Parts parts;
+  add_jobs_routes(parts.api);
+  const JobPtr job = parts.service.board().submitted({0, "aa", 7}, 1);
+  const auto request = std::make_shared<Request>();
+  request->caller = std::make_shared<const Caller>();
+  request->params = {"7-aa"};
+  const auto watcher = std::make_shared<Watcher>();
+  RequestHead head;
+  head.method = "GET";
+  REQUIRE(parse_target("/api/v1/jobs/7-aa/events", head));
+  parts.router.match(head).route->handler(request, watcher);
+  Progress progress;
+  progress.phase = "denoising";
+  for (progress.step = 1; progress.step <= 100; ++progress.step)
+    parts.service.board().progress(job, progress, 2);
+  parts.service.board().end(job, Error{"failed", "it was lost"}, 3);
+  parts.run_until([&] { return watcher->has_ended; });
+  REQUIRE(watcher->told.size() == 17);
+  CHECK(watcher->told[1]->find(R"("step":86)") != std::string::npos);
+  CHECK(watcher->told[16]->starts_with("event: failed\n"));
 }
