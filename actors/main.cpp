@@ -11,6 +11,7 @@
 #include "actors/device_error.h"
 #include "actors/user/host_main.h"
 #include "actors/user/process.h"
+#include "base/available_memory.h"
 #include "base/error_text.h"
 #include "models/plugin/network_plugin.h"
 
@@ -112,7 +113,7 @@ int main(int argc, char** argv) {
     troupe::runtime::leave(actor.run());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "troupe-actor %u: %s\n", options.id,
-                 troupe::first_line(error.what()).c_str());
+                 troupe::first_line(troupe::text_of(error)).c_str());
     troupe::runtime::leave(1);
   }
 }

@@ -15,13 +15,17 @@ namespace {
 
 /// LibTorch has a type of its own for a device's memory that has run out. For the host's there is
 /// none: its allocator names itself in the text.
-bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+bool is_out_of_host_memory(const std::exception& error) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   return torch != nullptr &&
          std::string_view(torch->what_without_backtrace()).find("DefaultCPUAllocator: ") !=
              std::string_view::npos;
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         is_out_of_host_memory(error);
 }
 
 }  // namespace
@@ -34,7 +38,9 @@ bool WorkerTools::retire_after(const std::exception& error) const {
 }
 
 wire::Failure to_failure(const std::exception& error) {
-  const auto text = first_line(text_of(error));
+  auto text = first_line(text_of(error));
+  if (const auto limit = address_limit_text(); !limit.empty() && is_out_of_host_memory(error))
+    text += " (" + limit + ")";
   if (is_out_of_memory(error)) return {wire::FailureCode::out_of_memory, text};
   if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr)
     return {wire::FailureCode::bad_request, text};

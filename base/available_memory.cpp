@@ -6,6 +6,7 @@
 #include <fstream>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "base/control_group.h"
 #include "base/text.h"
@@ -31,7 +32,16 @@ std::string address_limit_text() {
   return "ulimit -v allows " + bytes_text(limit.rlim_cur) + " of addresses";
 }
 
+std::string no_threads_text(const std::string& why) {
+  const auto limit = address_limit_text();
+  return "no more threads can be started: " + why + " (" +
+         (limit.empty() ? "see ulimit -u" : limit) + ")";
+}
+
 std::string text_of(const std::exception& error) {
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
+    return no_threads_text(system->what());
   if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return error.what();
   const auto limit = address_limit_text();
   return "out of memory" + (limit.empty() ? "" : " (" + limit + ")");

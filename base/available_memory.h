@@ -17,8 +17,12 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& root 
 /// stacks of threads count towards; else empty.
 std::string address_limit_text();
 
-/// Returns an exception's text; for std::bad_alloc, which has none, that memory ran out and by
-/// which limit.
+/// Returns "no more threads can be started: WHY (LIMIT)", where LIMIT is that of addresses, if
+/// there is one, else where to look.
+std::string no_threads_text(const std::string& why);
+
+/// Returns an exception's text; for std::bad_alloc, which has none, that memory ran out, and for
+/// one of a thread that could not be started, that; each with the limit.
 std::string text_of(const std::exception& error);
 
 }  // namespace troupe

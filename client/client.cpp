@@ -41,6 +41,7 @@ struct Client::Impl {
 
   std::string endpoint;
   std::string keys;
+  std::stop_token stop;
   std::mutex mutex;
   std::map<std::uint64_t, OnProgress> watching;  // until the job's end was told
   Talk current;
@@ -138,7 +139,7 @@ std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
   }
   for (;;) {
     Error why;
-    auto next = client::Conversation::open(endpoint, kOpenDeadline, keys, why);
+    auto next = client::Conversation::open(endpoint, kOpenDeadline, keys, why, stop);
     const auto now = Clock::now();
     std::lock_guard lock(mutex);
     if (next && next->link().journal() == lost->link().journal()) {
@@ -146,6 +147,8 @@ std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
       give_up_at.reset();
       return std::nullopt;
     }
+    if (stop.stop_requested())
+      return Error{"interrupted", error.what + "; interrupted while looking for it again"};
     if (next) {
       gone = Error{"lost", error.what + "; the cluster that is there now has another journal"};
     } else if (why.code != "unreachable" && why.code != "timeout") {
@@ -166,15 +169,17 @@ Client& Client::operator=(Client&&) noexcept = default;
 Client::~Client() = default;
 
 Result<Client> Client::connect(const std::string& endpoint, milliseconds timeout,
-                               const std::string& keys) {
+                               const std::string& keys, std::stop_token stop) {
   const auto place = client::found_place(endpoint, keys);
   if (!place) return place.error();
   Error error;
   auto impl = std::make_unique<Impl>();
   impl->endpoint = place.value().endpoint;
   impl->keys = place.value().keys;
-  impl->current = client::Conversation::open(
-      impl->endpoint, std::clamp(timeout, milliseconds(1), kLongestWait), impl->keys, error);
+  impl->stop = std::move(stop);
+  impl->current =
+      client::Conversation::open(impl->endpoint, std::clamp(timeout, milliseconds(1), kLongestWait),
+                                 impl->keys, error, impl->stop);
   if (!impl->current) return error;
   return Client(std::move(impl));
 }

@@ -16,7 +16,8 @@ std::string seconds_text(milliseconds time) {
 }  // namespace
 
 std::shared_ptr<Conversation> Conversation::open(const std::string& endpoint, milliseconds timeout,
-                                                 const std::string& keys, Error& error) {
+                                                 const std::string& keys, Error& error,
+                                                 const std::stop_token& stop) {
   auto made = std::make_shared<Conversation>();
   Conversation* self = made.get();
   Link::Handlers handlers;
@@ -37,7 +38,7 @@ std::shared_ptr<Conversation> Conversation::open(const std::string& endpoint, mi
     }
   };
   handlers.on_lost = [self](const Error& why) { self->lose(why); };
-  made->link_ = Link::open(endpoint, timeout, std::move(handlers), error, keys);
+  made->link_ = Link::open(endpoint, timeout, std::move(handlers), error, keys, stop);
   return made->link_ ? made : nullptr;
 }
 

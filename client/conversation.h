@@ -18,7 +18,8 @@ class Conversation {
   /// Same as Link::open, but with a conversation over the link.
   static std::shared_ptr<Conversation> open(const std::string& endpoint,
                                             std::chrono::milliseconds timeout,
-                                            const std::string& keys, Error& error);
+                                            const std::string& keys, Error& error,
+                                            const std::stop_token& stop);
 
   Link& link() { return *link_; }
   /// Link's thread. What comes of that job is handed on from now on.

@@ -59,7 +59,7 @@ Inspector& Inspector::operator=(Inspector&&) noexcept = default;
 Inspector::~Inspector() = default;
 
 Result<Inspector> Inspector::connect(const std::string& endpoint, std::chrono::milliseconds timeout,
-                                     const std::string& keys) {
+                                     const std::string& keys, std::stop_token stop) {
   const auto place = client::found_place(endpoint, keys);
   if (!place) return place.error();
   auto impl = std::make_unique<Impl>();
@@ -69,7 +69,7 @@ Result<Inspector> Inspector::connect(const std::string& endpoint, std::chrono::m
   handlers.on_lost = [](const Error&) {};
   Error error;
   impl->link = client::Link::open(place.value().endpoint, timeout, std::move(handlers), error,
-                                  place.value().keys);
+                                  place.value().keys, stop);
   if (!impl->link) return error;
   return Inspector(std::move(impl));
 }

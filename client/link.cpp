@@ -50,7 +50,8 @@ Link::~Link() {
 }
 
 std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseconds timeout,
-                                 Handlers handlers, Error& error, const std::string& keys) {
+                                 Handlers handlers, Error& error, const std::string& keys,
+                                 const std::stop_token& stop) {
   std::optional<control::ClientKeys> own;
   try {
     const control::Endpoint parsed = control::parse_endpoint(endpoint);
@@ -75,13 +76,26 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
   link->keys_ = std::move(own);  // before its thread is given anything to do
   auto answer = std::make_shared<std::promise<std::optional<Error>>>();
   auto future = answer->get_future();
-  link->post([&link = *link, timeout, answer] { link.start(timeout, answer); });
-  if (future.wait_for(timeout + std::chrono::seconds(2)) != std::future_status::ready) {
+  link->post([&link = *link, timeout, answer] {
+    link.start(timeout,
+               [answer](std::optional<Error> failed) { answer->set_value(std::move(failed)); });
+  });
+  const auto give_up = [&link = *link] {
+    link.give_up({"interrupted", "interrupted while connecting to " + link.endpoint_});
+  };
+  const auto answered = [&] {
+    const std::stop_callback on_stop(stop, [&link = *link, give_up] { link.post(give_up); });
+    return future.wait_for(timeout + std::chrono::seconds(2)) == std::future_status::ready;
+  }();
+  if (!answered) {
     error = {"unreachable", "no controller at " + endpoint + ": nobody answered"};
     return nullptr;
   }
   if (const std::optional<Error> failed = future.get()) {
     error = *failed;
+    // A look for a host's name cannot be ended: it is left alone, and ends by itself or with the
+    // process.
+    if (stop.stop_requested()) std::thread([left = std::move(link)] {}).detach();
     return nullptr;
   }
   return link;
@@ -95,11 +109,24 @@ wire::Hello Link::hello() const {
   return hello;
 }
 
-void Link::start(control::Milliseconds timeout, const Outcome& answer) {
+void Link::settle(std::optional<Error> failed) {
+  if (const auto outcome = std::exchange(outcome_, nullptr)) outcome(std::move(failed));
+}
+
+/// Ends an attempt to connect that has not ended yet.
+void Link::give_up(Error why) {
+  if (!outcome_) return;
+  control_->close(why.what);
+  lost_ = std::move(why);
+  settle(lost_);
+}
+
+void Link::start(control::Milliseconds timeout, Outcome outcome) {
+  outcome_ = std::move(outcome);
   try {
     socket_.context = control::make_context();
   } catch (const std::exception& error) {
-    return answer->set_value(Error{"failed", error.what()});
+    return settle(Error{"failed", error.what()});
   }
   try {
     control::ConnectionOptions options;
@@ -111,7 +138,7 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
     options.keys = keys_;
     control_ = std::make_unique<control::Connection>(loop_->io(), std::move(options));
   } catch (const std::exception& error) {
-    return answer->set_value(Error{"bad_request", error.what()});
+    return settle(Error{"bad_request", error.what()});
   }
   exchange_ = calls::Exchange::make({.loop = loop_,
                                      .controller = [this] { return control_.get(); },
@@ -130,11 +157,8 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
     control_->close(loss.why, loss.end);
     lose(lost_error(endpoint_, loss.why));
   });
-  const auto settle = [answer, settled = std::make_shared<bool>(false)](std::optional<Error> e) {
-    if (!std::exchange(*settled, true)) answer->set_value(std::move(e));
-  };
   control_->start(
-      [this, settle](const wire::Welcome& welcome) {
+      [this](const wire::Welcome& welcome) {
         const auto said = [&](const char* name) {
           const auto found = welcome.attributes.find(name);
           return found == welcome.attributes.end() ? std::string() : found->second;
@@ -143,17 +167,14 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
         job_series_ = said("jobs");
         settle(std::nullopt);
       },
-      [this, settle](const wire::Failure& failure) {
+      [this](const wire::Failure& failure) {
         lost_ = connect_error(endpoint_, failure);
         settle(lost_);
       });
   const auto endpoint = control::parse_endpoint(endpoint_);
   if (endpoint.ipc || endpoint.host == "*") return;
-  watch_for_missing_listener(loop_->io(), endpoint, [this, settle](const std::string& why) {
-    if (lost_ || !control_ || control_->connected()) return;
-    control_->close("nobody listens");
-    lost_ = Error{"unreachable", "no controller at " + endpoint_ + ": " + why};
-    settle(lost_);
+  watch_for_missing_listener(loop_->io(), endpoint, [this](const std::string& why) {
+    give_up({"unreachable", "no controller at " + endpoint_ + ": " + why});
   });
 }
 

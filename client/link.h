@@ -4,6 +4,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,10 +30,11 @@ class Link {
     std::function<void(const std::string&)> on_notice = {};
   };
 
-  /// Connects. Null with `error` set when that does not work within `timeout`. `keys`: a folder of
-  /// keys for tcp, or empty.
+  /// Connects. Null with `error` set when that does not work within `timeout`, or until `stop`.
+  /// `keys`: a folder of keys for tcp, or empty.
   static std::unique_ptr<Link> open(const std::string& endpoint, control::Milliseconds timeout,
-                                    Handlers handlers, Error& error, const std::string& keys = {});
+                                    Handlers handlers, Error& error, const std::string& keys = {},
+                                    const std::stop_token& stop = {});
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -80,8 +82,11 @@ class Link {
 
  private:
   Link(std::string endpoint, Handlers handlers);
-  using Outcome = std::shared_ptr<std::promise<std::optional<Error>>>;
-  void start(control::Milliseconds timeout, const Outcome& outcome);
+  /// Handler of how connecting ended: called exactly once.
+  using Outcome = std::function<void(std::optional<Error>)>;
+  void start(control::Milliseconds timeout, Outcome outcome);
+  void settle(std::optional<Error> failed);
+  void give_up(Error why);
   void on_message(const wire::Header& header, std::span<const std::byte> payload);
   void lose(Error error);
   void open_blobs();
@@ -99,6 +104,7 @@ class Link {
   std::unique_ptr<control::Connection> control_;
   std::unique_ptr<control::BlobConnection> blobs_;
   std::shared_ptr<calls::Exchange> exchange_;
+  Outcome outcome_;            // its thread's; null once it was called
   std::optional<Error> lost_;  // its thread's
   std::atomic<bool> is_lost_ = false;
   std::atomic<bool> replaced_ = false;  // before the loss is told

@@ -153,7 +153,7 @@ class Watching : public std::enable_shared_from_this<Watching> {
   }
 
  private:
-  /// How far the slices of one cluster have been asked for.
+  /// Progress of asking for the slices of one cluster.
   struct Slices {
     bool asking = false;
     std::uint64_t after = 0;

@@ -26,12 +26,12 @@ ClusterLink::ClusterLink(boost::asio::io_context& io, Target target, Handlers ha
     : io_(io),
       target_(std::move(target)),
       handlers_(std::make_shared<Handlers>(std::move(handlers))),
-      thread_([this] { run(); }) {}
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
 ClusterLink::~ClusterLink() {
   {
     std::lock_guard lock(mutex_);
-    ending_ = true;
+    thread_.request_stop();
     changed_.notify_all();
   }
   thread_.join();
@@ -56,19 +56,19 @@ void ClusterLink::seek(std::uint64_t job) {
 }
 
 /// Waits for `time`. False when it is time to end.
-bool ClusterLink::pause(milliseconds time) {
+bool ClusterLink::pause(milliseconds time, const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  if (!ending_) changed_.wait_for(lock, time);
-  return !ending_;
+  if (!stop.stop_requested()) changed_.wait_for(lock, time);
+  return !stop.stop_requested();
 }
 
-void ClusterLink::run() {
+void ClusterLink::run(const std::stop_token& stop) {
   do {
-    while (!connect())
-      if (!pause(kTryAgain)) return;
-    while (ask())
-      if (!pause(kAskEvery)) return;
-  } while (pause(kTryAgain));
+    while (!connect(stop))
+      if (!pause(kTryAgain, stop)) return;
+    while (ask(stop))
+      if (!pause(kAskEvery, stop)) return;
+  } while (pause(kTryAgain, stop));
 }
 
 void ClusterLink::lose(const Error& why) {
@@ -80,19 +80,19 @@ void ClusterLink::lose(const Error& why) {
   boost::asio::post(io_, [handlers = handlers_, why] { handlers->on_status(why); });
 }
 
-Result<std::shared_ptr<Inspector>> ClusterLink::inspect() const {
-  auto inspector = Inspector::connect(target_.endpoint, kConnectDeadline, target_.keys);
+Result<std::shared_ptr<Inspector>> ClusterLink::inspect(const std::stop_token& stop) const {
+  auto inspector = Inspector::connect(target_.endpoint, kConnectDeadline, target_.keys, stop);
   if (!inspector) return inspector.error();
   return std::make_shared<Inspector>(std::move(inspector.value()));
 }
 
-bool ClusterLink::connect() {
-  auto client = Client::connect(target_.endpoint, kConnectDeadline, target_.keys);
+bool ClusterLink::connect(const std::stop_token& stop) {
+  auto client = Client::connect(target_.endpoint, kConnectDeadline, target_.keys, stop);
   if (!client) {
     lose(client.error());
     return false;
   }
-  auto inspector = inspect();
+  auto inspector = inspect(stop);
   if (!inspector) {
     lose(inspector.error());
     return false;
@@ -109,7 +109,7 @@ bool ClusterLink::connect() {
   return true;
 }
 
-bool ClusterLink::ask() {
+bool ClusterLink::ask(const std::stop_token& stop) {
   const auto connection = this->connection();
   auto status = connection->client->status();
   if (!status) {
@@ -117,7 +117,7 @@ bool ClusterLink::ask() {
     return false;
   }
   if (connection->inspector->lost()) {
-    if (auto inspector = inspect()) {
+    if (auto inspector = inspect(stop)) {
       std::lock_guard lock(mutex_);
       connection_ = std::make_shared<Connection>(
           Connection{connection->client, std::move(inspector.value()), connection->series});

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -54,26 +55,25 @@ class ClusterLink {
   void seek(std::uint64_t job);
 
  private:
-  void run();
-  bool connect();
-  bool ask();
-  Result<std::shared_ptr<Inspector>> inspect() const;
+  void run(const std::stop_token& stop);
+  bool connect(const std::stop_token& stop);
+  bool ask(const std::stop_token& stop);
+  Result<std::shared_ptr<Inspector>> inspect(const std::stop_token& stop) const;
   Result<Listing> list(Client& client, const std::set<std::uint64_t>& sought);
   void lose(const Error& why);
-  bool pause(std::chrono::milliseconds time);
+  bool pause(std::chrono::milliseconds time, const std::stop_token& stop);
 
   boost::asio::io_context& io_;
   Target target_;
   std::shared_ptr<Handlers> handlers_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool ending_ = false;
   std::chrono::steady_clock::time_point jobs_wanted_until_{};
   std::chrono::steady_clock::time_point jobs_asked_{};
   std::set<std::uint64_t> sought_;
   std::shared_ptr<Connection> connection_;
   std::size_t next_page_ = 0;  // its thread's; 0 = no pass was made over this connection
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace troupe::web

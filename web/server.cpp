@@ -1,6 +1,8 @@
 #include "web/server.h"
 
 #include <fcntl.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
@@ -35,6 +37,8 @@ using std::chrono::seconds;
 
 constexpr std::uint32_t kLongestHeader = 16 << 10;
 constexpr std::size_t kReadAtOnce = 64 << 10;
+constexpr int kAskKernelEvery = 5;  // seconds
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr seconds kHeaderPatience{10};  // until a request's beginning is here
 constexpr seconds kIdlePatience{75};    // between two requests of a connection
 constexpr seconds kBodyPatience{30};
@@ -428,6 +432,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
                                                        const error_code& error, std::size_t bytes) {
       self->looking_ = false;
       if (self->state_ == State::closed) return;
+      if (error == asio::error::eof) return self->on_end_of_requests();
       if (error) return self->close();
       self->buffer_.commit(bytes);
       if (self->state_ == State::waiting) return self->read_head();
@@ -436,6 +441,37 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         self->look();
       }
     });
+  }
+
+  /// Looks whether a client that sends no more still reads, or has gone altogether: only what is
+  /// written to it shows that. Over TLS its end is the end of all.
+  void on_end_of_requests() {
+    keep_alive_ = false;
+    const bool has_request = state_ == State::serving || answers();
+    if (!std::is_same_v<Stream, tcp::socket> || !has_request || state_ == State::lingering)
+      return close();
+    // Whoever has gone resets the connection at the first byte.
+    socket_of(stream_).async_wait(tcp::socket::wait_error,
+                                  [self = this->shared_from_this()](const error_code& error) {
+                                    if (!error && self->state_ != State::closed) self->close();
+                                  });
+    if (state_ == State::streaming) return write(heartbeat_, false);
+    if (state_ != State::serving) return;
+    if (version_ < 11) return ask_kernel();
+    // Nothing else is being written, and every client of HTTP/1.1 reads on after that.
+    const auto wrote = ::send(socket_of(stream_).native_handle(), kContinue.data(),
+                              kContinue.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (wrote != static_cast<ssize_t>(kContinue.size())) close();
+  }
+
+  /// Has the kernel ask the other one's, which knows of who has gone for a minute only.
+  void ask_kernel() {
+    auto& socket = socket_of(stream_);
+    error_code ignored;
+    socket.set_option(asio::socket_base::keep_alive(true), ignored);
+    for (const int option : {TCP_KEEPIDLE, TCP_KEEPINTVL})
+      setsockopt(socket.native_handle(), IPPROTO_TCP, option, &kAskKernelEvery,
+                 sizeof kAskKernelEvery);
   }
 
   void wait_for_request(seconds patience) {
@@ -542,7 +578,6 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     body_parser_->eager(true);
     arm(patience_for(bytes, kBodyPatience));
     if (!expects) return read_body(most);
-    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     asio::async_write(
         stream_, asio::buffer(kContinue),
         [self = this->shared_from_this(), most](const error_code& error, std::size_t) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "actors/user/user_host.h"
+#include "base/available_memory.h"
 #include "base/error_text.h"
 #include "base/xxh64.h"
 
@@ -72,7 +73,7 @@ int host_main(int argc, char** argv) {
     UserHost actor(options);
     leave(actor.run());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", who.c_str(), first_line(error.what()).c_str());
+    std::fprintf(stderr, "%s: %s\n", who.c_str(), first_line(text_of(error)).c_str());
     leave(1);
   }
 }

@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <iostream>
-#include <system_error>
 
 #include "base/available_memory.h"
 #include "base/suggest.h"
@@ -86,16 +85,8 @@ int run_verb(Verb& verb) {
     return report(error.error, error.exit_code, verb.json());
   } catch (const std::bad_alloc& error) {
     return report({"out_of_memory", text_of(error)}, kFailed, verb.json());
-  } catch (const std::system_error& error) {
-    const bool threads = error.code() == std::errc::resource_unavailable_try_again;
-    const auto limit = address_limit_text();
-    return report(
-        {"failed", threads ? std::string("no more threads can be started: ") + error.what() + " (" +
-                                 (limit.empty() ? "see ulimit -u" : limit) + ")"
-                           : error.what()},
-        kFailed, verb.json());
   } catch (const std::exception& error) {
-    return report({"failed", error.what()}, kFailed, verb.json());
+    return report({"failed", text_of(error)}, kFailed, verb.json());
   }
 }
 

@@ -1,18 +1,20 @@
 #include "client/cli/endpoint.h"
 
+#include "client/cli/signals.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {
-
 namespace {
+
+constexpr std::chrono::seconds kConnectDeadline{5};
 
 /// Returns the connection that opened, or throws CommandError; keys that cannot be used stand under
 /// --keys.
 template <class T>
-T let_in(Result<T> opened) {
+T let_in(Result<T> opened, int exit_code = kFailed) {
   if (opened) return std::move(opened.value());
   const Error& error = opened.error();
-  throw CommandError(Error{error.code, by_option(error.what, {{"keys", "--keys"}})});
+  throw CommandError(Error{error.code, by_option(error.what, {{"keys", "--keys"}})}, exit_code);
 }
 
 }  // namespace
@@ -36,13 +38,18 @@ void add_keys_option(CLI::App& app, std::string& keys, const std::string& help) 
 }
 
 Client connect(const Target& target) {
-  return let_in(
-      Client::connect(checked_endpoint(target.endpoint), std::chrono::seconds(5), target.keys));
+  return let_in(Client::connect(checked_endpoint(target.endpoint), kConnectDeadline, target.keys));
+}
+
+Client connect(const Target& target, const SignalWatch& signals) {
+  auto client = Client::connect(checked_endpoint(target.endpoint), kConnectDeadline, target.keys,
+                                signals.token());
+  return let_in(std::move(client), signals.caught() ? signals.exit_code() : kFailed);
 }
 
 Inspector connect_inspector(const Target& target) {
   return let_in(
-      Inspector::connect(checked_endpoint(target.endpoint), std::chrono::seconds(5), target.keys));
+      Inspector::connect(checked_endpoint(target.endpoint), kConnectDeadline, target.keys));
 }
 
 std::string checked_endpoint(const std::string& text, const std::string& option) {

@@ -22,9 +22,13 @@ void add_connect_option(CLI::App& app, Target& target);
 /// `--keys DIR`, else TROUPE_KEYS, alone.
 void add_keys_option(CLI::App& app, std::string& keys, const std::string& help);
 
+class SignalWatch;
+
 /// Connects. Throws UsageError if the target is no endpoint, CommandError if no controller lets us
-/// in.
+/// in. `signals`: those that are caught here and end the attempt; without them a signal ends the
+/// process.
 Client connect(const Target& target);
+Client connect(const Target& target, const SignalWatch& signals);
 Inspector connect_inspector(const Target& target);
 
 /// Returns client::full_endpoint of `text`. Throws UsageError, which names `option`, if it is no

@@ -146,8 +146,9 @@ void Session::reconnect_if_lost(const std::string& code) {
   const auto gone = [](const auto& answer) { return !answer && answer.error().code == "lost"; };
   if (!gone(client_->jobs({.most = 1})) && !gone(inspector_->logs(-1, 0, 1))) return;
   constexpr std::chrono::seconds kSoon{1};
-  auto client = Client::connect(target_.endpoint, kSoon, target_.keys);
-  auto inspector = Inspector::connect(target_.endpoint, kSoon, target_.keys);
+  const std::stop_token stop = signals_ ? signals_->token() : std::stop_token();
+  auto client = Client::connect(target_.endpoint, kSoon, target_.keys, stop);
+  auto inspector = Inspector::connect(target_.endpoint, kSoon, target_.keys, stop);
   if (!client || !inspector) return;
   client_ = std::move(client.value());
   inspector_ = std::move(inspector.value());

@@ -3,9 +3,16 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/available_memory.h"
 #include "base/format.h"
 
 namespace troupe::cluster {
+namespace {
+
+/// Exit code of a program that does not begin, since its libraries cannot be mapped for example.
+constexpr int kNotLoaded = 127;
+
+}  // namespace
 
 ExitCause exit_cause(int status, std::vector<std::string> log) {
   ExitCause cause;
@@ -13,6 +20,9 @@ ExitCause exit_cause(int status, std::vector<std::string> log) {
   cause.number = cause.by_signal ? WTERMSIG(status) : WEXITSTATUS(status);
   cause.core = cause.by_signal && WCOREDUMP(status);
   cause.log = std::move(log);
+  const auto limit = address_limit_text();
+  if (!cause.by_signal && cause.number == kNotLoaded && !limit.empty() && !cause.log.empty())
+    cause.log.back() += " (" + limit + ")";
   return cause;
 }
 

@@ -31,8 +31,10 @@ class FakeController {
   using Handler = std::function<void(FakeController&, control::PeerId, const wire::Header&,
                                      std::span<const std::byte>)>;
 
-  FakeController() {
+  /// `journal`: the id of the journal that it says it keeps; empty = none.
+  explicit FakeController(const std::string& journal = {}) {
     control::ServerOptions options;
+    if (!journal.empty()) options.attributes["journal"] = journal;
     options.endpoint = folder_.endpoint("control.sock");
     options.heartbeat_interval = 100ms;
     auto blob_options = options;

@@ -4,6 +4,7 @@
 #include "tests/client/fake_controller.h"
 #include "tests/support/doctest.h"
 #include "troupe/client.h"
+#include "troupe/inspect.h"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -112,6 +113,52 @@ TEST_CASE("a listener that never answers is a timeout: somebody is there") {
   silent.set(zmq::sockopt::linger, 0);
   silent.bind(folder.endpoint("control.sock"));
   CHECK(silence_at(folder.endpoint("control.sock")).code == "timeout");
+}
+
+TEST_CASE("whoever connects can be stopped, before and while it waits for an answer") {
+  control::IpcFolder folder;
+  zmq::context_t context;
+  zmq::socket_t silent(context, zmq::socket_type::router);
+  silent.set(zmq::sockopt::linger, 0);
+  silent.set(zmq::sockopt::rcvtimeo, 60'000);
+  silent.bind(folder.endpoint("control.sock"));
+  silent.bind("tcp://127.0.0.1:0");
+  const std::string tcp = silent.get(zmq::sockopt::last_endpoint);
+  const Stopwatch watch;
+  for (const auto& endpoint : {folder.endpoint("control.sock"), tcp}) {
+    for (const bool early : {true, false}) {
+      CAPTURE(endpoint);
+      std::stop_source stop;
+      if (early) stop.request_stop();
+      std::thread stopping([&] {
+        zmq::message_t hello;
+        if (!early && silent.recv(hello)) stop.request_stop();
+      });
+      const auto client = Client::connect(endpoint, 1h, "none", stop.get_token());
+      stopping.join();
+      REQUIRE_FALSE(client.ok());
+      CHECK(client.error().code == "interrupted");
+      CHECK(client.error().message() == "interrupted while connecting to " + endpoint);
+      CHECK_FALSE(Inspector::connect(endpoint, 1h, "none", stop.get_token()).ok());
+    }
+  }
+  CHECK(watch.elapsed() < 30min);
+}
+
+TEST_CASE("stopped later, a connection stays, and no controller is looked for where it is lost") {
+  FakeController controller("a journal");
+  std::stop_source stop;
+  auto client = Client::connect(controller.endpoint(), 60s, {}, stop.get_token());
+  REQUIRE(client.ok());
+  const auto job = client.value().submit(simple_submission());
+  REQUIRE(job.ok());
+  stop.request_stop();
+  CHECK(client.value().cancel(job.value()).ok());
+  controller.vanish();
+  const auto result = client.value().wait(job.value(), 1h);
+  REQUIRE_FALSE(result.ok());
+  CHECK(result.error().code == "interrupted");
+  CHECK(result.error().message().find(controller.endpoint()) != std::string::npos);
 }
 
 TEST_CASE("a controller of another protocol version: both versions are named") {

@@ -1,5 +1,8 @@
 #include <fcntl.h>
 
+#include <algorithm>
+#include <map>
+
 #include "tests/control/harness.h"
 #include "tests/support/doctest.h"
 #include "tests/support/flood.h"
@@ -26,6 +29,25 @@ bool answers(On<Connection>& connection) {
     c.request(wire::Ping{"?"}, 60s, [&](const Reply& reply) { answered.set(reply.ok()); });
   });
   return answered.wait();
+}
+
+/// Returns this process's ends of connections to its local doors, each by its cookie.
+std::map<std::uint64_t, int> accepted_connections() {
+  std::map<std::uint64_t, int> found;
+  for (int descriptor = 3; descriptor < 256; ++descriptor) {
+    sockaddr_un address{};
+    socklen_t size = sizeof address;
+    int listens = 0;
+    socklen_t flag = sizeof listens;
+    getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &flag);
+    std::uint64_t cookie = 0;
+    socklen_t length = sizeof cookie;
+    if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+        address.sun_family == AF_UNIX && address.sun_path[0] == '/' && listens == 0 &&
+        getsockopt(descriptor, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0)
+      found[cookie] = descriptor;
+  }
+  return found;
 }
 
 /// Checks that clients whom a server of few descriptors knows stay, and that new ones are let in.
@@ -138,25 +160,30 @@ TEST_CASE("behind keys half a handshake has its time and its number, and keeps n
 
 TEST_CASE("a link that ZeroMQ connects anew, over the same number, stays") {
   const IpcFolder folder;
-  Loop here, there;
-  On<Server> server(here, server_at(folder.endpoint("control")));
-  On<Connection> known(there, client_at(folder.endpoint("control")));
-  welcome(known);
-  // As a broken network would: the server's ends of the connections, one after another.
-  for (int descriptor = 3; descriptor < 256; ++descriptor) {
-    sockaddr_un address{};
-    socklen_t size = sizeof address;
-    int listens = 0;
-    socklen_t flag = sizeof listens;
-    getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &flag);
-    if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
-        address.sun_family == AF_UNIX && address.sun_path[0] == '/' && listens == 0)
-      shutdown(descriptor, SHUT_RDWR);
-  }
-  std::this_thread::sleep_for(1s);
+  Loop here;
+  // So long that nothing is sent to the peer while it is away: it would be lost.
+  auto options = server_at(folder.endpoint("control"));
+  options.heartbeat_interval = 8s;
+  options.heartbeat_timeout = 300s;
+  On<Server> server(here, options);
+  RawPeer peer(folder.endpoint("control"));
+  const PeerId id = peer.greet();
+  // As a broken network would.
+  const auto before = accepted_connections();
+  for (const auto& [cookie, descriptor] : before)
+    shutdown(descriptor, SHUT_RDWR);
+  CHECK(eventually([&] {
+    return std::ranges::any_of(accepted_connections(),
+                               [&](const auto& each) { return !before.contains(each.first); });
+  }));
   const auto turned_away = AcceptLimiter::of_process().turned_away();
-  std::this_thread::sleep_for(7s);
-  CHECK(answers(known));
+  peer.send(wire::Heartbeat{1}, 2, id);
+  CHECK(eventually(
+      [&] { return server.run([&](Server& s) { return s.vitals(id).value().progress == 1; }); }));
+  // Before it sends a heartbeat the server ends what has said no hello for 5 s.
+  peer.receive<wire::Heartbeat>();
+  peer.send(wire::Ping{"?"}, 3, id, 1);
+  CHECK(peer.receive<wire::Pong>().data == "?");
   CHECK(AcceptLimiter::of_process().turned_away() == turned_away);
 }
 

@@ -117,6 +117,7 @@ class Visitor {
   }
   std::string read_all() { return read_until(""); }
   void close() { socket_.close(); }
+  void end_sending() { socket_.shutdown(tcp::socket::shutdown_send); }
   bool is_open() {
     char one = 0;
     boost::system::error_code error;
@@ -265,6 +266,55 @@ TEST_CASE("a stream, and who leaves it") {
   CHECK(comes([&] { return echo.counts().connections == 1; }));
   waiting.close();
   CHECK(comes([&] { return echo.gone == 2; }));
+}
+
+TEST_CASE("who ends its side after a whole request has its answer, and the connection ends") {
+  Echo echo;
+  const auto answer_all = [&](std::size_t requests) {
+    REQUIRE(comes([&] {
+      bool all_here = false;
+      echo.run([&] { all_here = echo.kept.size() == requests; });
+      return all_here;
+    }));
+    echo.run([&] {
+      for (const auto& reply : std::exchange(echo.kept, {}))
+        reply->send({.body = "done"});
+    });
+  };
+  for (const bool is_new : {true, false}) {
+    CAPTURE(is_new);
+    Visitor visitor(echo);
+    visitor.send(is_new ? "GET /kept HTTP/1.1\r\nHost: x\r\n\r\n" : "GET /kept HTTP/1.0\r\n\r\n");
+    visitor.end_sending();
+    if (is_new) CHECK(visitor.read_until("\r\n\r\n") == "HTTP/1.1 100 Continue\r\n\r\n");
+    answer_all(1);
+    const auto answer = visitor.read_all();
+    CHECK(answer.starts_with(is_new ? "HTTP/1.1 200" : "HTTP/1.0 200"));
+    CHECK(answer.ends_with("done"));
+    CHECK(comes([&] { return echo.counts().connections == 0; }));
+  }
+  // Requests that were sent at once are all answered.
+  Visitor two(echo);
+  two.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nabGET /kept HTTP/1.1\r\nHost: "
+      "x\r\n\r\n");
+  two.end_sending();
+  answer_all(1);
+  const auto answers = two.read_all();
+  CHECK(answers.find("\r\n\r\nab") != std::string::npos);
+  CHECK(answers.ends_with("done"));
+  // A stream goes on.
+  Visitor watcher(echo);
+  watcher.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  watcher.read_until("\r\n\r\n");
+  watcher.end_sending();
+  CHECK(watcher.read_until(kHeartbeat).find(kHeartbeat) != std::string::npos);
+  echo.run([&] {
+    echo.stream->write(piece("data: 1\n\n"), false);
+    echo.stream->end();
+  });
+  CHECK(watcher.read_all().find("data: 1\n\n") != std::string::npos);
+  CHECK(echo.gone == 0);
 }
 
 TEST_CASE("a request that nobody answers ends with 500") {

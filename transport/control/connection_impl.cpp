@@ -226,7 +226,7 @@ void Connection::Impl::flush() {
   }
 }
 
-void Connection::Impl::tick(bool stalled) {
+void Connection::Impl::tick(bool) {
   const auto now = Clock::now();
   if (state == State::greeting) {
     if (const auto why = handshake_->obstacle())
@@ -249,8 +249,8 @@ void Connection::Impl::tick(bool stalled) {
     }
     return say_hello();
   }
-  const auto silence = now - heard_;
-  if (!stalled && silence > timeout_) {
+  const auto silence = silence_since(heard_);
+  if (silence > timeout_) {
     const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
     const auto who = listener_text(options.endpoint);
     return lose(fmt::format("{} from the controller at {} for {} ms{}", kSilent, options.endpoint,
@@ -279,8 +279,11 @@ std::string Connection::Impl::waited() const {
   return fmt::format(" (waited {} s)", std::chrono::round<std::chrono::seconds>(whole).count());
 }
 
-void Connection::Impl::lose(const std::string& why, wire::LinkEnd end) {
+void Connection::Impl::lose(std::string why, wire::LinkEnd end) {
   if (state != State::up) return;
+  if (const auto away = stood_still(); end == wire::LinkEnd::silent && away.count() > 0)
+    why = fmt::format("this process stood still for {} s (stopped, or its machine slept): {}",
+                      std::chrono::round<std::chrono::seconds>(away).count(), why);
   std::string goodbye = wire::encode_frame({}, wire::Goodbye{why, end});
   push_out(std::move(goodbye), link_.take_outgoing());
   state = State::down;

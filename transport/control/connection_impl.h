@@ -46,7 +46,7 @@ class Connection::Impl final : public Core {
   void handle_up(const wire::Header& header, std::span<const std::byte> payload);
   bool push_out(std::string frame, std::uint64_t sequence);
   void fail(wire::FailureCode code, const std::string& why);
-  void lose(const std::string& why, wire::LinkEnd end = wire::LinkEnd::closed);
+  void lose(std::string why, wire::LinkEnd end = wire::LinkEnd::closed);
   /// Returns how long the connection has waited for a welcome, for people.
   std::string waited() const;
 

@@ -1,5 +1,7 @@
 #include "transport/control/core.h"
 
+#include <time.h>
+
 #include <boost/asio/post.hpp>
 
 #include "base/format.h"
@@ -10,6 +12,13 @@ namespace {
 
 constexpr int kMessagesPerTurn = 256;
 constexpr std::size_t kCopyBelow = 4096;  // bytes; larger frames change hands without a copy
+
+/// Reads the clock that goes on while the machine sleeps, which the steady clock does not.
+std::chrono::nanoseconds time_since_boot() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
 
 }  // namespace
 
@@ -165,11 +174,21 @@ void Core::on_deadline() {
 void Core::start_ticking(Milliseconds interval, Milliseconds timeout) {
   interval_ = interval;
   timeout_ = timeout;
-  tick_timer_.expires_after(interval);
   arm_tick();
 }
 
+Milliseconds Core::late() const {
+  return std::chrono::duration_cast<Milliseconds>(time_since_boot() - tick_due_);
+}
+
+Milliseconds Core::stood_still() const {
+  if (late() > timeout_ / 2) return late();
+  return Clock::now() - last_stall_ended_ < 2 * timeout_ ? last_stall_ : Milliseconds(0);
+}
+
 void Core::arm_tick() {
+  tick_due_ = time_since_boot() + interval_;
+  tick_timer_.expires_after(interval_);
   tick_timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
     if (error) return;
     if (const auto self = weak.lock(); self && !self->closed_) self->on_tick();
@@ -177,13 +196,16 @@ void Core::arm_tick() {
 }
 
 void Core::on_tick() {
-  const bool stalled = Clock::now() - tick_timer_.expiry() > timeout_ / 2;
+  const bool stalled = late() > timeout_ / 2;
+  if (stalled) {
+    last_stall_ = late();
+    last_stall_ended_ = Clock::now();
+  }
   reactor_.touch();
   pump();
   if (closed_) return;
   tick(stalled);
   if (closed_) return;
-  tick_timer_.expires_after(interval_);
   arm_tick();
 }
 

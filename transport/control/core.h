@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -36,7 +37,7 @@ class Core : public std::enable_shared_from_this<Core> {
   /// Sends what waits for room.
   virtual void flush() = 0;
   /// Called every heartbeat interval, after the socket was drained. `stalled`: this loop itself was
-  /// away for long, so silence of others proves nothing.
+  /// away for long.
   virtual void tick(bool stalled) = 0;
   virtual std::string name_of(PeerId peer) const = 0;
   /// Sends a frame to a peer. False if there is no link to the peer.
@@ -44,6 +45,14 @@ class Core : public std::enable_shared_from_this<Core> {
 
   void start_reactor() { reactor_.start(weak_from_this()); }
   void start_ticking(Milliseconds interval, Milliseconds timeout);
+  /// Returns for how long this process itself was away between two ticks, if that was long and not
+  /// long ago; else 0. The time that the machine slept counts.
+  Milliseconds stood_still() const;
+  /// Returns for how long a peer that was heard then has been silent. Who stood still itself heard
+  /// nobody, and begins to count anew.
+  Clock::duration silence_since(Clock::time_point heard) const {
+    return Clock::now() - std::max(heard, last_stall_ended_);
+  }
   void stop_socket();
 
   /// Runs `work` later on this loop, in order; at close at the latest.
@@ -75,12 +84,16 @@ class Core : public std::enable_shared_from_this<Core> {
   void on_deadline();
   void arm_tick();
   void on_tick();
+  Milliseconds late() const;
 
   boost::asio::steady_timer deadline_timer_;
   boost::asio::steady_timer tick_timer_;
   Clock::time_point armed_for_ = Clock::time_point::max();
   Milliseconds interval_{0};
   Milliseconds timeout_{0};
+  std::chrono::nanoseconds tick_due_{0};  // on the clock that goes on while the machine sleeps
+  Milliseconds last_stall_{0};
+  Clock::time_point last_stall_ended_{};
   std::deque<std::function<void()>> deferred_;
   bool deferred_posted_ = false;
 };

@@ -185,13 +185,12 @@ void Server::Impl::flush() {
 }
 
 void Server::Impl::tick(bool stalled) {
-  const auto now = Clock::now();
   if (!stalled) AcceptLimiter::of_process().expire();
   std::vector<std::pair<PeerId, Loss>> silent;
   std::vector<PeerId> due;
   for (const auto& [id, peer] : peers) {
-    const auto silence = now - peer->vitals.heard;
-    if (!stalled && silence > options.heartbeat_timeout) {
+    const auto silence = silence_since(peer->vitals.heard);
+    if (silence > options.heartbeat_timeout) {
       const auto ms = std::chrono::duration_cast<Milliseconds>(silence).count();
       const auto why = fmt::format("{} for {} ms", kSilent, ms);
       silent.emplace_back(id, Loss{wire::LinkEnd::silent, why});

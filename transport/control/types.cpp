@@ -35,11 +35,7 @@ void require_room_for_threads() {
   done.count_down();
   for (auto& thread : threads)
     thread.join();
-  const auto limit = address_limit_text();
-  if (!why.empty())
-    throw std::runtime_error(
-        "[control] no more threads can be started: " + why + " (" +
-        (limit.empty() ? "the limit of processes and threads: ulimit -u" : limit) + ")");
+  if (!why.empty()) throw std::runtime_error("[control] " + no_threads_text(why));
 }
 
 /// ZeroMQ ends the process where it cannot have an epoll descriptor.

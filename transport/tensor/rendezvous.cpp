@@ -16,7 +16,6 @@
 namespace troupe::tensor {
 namespace {
 
-constexpr auto kProofLimit = std::chrono::seconds(5);
 constexpr auto kDescriptorsPause = std::chrono::milliseconds(50);
 constexpr std::size_t kMaxArrivals = 4096;
 
@@ -79,13 +78,19 @@ struct Rendezvous::Guest {
 struct Rendezvous::Shared {
   using Key = std::tuple<std::string, int, Hello::Role>;
 
-  Shared(boost::asio::io_context& io, UniqueFd fd, Secret known, bool user)
-      : listener(io, fd.release()), pause(io), secret(std::move(known)), same_user(user) {}
+  Shared(boost::asio::io_context& io, UniqueFd fd, Secret known, bool user,
+         std::chrono::seconds limit)
+      : listener(io, fd.release()),
+        pause(io),
+        secret(std::move(known)),
+        same_user(user),
+        proof_limit(limit) {}
 
   boost::asio::posix::stream_descriptor listener;
   boost::asio::steady_timer pause;
   const Secret secret;
   const bool same_user;
+  const std::chrono::seconds proof_limit;
   std::list<std::shared_ptr<Guest>> guests;  ///< io thread only; the oldest first
   std::mutex mutex;
   std::condition_variable arrived;
@@ -99,8 +104,9 @@ struct Rendezvous::Shared {
 };
 
 Rendezvous::Rendezvous(boost::asio::io_context& io, UniqueFd listener, Secret secret,
-                       bool same_user)
-    : shared_(std::make_shared<Shared>(io, std::move(listener), std::move(secret), same_user)) {
+                       bool same_user, std::chrono::seconds proof_limit)
+    : shared_(std::make_shared<Shared>(io, std::move(listener), std::move(secret), same_user,
+                                       proof_limit)) {
   accept_next(shared_);
 }
 
@@ -145,7 +151,7 @@ void Rendezvous::greet(const std::shared_ptr<Shared>& shared, UniqueFd socket) {
   }
   auto guest = std::make_shared<Guest>(shared->listener.get_executor(), std::move(socket));
   shared->guests.push_back(guest);
-  guest->timer.expires_after(kProofLimit);
+  guest->timer.expires_after(shared->proof_limit);
   guest->timer.async_wait([guest](const boost::system::error_code& error) {
     boost::system::error_code closing;
     if (!error) guest->socket.close(closing);

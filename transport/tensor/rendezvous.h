@@ -3,6 +3,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <list>
@@ -40,12 +41,14 @@ std::optional<std::string> introduce(int socket, const Secret& secret, const Hel
 /// first. So strangers who connect and stay silent keep nobody out.
 class Rendezvous {
  public:
-  /// Connections that have not proven anything yet, at a time.
+  /// Connections that have not proven anything yet, at a time, and the time of each.
   static constexpr std::size_t kMaxGuests = 64;
+  static constexpr std::chrono::seconds kProofLimit{5};
 
   /// `listener` is a listening, non-blocking socket. With `same_user`, only processes of this user
   /// come in.
-  Rendezvous(boost::asio::io_context& io, UniqueFd listener, Secret secret, bool same_user);
+  Rendezvous(boost::asio::io_context& io, UniqueFd listener, Secret secret, bool same_user,
+             std::chrono::seconds proof_limit = kProofLimit);
   ~Rendezvous();
 
   struct Arrival {

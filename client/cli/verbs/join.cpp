@@ -172,8 +172,9 @@ class JoinVerb : public Verb {
     bool said = false;
     while (!signals.caught() && left().count() > 0) {
       if (!client) {
-        auto connected = Client::connect(
-            options_.endpoint, std::min<std::chrono::milliseconds>(left(), kAnswer), options_.keys);
+        auto connected =
+            Client::connect(options_.endpoint, std::min<std::chrono::milliseconds>(left(), kAnswer),
+                            options_.keys, signals.token());
         if (connected) {
           client.emplace(std::move(connected.value()));
         } else if (is_final(connected.error().code)) {

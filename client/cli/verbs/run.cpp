@@ -123,7 +123,7 @@ class RunVerb : public Verb {
     if (signals.caught())
       throw CommandError(Error{"interrupted", "interrupted while actors were starting"},
                          signals.exit_code());
-    Client client = take(Client::connect(cluster.endpoint()));
+    Client client = connect({cluster.endpoint(), ""}, signals);
     return follow_job(
         client,
         [&](Client::OnProgress on_progress) {

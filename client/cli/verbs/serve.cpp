@@ -163,7 +163,9 @@ class ServeVerb : public Verb {
     const auto gateway = begin();
     ActOnSignal stop(signals, [&] { gateway->stop(); });
     for (const auto& cluster : options_.clusters) {
-      const auto reached = Client::connect(cluster.endpoint, std::chrono::seconds(5), cluster.keys);
+      const auto reached =
+          Client::connect(cluster.endpoint, std::chrono::seconds(5), cluster.keys, signals.token());
+      if (signals.caught()) return kOk;
       if (!reached) std::cerr << "troupe: warning: " << one_line(reached.error().what) << std::endl;
     }
     std::cout << ready_text(*gateway, 0) << std::flush;

@@ -59,7 +59,7 @@ class SubmitVerb : public Verb {
     submission.detached = detach_;
     ask_for_results(results_, submission.request);
     const SignalWatch signals;
-    Client client = connect(target_);
+    Client client = connect(target_, signals);
     if (detach_) {
       const std::uint64_t job = hand_in(client, submission);
       goes_on_ = fmt::format(

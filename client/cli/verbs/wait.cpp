@@ -42,7 +42,7 @@ class WaitVerb : public Verb {
     check_outputs(results_, 1, json() ? Report::json : Report::text);
     results_.cancels = false;
     const SignalWatch signals;
-    Client client = connect(target_);
+    Client client = connect(target_, signals);
     return follow_job(
         client, [&](const Client::OnProgress&) { return job; }, results_,
         json() ? Report::json : Report::text, signals);
@@ -54,7 +54,7 @@ class WaitVerb : public Verb {
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) + " does not go with --all, which writes nothing");
     const SignalWatch signals;
-    Client client = connect(target_);
+    Client client = connect(target_, signals);
     const auto deadline = std::chrono::steady_clock::now() +
                           std::chrono::duration_cast<std::chrono::milliseconds>(
                               std::chrono::duration<double>(results_.timeout_seconds));

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <variant>
@@ -250,10 +251,11 @@ class Client {
   /// or a file that cannot be used), unreachable (nobody is there), timeout (somebody listens and
   /// does not answer), version_mismatch, refused (also for missing or wrong keys). `keys`: the
   /// folder with `server.pub` and `client.key` (`troupe keys`), for tcp controllers that ask for
-  /// keys; empty = what TROUPE_KEYS names, else without an endpoint `keys` in that file.
+  /// keys; empty = what TROUPE_KEYS names, else without an endpoint `keys` in that file. `stop`
+  /// ends this and every later look for a controller at once: error interrupted.
   static Result<Client> connect(const std::string& endpoint = {},
                                 std::chrono::milliseconds timeout = std::chrono::seconds(5),
-                                const std::string& keys = {});
+                                const std::string& keys = {}, std::stop_token stop = {});
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
   ~Client();

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -118,7 +119,7 @@ class Inspector {
   /// Same as Client::connect.
   static Result<Inspector> connect(const std::string& endpoint = {},
                                    std::chrono::milliseconds timeout = std::chrono::seconds(5),
-                                   const std::string& keys = {});
+                                   const std::string& keys = {}, std::stop_token stop = {});
   Inspector(Inspector&&) noexcept;
   Inspector& operator=(Inspector&&) noexcept;
   ~Inspector();

@@ -54,9 +54,8 @@ class PluginCluster {
     return *command;
   }
   std::shared_ptr<Command> start(const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> words = {
-        "join",   "--connect", cluster_->endpoint(), "--keys", keys(), "--name", name,
-        "--wait", "0",         "--actors",           "1"};
+    std::vector<std::string> words = {"join",   "--connect", cluster_->endpoint(), "--keys", keys(),
+                                      "--name", name,        "--actors",           "1"};
     words.insert(words.end(), more.begin(), more.end());
     std::filesystem::create_directory(folder_ / name);
     guests_.push_back(std::make_shared<Command>(words, folder_ / name));
