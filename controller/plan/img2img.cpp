@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "base/format.h"
@@ -15,9 +16,16 @@ namespace {
 void require_encoder(const spec::ModelSpec& model) {
   for (const auto& tensor : spec::expected_tensors(model.vae, spec::VaeHalf::encoder)) {
     const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
-    if (has(tensor.name) || std::ranges::any_of(tensor.other_names, has)) continue;
-    refuse(JobField::init_image, "init image is given, but " + model.vae_weights.label().string() +
-                                     " has no encoder: tensor \"" + tensor.name + "\" is missing");
+    if (!has(tensor.name) && std::ranges::none_of(tensor.other_names, has)) {
+      refuse(JobField::init_image,
+             "init image is given, but " + model.vae_weights.label().string() +
+                 " has no encoder: tensor \"" + tensor.name + "\" is missing");
+    }
+    try {
+      spec::check_tensor(model.vae_weights, tensor);
+    } catch (const std::runtime_error& error) {
+      refuse(JobField::init_image, std::string("init image is given, but ") + error.what());
+    }
   }
 }
 

@@ -320,6 +320,32 @@ TEST_CASE(
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }), "init image width is -"));
 }
 
+TEST_CASE("an encoder of other shapes than its config's is refused where a picture needs it") {
+  auto model = spec::read_model_spec(kFixtures + "tiny-sd15");
+  model.vae.in_channels = 5;
+  auto request = request_of(0.5, 4);
+  const auto why = message_of([&] { plan::make_plan(model, request, {}); });
+  CHECK(why.starts_with("[plan] init image is given, but [check_weights] "));
+  CHECK(has(why, ": tensor \"encoder.conv_in.weight\" has shape ["));
+  CHECK(has(why, "the config calls for ["));
+  request.init_image_bytes = 0;
+  CHECK(plan::make_plan(model, request, {}).skipped_steps == 0);
+}
+
+TEST_CASE("tiles that overlap in parts of latent pixels are refused") {
+  auto model = spec::read_model_spec(kFixtures + "tiny-sd15");
+  auto request = request_of(0.5, 4);
+  request.vae_tiling = true;
+  const auto unit = 4 * model.vae.scale_factor();
+  model.vae.sample_size = 2 * unit;
+  CHECK(plan::make_plan(model, request, {}).request.vae_tiling);
+  ++model.vae.sample_size;
+  const auto why = message_of([&] { plan::make_plan(model, request, {}); });
+  CHECK(has(why, "[plan] vae_tiling is on, but sample_size in "));
+  CHECK(has(why, "vae/config.json is " + std::to_string(2 * unit + 1) +
+                     ": tiles need a multiple of " + std::to_string(unit)));
+}
+
 TEST_CASE("those who encode a picture together have their rows of it, and the encoder, each") {
   const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
   auto request = request_of(0.5, 4);
