@@ -31,7 +31,8 @@ wire::ImageRequest request_of(double strength, int steps) {
 
 gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lora>& loras,
                            AllowedFolders allowed,
-                           const std::vector<wire::Embedding>& embeddings = {}) {
+                           const std::vector<wire::Embedding>& embeddings = {},
+                           const std::string& prompt = "") {
   boost::asio::io_context io;
   gateway::ModelReader reader(io, {}, std::move(allowed));
   const auto work = boost::asio::make_work_guard(io);
@@ -39,6 +40,7 @@ gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lo
   wire::ImageRequest request;
   request.loras = loras;
   request.embeddings = embeddings;
+  request.prompts = {prompt};
   reader.read(folder, request, std::chrono::seconds(60), [&](const gateway::ModelReading& reading) {
     found = reading;
     io.stop();
@@ -431,6 +433,19 @@ TEST_CASE("embeddings are held against the model, in allowed folders alone, by w
   CHECK(reading.embeddings[0].fingerprint != 0);
   CHECK(reading.embeddings[0].fingerprint == reading.embeddings[1].fingerprint);
   CHECK(has(read(model, {}, {}, {{file, ""}, {file, ""}}).error, "the word \"shiny\" is one of"));
+
+  // A word of three vectors becomes three words.
+  std::string cats;
+  while (cats.size() < 16000)
+    cats += "c ";
+  const auto cat = kFixtures + "embeddings/cat.safetensors";
+  CHECK(read(model, {}, {}, {{cat, "c"}}, cats.substr(8000)).model);
+  const auto many = read(model, {}, {}, {{cat, "c"}}, cats);
+  CHECK(!many.model);
+  CHECK(many.field == wire::JobField::prompts);
+  CHECK(has(many.error,
+            "with all vectors of its learned words a prompt has more than 65536 bytes: "
+            "write \"c\" less often"));
 
   const Scratch folder;
   const auto copy = folder / "x.safetensors";
