@@ -274,12 +274,17 @@ spec::ModelSpec read_model(const Submission& submission) {
   auto model = read_model_folder(submission.model);
   for (const auto& lora : submission.request.loras)
     naming("--lora", [&] { return spec::read_lora_spec(lora.path, model); });
-  naming("--embedding", [&] {
+  const auto learned = naming("--embedding", [&] {
     std::vector<models::TextualInversionFile> files;
     for (const auto& embedding : submission.request.embeddings)
       files.push_back({embedding.path, embedding.token});
     return models::read_textual_inversions(files, model);
   });
+  auto texts = submission.request.prompts;
+  texts.push_back(submission.request.negative_prompt.value_or(""));
+  texts.insert(texts.end(), submission.request.negative_prompts.begin(),
+               submission.request.negative_prompts.end());
+  naming("prompt", [&] { models::check_learned_words(texts, learned, model); });
   return model;
 }
 

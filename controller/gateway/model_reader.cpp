@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "base/available_memory.h"
+#include "controller/plan/request_check.h"
 #include "models/spec/fingerprint.h"
 #include "models/spec/lora_metadata.h"
 #include "models/spec/lora_spec.h"
@@ -44,7 +45,9 @@ class ModelReader::Memory {
       reading.field = wire::JobField::loras;
       add_loras(reading, added.loras);
       reading.field = wire::JobField::embeddings;
-      add_embeddings(reading, added.embeddings);
+      const auto learned = add_embeddings(reading, added.embeddings);
+      reading.field = wire::JobField::prompts;
+      models::check_learned_words(added.texts, learned, *reading.model);
       return reading;
     } catch (const std::exception& error) {
       reading.error = troupe::text_of(error);
@@ -86,16 +89,18 @@ class ModelReader::Memory {
     }
   }
 
-  void add_embeddings(ModelReading& reading, const std::vector<wire::Embedding>& asked) const {
+  std::vector<models::TextualInversion> add_embeddings(
+      ModelReading& reading, const std::vector<wire::Embedding>& asked) const {
     std::vector<models::TextualInversionFile> files;
     for (const auto& embedding : asked) {
       const auto found = allowed_.resolve_file(embedding.path);
       if (!found) throw std::runtime_error(AllowedFolders::refusal(embedding.path));
       files.push_back({*found, embedding.token});
     }
-    const auto read = models::read_textual_inversions(files, *reading.model);
+    auto read = models::read_textual_inversions(files, *reading.model);
     for (std::size_t i = 0; i < read.size(); ++i)
       reading.embeddings.push_back({files[i].path, read[i].token, read[i].fingerprint});
+    return read;
   }
 
   std::shared_ptr<const spec::ModelSpec> find(std::uint64_t fingerprint) {
@@ -139,12 +144,13 @@ void ModelReader::read(std::string folder, const wire::ImageRequest& request,
     files.others.push_back(lora.path);
   for (const auto& embedding : request.embeddings)
     files.others.push_back(embedding.path);
-  auto& asked = asked_
-                    .emplace(number, Asked{std::move(files),
-                                           {request.loras, request.embeddings},
-                                           std::move(handler),
-                                           boost::asio::steady_timer(io_, within)})
-                    .first->second;
+  auto& asked =
+      asked_
+          .emplace(number, Asked{std::move(files),
+                                 {request.loras, request.embeddings, plan::texts_of(request)},
+                                 std::move(handler),
+                                 boost::asio::steady_timer(io_, within)})
+          .first->second;
   waiting_.insert(number);
   asked.deadline.async_wait([this, number](const boost::system::error_code& error) {
     if (!error) expire(number);

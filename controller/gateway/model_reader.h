@@ -52,8 +52,8 @@ class ModelReader {
   /// Calls the handler once, on the loop, never inside this call: with what was read, or after
   /// `within` with a reading that is late (where it was begun it goes on, and keeps its thread). In
   /// the order of these calls for the same folder and files, which are read one at a time. The
-  /// LoRAs and embeddings of the request are read after the folder and held against it; they, too,
-  /// must lie in allowed folders.
+  /// LoRAs and embeddings of the request are read after the folder and held against it, and its
+  /// texts against their words; they, too, must lie in allowed folders.
   void read(std::string folder, const wire::ImageRequest& request, std::chrono::milliseconds within,
             Handler handler);
   /// Returns the number of readings asked for and not yet handed over.
@@ -69,6 +69,7 @@ class ModelReader {
   struct Added {
     std::vector<wire::Lora> loras;
     std::vector<wire::Embedding> embeddings;
+    std::vector<std::string> texts;
   };
   struct Asked {
     Files files;

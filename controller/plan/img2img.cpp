@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "base/format.h"
 #include "base/number_text.h"
 #include "controller/plan/refuse.h"
+#include "models/samplers/schedule_checks.h"
 #include "models/spec/scheduler_config.h"
 
 namespace troupe::plan {
@@ -15,9 +17,16 @@ namespace {
 void require_encoder(const spec::ModelSpec& model) {
   for (const auto& tensor : spec::expected_tensors(model.vae, spec::VaeHalf::encoder)) {
     const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
-    if (has(tensor.name) || std::ranges::any_of(tensor.other_names, has)) continue;
-    refuse(JobField::init_image, "init image is given, but " + model.vae_weights.label().string() +
-                                     " has no encoder: tensor \"" + tensor.name + "\" is missing");
+    if (!has(tensor.name) && std::ranges::none_of(tensor.other_names, has)) {
+      refuse(JobField::init_image,
+             "init image is given, but " + model.vae_weights.label().string() +
+                 " has no encoder: tensor \"" + tensor.name + "\" is missing");
+    }
+    try {
+      spec::check_tensor(model.vae_weights, tensor);
+    } catch (const std::runtime_error& error) {
+      refuse(JobField::init_image, std::string("init image is given, but ") + error.what());
+    }
   }
 }
 
@@ -33,13 +42,36 @@ void set_interval(wire::ImageRequest& request) {
   request.progress_interval = std::max(1, request.steps / (request.progress_count + 1));
 }
 
+spec::SamplerSettings settings_of(const wire::ImageRequest& request) {
+  return {request.eta, request.timesteps, request.sigmas};
+}
+
+/// The list that says a request's steps, if one does.
+JobField list_of(const wire::ImageRequest& request) {
+  if (!request.timesteps.empty()) return JobField::timesteps;
+  return request.sigmas.empty() ? JobField::none : JobField::sigmas;
+}
+
 std::optional<int> given_steps(const spec::SchedulerConfig& config,
                                const wire::ImageRequest& request) {
   wire::about(JobField::eta, [&] { spec::given_steps(config, {request.eta, {}, {}}); });
-  const auto listed = request.timesteps.empty() ? JobField::sigmas : JobField::timesteps;
-  return wire::about(listed, [&] {
-    return spec::given_steps(config, {request.eta, request.timesteps, request.sigmas});
-  });
+  return wire::about(list_of(request),
+                     [&] { return spec::given_steps(config, settings_of(request)); });
+}
+
+/// Leaves out the steps that an initial picture's strength says.
+void set_skipped_steps(Plan& plan, const spec::ModelSpec& model) {
+  if (model.makes_videos())
+    refuse(JobField::init_image, "init image is given, but this model makes videos");
+  require_encoder(model);
+  const double strength = *plan.request.strength;
+  const auto own = spec::scheduler_config_for(model.scheduler, "");
+  const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
+  plan.skipped_steps = skipped_steps(plan.sampler_steps, strength, flow);
+  if (plan.skipped_steps >= plan.sampler_steps) {
+    refuse(JobField::strength, fmt::format("strength is {}: of {} steps none is left",
+                                           number_text(strength), plan.sampler_steps));
+  }
 }
 
 }  // namespace
@@ -65,28 +97,22 @@ spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
 
 void set_calls(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
+  wire::about(JobField::sampler,
+              [&] { spec::check_sampler_fits(model.scheduler, request.sampler); });
   const auto chosen = sampler_config(request, model);
   plan.sampler_steps = given_steps(chosen, request).value_or(request.steps);
-  request.steps = spec::model_calls(chosen, plan.sampler_steps);
-  if (request.steps == 0) {
-    refuse(
-        JobField::steps,
-        fmt::format("steps is {}, but PNDM begins with rounds over four of them (skip_prk_steps is "
-                    "not true in {}): ask for 4 or more",
-                    plan.sampler_steps, chosen.file));
-  }
-  if (request.init_image_bytes == 0) return set_interval(request);
-  if (model.makes_videos())
-    refuse(JobField::init_image, "init image is given, but this model makes videos");
-  require_encoder(model);
-  const auto own = spec::scheduler_config_for(model.scheduler, "");
-  const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
-  plan.skipped_steps = skipped_steps(plan.sampler_steps, *request.strength, flow);
-  if (plan.skipped_steps >= plan.sampler_steps) {
-    refuse(JobField::strength, fmt::format("strength is {}: of {} steps none is left",
-                                           number_text(*request.strength), plan.sampler_steps));
-  }
-  request.steps -= plan.skipped_steps;
+  if (request.init_image_bytes > 0) set_skipped_steps(plan, model);
+  const models::SamplerRun run{.num_steps = plan.sampler_steps,
+                               .image_tokens = plan.token_rows * plan.token_columns,
+                               .even_sigmas = model.even_sigmas,
+                               .first = plan.skipped_steps,
+                               .task = task_of(request),
+                               .settings = settings_of(request)};
+  const auto listed = list_of(request);
+  request.steps = wire::about(listed == JobField::none ? JobField::steps : listed, [&] {
+    spec::check_steps(chosen, run.num_steps, run.settings);
+    return models::model_calls(chosen, run) - run.first;
+  });
   set_interval(request);
 }
 

@@ -117,6 +117,12 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
     }
   }
   set_frames(request, model);
+  if (request.vae_tiling && model.vae.sample_size % model.vae.tile_unit() != 0) {
+    refuse(JobField::vae_tiling,
+           fmt::format("vae_tiling is on, but sample_size in {} is {}: tiles need a multiple of {}",
+                       (model.folder / "vae" / "config.json").string(), model.vae.sample_size,
+                       model.vae.tile_unit()));
+  }
   const std::int64_t frames = model.latent_frames(request.num_frames);
   plan.latent_channels = model.transformer.in_channels;
   plan.latent_height = frames * request.height / scale;

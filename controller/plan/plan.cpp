@@ -247,11 +247,8 @@ void set_patches(Plan& plan, const spec::ModelSpec& model) {
   }
 }
 
-/// Checks everything that a sampler's configuration can be refused for, before any actor loads
-/// anything.
+/// Holds the sampler's configuration against the patches, and warns where it clips latents.
 void check_sampler(Plan& plan, const spec::ModelSpec& model) {
-  wire::about(JobField::sampler,
-              [&] { spec::check_sampler_fits(model.scheduler, plan.request.sampler); });
   const auto config = sampler_config(plan.request, model);
   if (config.thresholding && plan.patches.size() > 1) {
     refuse(
@@ -260,10 +257,6 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
             "patches are {}, but the sampler's thresholding needs statistics of the whole picture",
             plan.patches.size()));
   }
-  const auto& request = plan.request;
-  wire::about(JobField::steps, [&] {
-    spec::check_steps(config, plan.sampler_steps, {request.eta, request.timesteps, request.sigmas});
-  });
   const bool clips =
       config.kind == spec::SamplerKind::kDdim || config.kind == spec::SamplerKind::kDdpm;
   if (clips && config.clip_sample && !plan.request.sampler.empty()) {

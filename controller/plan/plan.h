@@ -91,7 +91,7 @@ struct Plan {
   std::vector<int> encoder_places;  // by text encoder: the actor of a replica that runs it
   /// Steps as they were asked for. request.steps are the calls of the model that are computed,
   /// which is what every other step of a plan counts: some samplers call it more often than once a
-  /// step (spec::model_calls), and an initial picture's strength leaves the first ones out.
+  /// step (models::model_calls), and an initial picture's strength leaves the first ones out.
   int sampler_steps = 0;
   int skipped_steps = 0;  // calls that the strength leaves out
   /// States of the files of request.loras; filled in by who has looked at them.

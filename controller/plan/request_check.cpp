@@ -144,15 +144,14 @@ void check_step_cache(const wire::ImageRequest& request) {
   }
 }
 
-std::vector<std::string> cleaned_texts(const wire::ImageRequest& request) {
-  if (!request.clean_caption) return {};
+}  // namespace
+
+std::vector<std::string> texts_of(const wire::ImageRequest& request) {
   auto texts = request.prompts;
   texts.push_back(request.negative_prompt.value_or(""));
   texts.insert(texts.end(), request.negative_prompts.begin(), request.negative_prompts.end());
   return texts;
 }
-
-}  // namespace
 
 void check_request(const wire::ImageRequest& request) {
   check_texts(request);
@@ -180,8 +179,8 @@ void check_request(const wire::ImageRequest& request) {
                request.num_pipeline_patch));
   }
   check_step_cache(request);
-  for (const auto& text : cleaned_texts(request)) {
-    if (text.size() > wire::kMaxCleanedBytes) {
+  for (const auto& text : texts_of(request)) {
+    if (request.clean_caption && text.size() > wire::kMaxCleanedBytes) {
       refuse(JobField::prompts, fmt::format("a prompt has {} bytes: clean_caption takes at most {}",
                                             text.size(), wire::kMaxCleanedBytes));
     }

@@ -1,8 +1,6 @@
 #pragma once
-#include <vector>
-
 #include "models/samplers/sampler.h"
-#include "models/spec/scheduler_config.h"
+#include "models/samplers/single_step_schedules.h"
 
 namespace troupe::models {
 
@@ -10,11 +8,11 @@ namespace troupe::models {
 /// As in diffusers the step is taken in the sample's own dtype.
 class DDIMScheduler final : public Sampler {
  public:
-  /// Throws std::invalid_argument if steps and steps_offset leave the training schedule.
-  DDIMScheduler(spec::SchedulerConfig config, int num_steps, double eta = 0);
+  /// Throws std::invalid_argument for steps that the schedule cannot compute.
+  DDIMScheduler(spec::SchedulerConfig config, const SamplerRun& run);
 
-  int steps() const override { return static_cast<int>(timesteps_.size()); }
-  double timestep(int i) const override { return timesteps_.at(i); }
+  int steps() const override { return static_cast<int>(schedule_.timesteps.size()); }
+  double timestep(int i) const override { return schedule_.timesteps.at(i); }
   double init_noise_sigma() const override { return 1.0; }
   bool noise_needed(int) const override { return eta_ > 0; }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
@@ -25,12 +23,6 @@ class DDIMScheduler final : public Sampler {
   bool needs_whole_picture() const override { return config_.thresholding; }
 
  private:
-  struct Step {
-    float root_alpha, root_beta;            // signal and noise where the step starts
-    float next_root_alpha, next_root_beta;  // and where it ends, without the noise that is added
-    float deviation;                        // of that
-  };
-
   struct Prediction {
     at::Tensor clean, noise;
   };
@@ -38,9 +30,8 @@ class DDIMScheduler final : public Sampler {
   Prediction predict(int i, const at::Tensor& model_output, const at::Tensor& sample) const;
 
   spec::SchedulerConfig config_;
-  double eta_ = 0;
-  std::vector<double> timesteps_;
-  std::vector<Step> steps_;
+  double eta_;
+  DDIMSchedule schedule_;
 };
 
 }  // namespace troupe::models

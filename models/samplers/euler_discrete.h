@@ -1,8 +1,6 @@
 #pragma once
-#include <vector>
-
 #include "models/samplers/sampler.h"
-#include "models/spec/scheduler_config.h"
+#include "models/samplers/single_step_schedules.h"
 
 namespace troupe::models {
 
@@ -11,11 +9,12 @@ namespace troupe::models {
 /// steps.
 class EulerDiscreteScheduler final : public Sampler {
  public:
+  /// Throws std::invalid_argument for steps that the schedule cannot compute.
   EulerDiscreteScheduler(spec::SchedulerConfig config, const SamplerRun& run);
 
-  int steps() const override { return static_cast<int>(timesteps_.size()); }
-  double timestep(int i) const override { return timesteps_.at(i); }
-  double init_noise_sigma() const override { return init_noise_sigma_; }
+  int steps() const override { return static_cast<int>(schedule_.timesteps.size()); }
+  double timestep(int i) const override { return schedule_.timesteps.at(i); }
+  double init_noise_sigma() const override { return schedule_.init_noise_sigma; }
   at::Tensor scale_model_input(const at::Tensor& sample, int i) const override;
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                   const at::Tensor& sample, const at::Tensor& noise = {}) const override;
@@ -28,9 +27,7 @@ class EulerDiscreteScheduler final : public Sampler {
   at::Tensor predict(int i, const at::Tensor& model_output, const at::Tensor& sample) const;
 
   spec::SchedulerConfig config_;
-  std::vector<double> timesteps_;
-  std::vector<float> sigmas_;  // one more than timesteps
-  double init_noise_sigma_ = 1.0;
+  EulerSchedule schedule_;
 };
 
 }  // namespace troupe::models

@@ -1,8 +1,6 @@
 #pragma once
-#include <vector>
-
 #include "models/samplers/sampler.h"
-#include "models/spec/scheduler_config.h"
+#include "models/samplers/single_step_schedules.h"
 
 namespace troupe::models {
 
@@ -10,11 +8,11 @@ namespace troupe::models {
 /// and adds noise back for the next. Keeps nothing between steps.
 class LCMScheduler final : public Sampler {
  public:
-  /// Throws std::invalid_argument for more steps than original_inference_steps.
+  /// Throws std::invalid_argument for steps that the schedule cannot compute.
   LCMScheduler(spec::SchedulerConfig config, const SamplerRun& run);
 
-  int steps() const override { return static_cast<int>(timesteps_.size()); }
-  double timestep(int i) const override { return timesteps_.at(i); }
+  int steps() const override { return static_cast<int>(schedule_.timesteps.size()); }
+  double timestep(int i) const override { return schedule_.timesteps.at(i); }
   double init_noise_sigma() const override { return 1.0; }
   bool noise_needed(int i) const override { return i + 1 < steps(); }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
@@ -25,15 +23,8 @@ class LCMScheduler final : public Sampler {
   bool needs_whole_picture() const override { return config_.thresholding; }
 
  private:
-  struct Step {
-    float root_alpha, root_beta;            // signal and noise where the step starts
-    float next_root_alpha, next_root_beta;  // and where it ends
-    float sample_share, clean_share;        // of the denoised sample
-  };
-
   spec::SchedulerConfig config_;
-  std::vector<double> timesteps_;
-  std::vector<Step> steps_;
+  LCMSchedule schedule_;
 };
 
 }  // namespace troupe::models

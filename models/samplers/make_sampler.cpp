@@ -56,21 +56,21 @@ std::unique_ptr<Sampler> make_whole(const spec::SchedulerSpec& spec, const std::
   }
   switch (config.kind) {
     case spec::SamplerKind::kDdim:
-      return std::make_unique<DDIMScheduler>(std::move(config), num_steps, run.settings.eta);
+      return std::make_unique<DDIMScheduler>(std::move(config), run);
     case spec::SamplerKind::kEulerDiscrete:
       return std::make_unique<EulerDiscreteScheduler>(std::move(config), run);
     case spec::SamplerKind::kDdpm:
       return std::make_unique<DDPMScheduler>(std::move(config), run);
     case spec::SamplerKind::kEulerAncestral:
-      return std::make_unique<EulerAncestralDiscreteScheduler>(std::move(config), num_steps);
+      return std::make_unique<EulerAncestralDiscreteScheduler>(std::move(config), run);
     case spec::SamplerKind::kUniPc:
-      return std::make_unique<UniPCMultistepScheduler>(std::move(config), num_steps, run.first);
+      return std::make_unique<UniPCMultistepScheduler>(std::move(config), run);
     case spec::SamplerKind::kFlowMatchEuler:
       return std::make_unique<FlowMatchEulerDiscreteScheduler>(std::move(config), run);
     case spec::SamplerKind::kLcm:
       return std::make_unique<LCMScheduler>(std::move(config), run);
     case spec::SamplerKind::kPndm:
-      return std::make_unique<PNDMScheduler>(std::move(config), num_steps, run.first);
+      return std::make_unique<PNDMScheduler>(std::move(config), run);
     case spec::SamplerKind::kUser:
       return user_samplers().find(config.user_name)(config.user_config, run);
     case spec::SamplerKind::kDpmSolverMultistep:

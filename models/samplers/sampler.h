@@ -1,12 +1,11 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "models/spec/scheduler_config.h"
+#include "models/samplers/sampler_run.h"
 
 namespace troupe::models {
 
@@ -44,7 +43,7 @@ class Sampler {
 
   /// The sample after step `i`. `sample` is [B, C, h, w]; `model_output` has its shape, or twice
   /// its channels where the configuration says `variance_type: learned` (the second half is
-  /// dropped, but by DDPM's learned_range). `noise` has the sample's shape where noise_needed(i).
+  /// dropped). `noise` has the sample's shape where noise_needed(i).
   /// Steps of one state go 0, 1, 2, …; the result has the dtype of the prediction. Throws
   /// std::invalid_argument for shapes that differ, noise that is missing or a state that is not at
   /// step `i`.
@@ -64,23 +63,6 @@ class Sampler {
 
   /// True if a step needs statistics of the whole picture (dynamic thresholding).
   virtual bool needs_whole_picture() const { return false; }
-};
-
-/// Settings that a run's schedule depends on beside the configuration.
-struct SamplerRun {
-  int num_steps = 0;
-  /// Tokens of the picture, for schedules that shift with its size (use_dynamic_shifting).
-  std::int64_t image_tokens = 0;
-  /// The noise levels fall evenly from 1 to 1 / num_steps before they are shifted, as FLUX's
-  /// pipeline has it, instead of to the schedule's last. Flow matching only.
-  bool even_sigmas = false;
-  /// Number of steps left out at the start, for a job that begins with a picture: the first step
-  /// after them is step 0, and multistep samplers begin there without a history.
-  int first = 0;
-  spec::PipelineTask task = spec::PipelineTask::generation;
-  /// Settings of the sampler. If they give timesteps or noise levels, num_steps is the number of
-  /// steps that these make.
-  spec::SamplerSettings settings = {};
 };
 
 /// The sampler named in a checkpoint's scheduler_config.json, or another one taking over that

@@ -1,22 +1,27 @@
 #pragma once
-
-#include <ATen/core/Tensor.h>
-
+#include <cmath>
 #include <vector>
 
-/// Functions of a schedule's small tables: float32 on the CPU, any shape, rounded once from double.
-/// ATen's come from a vendor's library, whose last bit depends on the processor; a schedule that
-/// ends near zero signal makes a hundred times as much of it.
+/// Functions of a schedule's tables: float32, rounded once from double. ATen's come from a vendor's
+/// library, whose last bit depends on the processor; a schedule that ends near zero signal makes a
+/// hundred times as much of it.
 namespace troupe::models::table {
 
-at::Tensor sqrt(const at::Tensor& x);
-at::Tensor log(const at::Tensor& x);
-at::Tensor exp(const at::Tensor& x);
-at::Tensor expm1(const at::Tensor& x);
+inline float sqrt(float x) {
+  return static_cast<float>(std::sqrt(static_cast<double>(x)));
+}
+inline float log(float x) {
+  return static_cast<float>(std::log(static_cast<double>(x)));
+}
+inline float exp(float x) {
+  return static_cast<float>(std::exp(static_cast<double>(x)));
+}
+inline float expm1(float x) {
+  return static_cast<float>(std::expm1(static_cast<double>(x)));
+}
+
 /// Returns n values from `from` to `to` as ATen's vector code computes them: from either end to the
 /// middle, product and sum rounded together.
-at::Tensor linspace(double from, double to, int64_t n);
-/// The values one after the other.
-std::vector<float> to_vector(const at::Tensor& x);
+std::vector<float> linspace(double from, double to, int n);
 
 }  // namespace troupe::models::table

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "base/format.h"
+#include "models/samplers/table_math.h"
+
 namespace troupe::models {
 
 std::vector<double> linspace(double from, double to, int n) {
@@ -60,6 +63,12 @@ std::vector<double> spaced_timesteps(const spec::SchedulerConfig& config, int st
       for (double& t : times) {
         t -= 1;
       }
+      if (!times.empty() && times.back() < 0) {
+        throw std::invalid_argument(
+            fmt::format("[sampler] steps is {}: with timestep_spacing = trailing in {} they end at "
+                        "time {}, and the model was trained from time 0 on: ask for another number",
+                        steps, config.file, times.back()));
+      }
       return times;
     }
     case spec::TimestepSpacing::kLinspace:
@@ -79,6 +88,8 @@ std::vector<double> spaced_timesteps(const spec::SchedulerConfig& config, int st
   return times;
 }
 
+namespace {
+
 std::vector<double> karras_sigmas(double max, double min, int n) {
   constexpr double kRho = 7.0;
   const double from = std::pow(max, 1 / kRho);
@@ -97,8 +108,6 @@ std::vector<double> exponential_sigmas(double max, double min, int n) {
   }
   return out;
 }
-
-namespace {
 
 constexpr double kBetaShape = 0.6;
 
@@ -140,14 +149,14 @@ double beta_quantile(double p) {
   return (low + high) / 2;
 }
 
-}  // namespace
-
 std::vector<double> beta_sigmas(double max, double min, int n) {
   std::vector<double> out;
   for (const double time : linspace(0, 1, n))
     out.push_back(min + beta_quantile(1 - time) * (max - min));
   return out;
 }
+
+}  // namespace
 
 std::vector<double> respaced_sigmas(spec::SigmaSpacing spacing, double max, double min, int n) {
   switch (spacing) {
@@ -165,7 +174,7 @@ std::vector<double> respaced_sigmas(spec::SigmaSpacing spacing, double max, doub
 std::vector<float> logs(const std::vector<float>& values) {
   std::vector<float> out;
   for (float v : values) {
-    out.push_back(static_cast<float>(std::log(static_cast<double>(v))));
+    out.push_back(table::log(v));
   }
   return out;
 }
@@ -204,6 +213,50 @@ std::vector<double> times_of_sigmas(const std::vector<double>& sigmas,
     out.push_back(time_of_sigma(sigma, log_sigmas));
   }
   return out;
+}
+
+namespace {
+
+// The logarithm of the shift, or the shift itself: linear in the number of tokens.
+double shift_of_size(const spec::SchedulerConfig& config, std::int64_t tokens) {
+  const double slope = (config.max_shift - config.base_shift) /
+                       (config.max_image_seq_len - config.base_image_seq_len);
+  return static_cast<double>(tokens) * slope +
+         (config.base_shift - slope * config.base_image_seq_len);
+}
+
+template <class T>
+std::vector<double> shifted(const spec::SchedulerConfig& config, const std::vector<double>& sigmas,
+                            double mu) {
+  const T one = 1;
+  const T factor = config.use_dynamic_shifting
+                       ? static_cast<T>(config.linear_time_shift ? mu : std::exp(mu))
+                       : static_cast<T>(config.shift);
+  std::vector<T> out;
+  for (const double value : sigmas) {
+    const T s = static_cast<T>(value);
+    out.push_back(config.use_dynamic_shifting ? factor / (factor + (one / s - one))
+                                              : factor * s / (one + (factor - one) * s));
+  }
+  if (config.shift_terminal && *config.shift_terminal != 0) {
+    const T scale = (one - out.back()) / static_cast<T>(1 - *config.shift_terminal);
+    for (T& s : out)
+      s = one - (one - s) / scale;
+  }
+  return {out.begin(), out.end()};
+}
+
+}  // namespace
+
+std::vector<double> shifted_sigmas(const spec::SchedulerConfig& config,
+                                   const std::vector<double>& sigmas, std::int64_t image_tokens,
+                                   bool in_float32) {
+  if (config.use_dynamic_shifting && image_tokens < 1) {
+    throw std::invalid_argument("[sampler] " + config.file +
+                                ": use_dynamic_shifting = true needs the picture's size");
+  }
+  const double mu = config.use_dynamic_shifting ? shift_of_size(config, image_tokens) : 0;
+  return in_float32 ? shifted<float>(config, sigmas, mu) : shifted<double>(config, sigmas, mu);
 }
 
 }  // namespace troupe::models

@@ -1,5 +1,5 @@
 #pragma once
-#include <functional>
+#include <cstdint>
 #include <vector>
 
 #include "models/spec/scheduler_config.h"
@@ -23,20 +23,14 @@ std::vector<double> interpolate(const std::vector<double>& at, const std::vector
 ///   clipped).
 ///   - `extra`: 1 where one time more is spread and the cleanest dropped (DPM-Solver), else 0.
 ///   - `whole`: linspace times are rounded (DPM-Solver, DDIM) or not (Euler).
+/// Throws std::invalid_argument where trailing ones end below time 0, as diffusers' do for some
+/// numbers of steps.
 std::vector<double> spaced_timesteps(const spec::SchedulerConfig& config, int steps, int last,
                                      int extra, bool whole);
 
-/// Noise levels from `max` to `min` whose 7th roots are evenly spaced (arXiv 2206.00364).
-std::vector<double> karras_sigmas(double max, double min, int n);
-
-/// Noise levels from `max` to `min` whose logarithms are evenly spaced.
-std::vector<double> exponential_sigmas(double max, double min, int n);
-
-/// Noise levels from `max` to `min` by the quantiles of the beta distribution (0.6, 0.6)
-/// (arXiv 2407.12173).
-std::vector<double> beta_sigmas(double max, double min, int n);
-
-/// One of the three above. Throws std::invalid_argument for another spacing.
+/// Noise levels from `max` to `min` whose 7th roots (kKarras, arXiv 2206.00364) or logarithms
+/// (kExponential) are evenly spaced, or by the quantiles of the beta distribution of 0.6 and 0.6
+/// (kBeta, arXiv 2407.12173). Throws std::invalid_argument for another spacing.
 std::vector<double> respaced_sigmas(spec::SigmaSpacing spacing, double max, double min, int n);
 
 /// Natural logarithms in float32.
@@ -51,5 +45,12 @@ double time_of_sigma(float sigma, const std::vector<float>& log_sigmas);
 /// time_of_sigma of each.
 std::vector<double> times_of_sigmas(const std::vector<double>& sigmas,
                                     const std::vector<float>& log_sigmas);
+
+/// Sigmas as flow matching shifts them, in float32 or float64: towards 1 by a factor that depends
+/// on the picture's tokens where the configuration says so, and stretched to end at shift_terminal.
+/// Throws std::invalid_argument if they depend on the tokens and there are none.
+std::vector<double> shifted_sigmas(const spec::SchedulerConfig& config,
+                                   const std::vector<double>& sigmas, std::int64_t image_tokens,
+                                   bool in_float32);
 
 }  // namespace troupe::models

@@ -1,8 +1,6 @@
 #pragma once
-#include <vector>
-
+#include "models/samplers/multistep_schedules.h"
 #include "models/samplers/sampler.h"
-#include "models/spec/scheduler_config.h"
 
 namespace troupe::models {
 
@@ -11,11 +9,11 @@ namespace troupe::models {
 /// predictions, oldest first, and after them the corrected sample of the step before.
 class UniPCMultistepScheduler final : public Sampler {
  public:
-  /// Throws std::runtime_error if a step of this schedule has no finite value.
-  UniPCMultistepScheduler(spec::SchedulerConfig config, int num_steps, int first = 0);
+  /// Throws std::invalid_argument for steps that the schedule cannot compute.
+  UniPCMultistepScheduler(spec::SchedulerConfig config, const SamplerRun& run);
 
-  int steps() const override { return static_cast<int>(timesteps_.size()); }
-  double timestep(int i) const override { return timesteps_.at(i); }
+  int steps() const override { return static_cast<int>(schedule_.timesteps.size()); }
+  double timestep(int i) const override { return schedule_.timesteps.at(i); }
   double init_noise_sigma() const override { return 1.0; }
   at::Tensor step(SamplerState& state, int i, const at::Tensor& model_output,
                   const at::Tensor& sample, const at::Tensor& noise = {}) const override;
@@ -23,27 +21,12 @@ class UniPCMultistepScheduler final : public Sampler {
   bool needs_whole_picture() const override { return config_.thresholding; }
 
  private:
-  // next = sample_scale * sample - clean_scale * m0 - rest * Σ shares[k] * (m - m0) / ratios[k],
-  // with the predictions m before m0, newest first, and, where it corrects, the one at its end.
-  struct Update {
-    float sample_scale = 1, clean_scale = 0, rest = 0;
-    std::vector<float> shares, ratios;
-  };
-  struct Step {
-    float alpha = 1, sigma = 0;  // of the noise level where the step starts
-    Update predictor, corrector;
-    bool corrects = false;
-  };
-
-  int order_of(int i) const;
-  Update make_update(const std::vector<float>& sigmas, int from, int order, bool corrector) const;
-  at::Tensor prediction(const Step& s, const at::Tensor& model_output,
+  at::Tensor prediction(const UniPCSchedule::Step& s, const at::Tensor& model_output,
                         const at::Tensor& sample) const;
 
   spec::SchedulerConfig config_;
   int first_;  // step that begins without a history
-  std::vector<double> timesteps_;
-  std::vector<Step> steps_;
+  UniPCSchedule schedule_;
 };
 
 }  // namespace troupe::models

@@ -22,21 +22,25 @@ const TensorEntry& entry_of(const WeightIndex& index, const ExpectedTensor& expe
                            expected.name + "\" " + shape_text(expected.shape) + " is missing");
 }
 
+void check_tensor(const WeightIndex& index, const ExpectedTensor& expected) {
+  const TensorEntry& entry = entry_of(index, expected);
+  const std::string where =
+      "[check_weights] " + entry.file.string() + ": tensor \"" + entry.name + "\" ";
+  if (entry.shape != expected.shape) {
+    throw std::runtime_error(where + "has shape " + shape_text(entry.shape) +
+                             ", the config calls for " + shape_text(expected.shape));
+  }
+  if (!is_floating(entry.dtype)) {
+    throw std::runtime_error(where + "has dtype " + std::string(dtype_name(entry.dtype)) +
+                             ", a floating one is needed");
+  }
+}
+
 void check_tensors(const WeightIndex& index, const std::vector<ExpectedTensor>& expected,
                    const std::function<bool(std::string_view)>& ignorable) {
   std::set<std::string_view> known;
   for (const ExpectedTensor& tensor : expected) {
-    const TensorEntry& entry = entry_of(index, tensor);
-    const std::string where =
-        "[check_weights] " + entry.file.string() + ": tensor \"" + entry.name + "\" ";
-    if (entry.shape != tensor.shape) {
-      throw std::runtime_error(where + "has shape " + shape_text(entry.shape) +
-                               ", the config calls for " + shape_text(tensor.shape));
-    }
-    if (!is_floating(entry.dtype)) {
-      throw std::runtime_error(where + "has dtype " + std::string(dtype_name(entry.dtype)) +
-                               ", a floating one is needed");
-    }
+    check_tensor(index, tensor);
     known.insert(tensor.name);
     known.insert(tensor.other_names.begin(), tensor.other_names.end());
   }

@@ -20,8 +20,11 @@ struct ExpectedTensor {
 };
 
 /// Throws std::runtime_error naming file, tensor, expected and found shape, if a tensor is missing,
-/// has another shape or no floating dtype, or if one is there that the config does not call for and
-/// `ignorable` does not accept.
+/// has another shape or no floating dtype.
+void check_tensor(const WeightIndex& index, const ExpectedTensor& expected);
+
+/// Checks each of the tensors, and throws also if one is there that the config does not call for
+/// and `ignorable` does not accept.
 void check_tensors(const WeightIndex& index, const std::vector<ExpectedTensor>& expected,
                    const std::function<bool(std::string_view)>& ignorable);
 

@@ -82,6 +82,14 @@ bool is_absent(const ConfigReader& index, const std::string& key) {
   return index.has_value(key) && index.raw(key) == nlohmann::json::array({nullptr, nullptr});
 }
 
+/// Refuses an encoder that has fewer positions than its pipeline's prompts have tokens.
+void check_positions(const ConfigReader& config, std::int64_t positions, std::int64_t tokens) {
+  if (positions < tokens) {
+    config.refuse("max_position_embeddings",
+                  fmt::format("must be at least {}, the tokens of the pipeline's prompts", tokens));
+  }
+}
+
 TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& role) {
   TextEncoderSpec spec;
   spec.component = role.component;
@@ -97,9 +105,13 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
   spec.tokenizer = find_tokenizer(folder / role.tokenizer);
   const auto config = ConfigReader::read(folder / role.component / "config.json");
   if (name == "BertModel") {
-    spec.config = read_bert_spec(config);
+    const BertSpec bert = read_bert_spec(config);
+    check_positions(config, bert.max_position_embeddings, spec.tokens);
+    spec.config = bert;
   } else if (name.starts_with("CLIP")) {
-    spec.config = read_clip_spec(config, name == "CLIPTextModelWithProjection");
+    const ClipSpec clip = read_clip_spec(config, name == "CLIPTextModelWithProjection");
+    check_positions(config, clip.max_position_embeddings, spec.tokens);
+    spec.config = clip;
     check_clip_length(spec.tokenizer);
   } else {
     const T5Spec text = read_t5_spec(config);

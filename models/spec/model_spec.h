@@ -66,6 +66,8 @@ struct TextEncoderSpec {
   bool absent = false;
   /// True if learned words of several vectors are written out in prompts: `maybe_convert_prompt`.
   bool textual_inversion = false;
+  /// True if the vocabulary has such words; the tokenizers' reader says so.
+  bool learned_words = false;
 
   bool operator==(const TextEncoderSpec&) const = default;
 };

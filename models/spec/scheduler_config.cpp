@@ -263,12 +263,6 @@ SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::strin
   return config;
 }
 
-int model_calls(const SchedulerConfig& config, int steps) {
-  if (config.kind != SamplerKind::kPndm) return steps;
-  if (config.skip_prk_steps) return steps > 1 ? steps + 1 : steps;
-  return steps < 4 ? 0 : 12 + steps - 3;
-}
-
 namespace {
 
 [[noreturn]] void refuse_setting(const std::string& what) {

@@ -26,7 +26,7 @@ enum class PredictionType { kEpsilon, kSample, kVPrediction, kFlow };
 enum class TimestepSpacing { kLinspace, kLeading, kTrailing };
 enum class SigmaSpacing { kSchedule, kKarras, kExponential, kBeta, kLu, kFlow };
 /// Scale of DDPM's noise.
-enum class DdpmVariance { kFixedSmall, kFixedSmallLog, kFixedLarge, kLearnedRange };
+enum class DdpmVariance { kFixedSmall, kFixedSmallLog, kFixedLarge };
 
 /// scheduler_config.json as one sampler reads it; defaults are diffusers 0.42's.
 struct SchedulerConfig {
@@ -129,11 +129,6 @@ enum class PipelineTask { generation, from_picture, inpainting };
 /// not supported of the checkpoint's own, by key.
 SchedulerConfig scheduler_config_for(const SchedulerSpec& spec, const std::string& name,
                                      PipelineTask task = PipelineTask::generation);
-
-/// Number of calls of the model in `steps` steps: PNDM visits its second time twice, or begins with
-/// three rounds of Runge-Kutta, for which it needs 4 steps (0 if there are fewer); all others call
-/// the model once a step.
-int model_calls(const SchedulerConfig& config, int steps);
 
 /// Settings of a sampler that a request may have beside its name and a number of steps.
 struct SamplerSettings {

@@ -206,11 +206,16 @@ void read_ddpm(const ConfigReader& in, SchedulerConfig& c) {
   read_thresholding(in, c);
   c.clip_sample = flag(in, "clip_sample", true);
   c.clip_sample_range = finite(in, "clip_sample_range", 1.0);
+  if (in.has_value("variance_type") && in.text("variance_type") == "learned_range") {
+    in.refuse(
+        "variance_type",
+        "needs a model that hands its variance to the sampler, and no pipeline's does: choose "
+        "another sampler");
+  }
   c.ddpm_variance = choice(in, "variance_type", DdpmVariance::kFixedSmall,
                            {{"fixed_small", DdpmVariance::kFixedSmall},
                             {"fixed_small_log", DdpmVariance::kFixedSmallLog},
-                            {"fixed_large", DdpmVariance::kFixedLarge},
-                            {"learned_range", DdpmVariance::kLearnedRange}});
+                            {"fixed_large", DdpmVariance::kFixedLarge}});
 }
 
 void read_lcm(const ConfigReader& in, SchedulerConfig& c) {

@@ -31,6 +31,9 @@ struct VaeSpec {
 
   /// Pixels per latent pixel, along a side.
   std::int64_t scale_factor() const { return std::int64_t{1} << (block_out_channels.size() - 1); }
+  /// Number of pixels of which `sample_size` must be a multiple for tiled coding: a quarter of a
+  /// tile is latent pixels.
+  std::int64_t tile_unit() const { return 4 * scale_factor(); }
   bool operator==(const VaeSpec&) const = default;
 };
 

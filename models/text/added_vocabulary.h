@@ -54,6 +54,8 @@ class AddedVocabulary {
   /// such: the vectors of one learned word, as diffusers' `maybe_convert_prompt` writes them out.
   /// Throws std::runtime_error where that makes more than 64 KiB.
   std::string with_all_vectors(std::string text) const;
+  /// True if there are learned words of several vectors.
+  bool has_learned_words() const { return !vectors_.empty(); }
 
  private:
   struct Placed {

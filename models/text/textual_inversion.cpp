@@ -161,4 +161,23 @@ std::vector<TextualInversion> read_textual_inversions(
   return all;
 }
 
+void check_learned_words(const std::vector<std::string>& texts,
+                         const std::vector<TextualInversion>& learned,
+                         const spec::ModelSpec& model) {
+  for (std::size_t i = 0; i < model.text_encoders.size(); ++i) {
+    const auto& encoder = model.text_encoders[i];
+    std::vector<std::string> tokens;
+    for (const auto& word : learned)
+      for (auto& token : word.tokens(i))
+        tokens.push_back(std::move(token));
+    if (!encoder.textual_inversion || encoder.absent) continue;
+    if (tokens.empty() && !encoder.learned_words) continue;
+    auto tokenizer = load_tokenizer(encoder);
+    if (auto* clip = std::get_if<ClipTokenizer>(&tokenizer); clip && !tokens.empty())
+      *clip = clip->with_tokens(tokens);
+    for (const auto& text : texts)
+      std::visit([&](const auto& any) { any.added().with_all_vectors(text); }, tokenizer);
+  }
+}
+
 }  // namespace troupe::models

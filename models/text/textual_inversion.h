@@ -50,4 +50,10 @@ TextualInversion read_textual_inversion(const TextualInversionFile& file,
 std::vector<TextualInversion> read_textual_inversions(
     const std::vector<TextualInversionFile>& files, const spec::ModelSpec& model);
 
+/// Refuses texts (std::runtime_error) in which the words of the folder, or of `learned`, make more
+/// than 64 KiB when they are written out for all their vectors, as the pipeline does.
+void check_learned_words(const std::vector<std::string>& texts,
+                         const std::vector<TextualInversion>& learned,
+                         const spec::ModelSpec& model);
+
 }  // namespace troupe::models

@@ -41,8 +41,11 @@ AnyTokenizer load_tokenizer(const spec::TextEncoderSpec& encoder) {
 
 spec::ModelSpec read_model_folder(const std::filesystem::path& folder) {
   auto model = spec::read_model_spec(folder);
-  for (const auto& encoder : model.text_encoders)
-    if (!encoder.absent) load_tokenizer(encoder);
+  for (auto& encoder : model.text_encoders) {
+    if (encoder.absent) continue;
+    encoder.learned_words = std::visit(
+        [](const auto& any) { return any.added().has_learned_words(); }, load_tokenizer(encoder));
+  }
   return model;
 }
 

@@ -29,13 +29,11 @@ TileGrid grid_of(std::int64_t height, std::int64_t width, std::int64_t in_tile,
 }
 
 std::int64_t latent_tile(const spec::VaeSpec& spec) {
-  const std::int64_t tile = spec.sample_size / spec.scale_factor();
-  if (tile < 4 || spec.sample_size % (4 * spec.scale_factor()) != 0) {
+  if (spec.sample_size % spec.tile_unit() != 0) {
     throw std::invalid_argument("[TileGrid] sample_size is " + std::to_string(spec.sample_size) +
-                                ": tiles need a multiple of " +
-                                std::to_string(4 * spec.scale_factor()));
+                                ": tiles need a multiple of " + std::to_string(spec.tile_unit()));
   }
-  return tile;
+  return spec.sample_size / spec.scale_factor();
 }
 
 // The first rows (or columns) of `tile` fade over from the last of `before`.

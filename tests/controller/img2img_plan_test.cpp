@@ -31,7 +31,8 @@ wire::ImageRequest request_of(double strength, int steps) {
 
 gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lora>& loras,
                            AllowedFolders allowed,
-                           const std::vector<wire::Embedding>& embeddings = {}) {
+                           const std::vector<wire::Embedding>& embeddings = {},
+                           const std::string& prompt = "") {
   boost::asio::io_context io;
   gateway::ModelReader reader(io, {}, std::move(allowed));
   const auto work = boost::asio::make_work_guard(io);
@@ -39,6 +40,7 @@ gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lo
   wire::ImageRequest request;
   request.loras = loras;
   request.embeddings = embeddings;
+  request.prompts = {prompt};
   reader.read(folder, request, std::chrono::seconds(60), [&](const gateway::ModelReading& reading) {
     found = reading;
     io.stop();
@@ -320,6 +322,32 @@ TEST_CASE(
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }), "init image width is -"));
 }
 
+TEST_CASE("an encoder of other shapes than its config's is refused where a picture needs it") {
+  auto model = spec::read_model_spec(kFixtures + "tiny-sd15");
+  model.vae.in_channels = 5;
+  auto request = request_of(0.5, 4);
+  const auto why = message_of([&] { plan::make_plan(model, request, {}); });
+  CHECK(why.starts_with("[plan] init image is given, but [check_weights] "));
+  CHECK(has(why, ": tensor \"encoder.conv_in.weight\" has shape ["));
+  CHECK(has(why, "the config calls for ["));
+  request.init_image_bytes = 0;
+  CHECK(plan::make_plan(model, request, {}).skipped_steps == 0);
+}
+
+TEST_CASE("tiles that overlap in parts of latent pixels are refused") {
+  auto model = spec::read_model_spec(kFixtures + "tiny-sd15");
+  auto request = request_of(0.5, 4);
+  request.vae_tiling = true;
+  const auto unit = 4 * model.vae.scale_factor();
+  model.vae.sample_size = 2 * unit;
+  CHECK(plan::make_plan(model, request, {}).request.vae_tiling);
+  ++model.vae.sample_size;
+  const auto why = message_of([&] { plan::make_plan(model, request, {}); });
+  CHECK(has(why, "[plan] vae_tiling is on, but sample_size in "));
+  CHECK(has(why, "vae/config.json is " + std::to_string(2 * unit + 1) +
+                     ": tiles need a multiple of " + std::to_string(unit)));
+}
+
 TEST_CASE("those who encode a picture together have their rows of it, and the encoder, each") {
   const auto model = spec::read_model_spec(kFixtures + "tiny-sd3");
   auto request = request_of(0.5, 4);
@@ -405,6 +433,19 @@ TEST_CASE("embeddings are held against the model, in allowed folders alone, by w
   CHECK(reading.embeddings[0].fingerprint != 0);
   CHECK(reading.embeddings[0].fingerprint == reading.embeddings[1].fingerprint);
   CHECK(has(read(model, {}, {}, {{file, ""}, {file, ""}}).error, "the word \"shiny\" is one of"));
+
+  // A word of three vectors becomes three words.
+  std::string cats;
+  while (cats.size() < 16000)
+    cats += "c ";
+  const auto cat = kFixtures + "embeddings/cat.safetensors";
+  CHECK(read(model, {}, {}, {{cat, "c"}}, cats.substr(8000)).model);
+  const auto many = read(model, {}, {}, {{cat, "c"}}, cats);
+  CHECK(!many.model);
+  CHECK(many.field == wire::JobField::prompts);
+  CHECK(has(many.error,
+            "with all vectors of its learned words a prompt has more than 65536 bytes: "
+            "write \"c\" less often"));
 
   const Scratch folder;
   const auto copy = folder / "x.safetensors";

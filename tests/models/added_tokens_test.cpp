@@ -141,6 +141,7 @@ TEST_CASE("a folder with learned words gives the states that diffusers gives") {
   const auto model = models::read_model_folder(folder);
   const auto& encoder = model.text_encoders.at(0);
   REQUIRE(encoder.textual_inversion);
+  CHECK(encoder.learned_words);
   const auto tokenizer = models::load_tokenizer(encoder);
   const auto text = added_of(tokenizer).with_all_vectors(item["prompt"]);
   const models::ClipTextModel clip(std::get<spec::ClipSpec>(encoder.config),

@@ -60,6 +60,7 @@ TEST_CASE("what is not supported is refused by key and value") {
       {"FlowMatchEulerDiscreteScheduler", "max_image_seq_len", 256},
       {"FlowMatchEulerDiscreteScheduler", "shift_terminal", 1.5},
       {"DDPMScheduler", "variance_type", "learned"},
+      {"DDPMScheduler", "variance_type", "learned_range"},
       {"DDPMScheduler", "prediction_type", "flow_prediction"},
       {"EulerAncestralDiscreteScheduler", "prediction_type", "sample"},
       {"LCMScheduler", "original_inference_steps", 2000},

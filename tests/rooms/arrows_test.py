@@ -38,7 +38,7 @@ ROOMS = {
     "actors": "base kernels models/dit models/plugin models/image models/spec transport/wire transport/control transport/tensor "
               "actors/parallel actors/stage actors/user",
     "controller/mesh": "base",
-    "controller/plan": "base models/spec models/image transport/wire controller/mesh",
+    "controller/plan": "base models/spec models/image models/samplers transport/wire controller/mesh",
     "controller/schedule": "base transport/wire controller/mesh controller/plan",
     "controller/recorder": "base transport/wire controller/schedule",
     "controller/hosts": "base models/spec transport/wire transport/control",

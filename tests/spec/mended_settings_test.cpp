@@ -108,3 +108,15 @@ TEST_CASE("a CLIP tokenizer's length is the pipelines' own, or left open, or ref
   CAPTURE(error);
   CHECK(contains(error, "tokenizer/tokenizer_config.json: key \"model_max_length\" = 64"));
 }
+
+TEST_CASE("an encoder with fewer positions than prompts have tokens is refused by name") {
+  for (const std::string folder : {"tiny-sd15", "tiny-hunyuan"}) {
+    const auto error = error_of([&] {
+      changed(folder, "text_encoder/config.json", {{"max_position_embeddings", 64}});
+    });
+    CAPTURE(error);
+    CHECK(contains(error,
+                   "text_encoder/config.json: key \"max_position_embeddings\" = 64 must be "
+                   "at least 77, the tokens of the pipeline's prompts"));
+  }
+}
