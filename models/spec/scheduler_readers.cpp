@@ -12,6 +12,10 @@
 namespace troupe::spec {
 namespace {
 
+/// The largest number of training steps. Schedules are computed when a job is submitted, and some
+/// search all training steps in each of the run's.
+constexpr int kMostTimesteps = 10000;
+
 // Null means false, as in Python; a missing key means the default.
 bool flag(const ConfigReader& in, std::string_view key, bool otherwise) {
   return in.has(key) ? in.optional_boolean(key).value_or(false) : otherwise;
@@ -99,7 +103,7 @@ void read_thresholding(const ConfigReader& in, SchedulerConfig& c) {
 }  // namespace
 
 void read_common(const ConfigReader& in, SchedulerConfig& c) {
-  c.num_train_timesteps = integer(in, "num_train_timesteps", 1000, 1, 1000000);
+  c.num_train_timesteps = integer(in, "num_train_timesteps", 1000, 1, kMostTimesteps);
   const bool lcm = c.kind == SamplerKind::kLcm;
   if (lcm) {
     c.beta_start = 0.00085;
@@ -266,7 +270,7 @@ void read_euler_ancestral(const ConfigReader& in, SchedulerConfig& c) {
 }
 
 void read_flow_match(const ConfigReader& in, SchedulerConfig& c) {
-  c.num_train_timesteps = integer(in, "num_train_timesteps", 1000, 1, 1000000);
+  c.num_train_timesteps = integer(in, "num_train_timesteps", 1000, 1, kMostTimesteps);
   read_sigmas(in, c);
   refuse_flag(in, "invert_sigmas");
   c.prediction_type = PredictionType::kFlow;

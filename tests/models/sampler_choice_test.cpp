@@ -49,6 +49,8 @@ TEST_CASE("what is not supported is refused by key and value") {
       {dpm, "use_karras_sigmas", 1},
       {dpm, "variance_type", "guessed"},
       {dpm, "num_train_timesteps", 0},
+      {dpm, "num_train_timesteps", 10001},
+      {"FlowMatchEulerDiscreteScheduler", "num_train_timesteps", 10001},
       {dpm, "trained_betas", {0.1, 0.2}},
       {dpm, "a_key_of_the_future", 3},
       {euler, "interpolation_type", "cubic"},
