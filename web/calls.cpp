@@ -79,11 +79,19 @@ void read_common(Fields& fields, Submission& submission) {
   }
 }
 
+/// Sets `output_compression`. With png OpenAI takes 100 alone, too.
+void set_compression(PictureKind& kind, int percent) {
+  if (kind.format == PictureFormat::png && percent != 100)
+    throw bad_field("output_compression",
+                    "does nothing to png, which loses nothing: leave it out, or give 100");
+  kind.quality = std::max(1, percent);
+}
+
 void read_kind(Fields& fields, PictureKind& kind) {
   if (const auto name = fields.text("output_format"))
     kind.format = picture_format("output_format", *name);
   if (const auto quality = fields.whole("output_compression", 0, 100))
-    kind.quality = std::max(1, static_cast<int>(*quality));
+    set_compression(kind, static_cast<int>(*quality));
 }
 
 }  // namespace

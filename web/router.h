@@ -22,7 +22,12 @@ struct Route {
   Access access = Access::user;
   std::size_t most_body = 0;  // bytes; 0 = it has none
   Handler handler;
+  std::vector<std::string> query = {};  // names of what may stand behind the ?
 };
+
+/// Throws ApiError for the first name behind a target's ? that the route does not read, with the
+/// one that was probably meant.
+void check_query(const Route& route, const RequestHead& head);
 
 /// Finds a request's route. Pure.
 class Router {

@@ -147,10 +147,22 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
   Results results;
 };
 
-nlohmann::json progress_json(const JobPtr& job) {
+/// Returns whether a request's ?skip_current_image= says yes, by the words that the web UI takes.
+bool skips_picture(const Request& request) {
+  static const std::map<std::string, bool> kWords = {{"true", true}, {"false", false},
+                                                     {"True", true}, {"False", false},
+                                                     {"1", true},    {"0", false}};
+  const auto given = request.head.query.find("skip_current_image");
+  if (given == request.head.query.end()) return false;
+  const auto word = kWords.find(given->second);
+  if (word == kWords.end()) throw bad_field("skip_current_image", "is neither true nor false");
+  return word->second;
+}
+
+nlohmann::json progress_json(const JobPtr& job, bool skip_picture) {
   const double part = job && job->steps > 0 ? static_cast<double>(job->step) / job->steps : 0;
   nlohmann::json picture;
-  if (job && !job->preview.empty()) picture = base64(job->preview);
+  if (job && !job->preview.empty() && !skip_picture) picture = base64(job->preview);
   return {{"progress", part},
           {"eta_relative", job ? (job->steps - job->step) * job->seconds_per_step : 0},
           {"state",
@@ -236,16 +248,20 @@ void add_webui_routes(Api& api) {
                           });
                     }});
   }
-  const auto add = [&](const char* method, const char* path, auto handler) {
+  const auto add = [&](const char* method, const char* path, auto handler,
+                       std::vector<std::string> query = {}) {
     constexpr std::size_t kMostIgnored = 1024;  // of a body
     api.router.add({method, path, Access::user, method == std::string("POST") ? kMostIgnored : 0,
                     [&api, handler](const auto& request, const auto& reply) {
                       reply->send(json_response(handler(api, *request)));
-                    }});
+                    },
+                    std::move(query)});
   };
-  add("GET", "/sdapi/v1/progress", [](Api& api, const Request& request) {
-    return progress_json(running_job(api, *request.caller));
-  });
+  add("GET", "/sdapi/v1/progress",
+      [](Api& api, const Request& request) {
+        return progress_json(running_job(api, *request.caller), skips_picture(request));
+      },
+      {"skip_current_image"});
   add("POST", "/sdapi/v1/interrupt", [](Api& api, const Request& request) {
     if (const auto job = running_job(api, *request.caller)) api.service.cancel(job);
     return nlohmann::json::object();

@@ -364,6 +364,32 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(api.get_progress()["progress"], 0)
         self.assertEqual(api.interrupt(), {})
 
+    def test_query_parameters(self):
+        job = self.job({"prompt": "a", "steps": 1, "height": 64, "width": 64})
+        self.wait_for(lambda: self.state(job) == "succeeded")
+        of_job, picture = f"/api/v1/jobs/{job}", f"/api/v1/jobs/{job}/pictures/0"
+        for method, path in (("GET", "/health"), ("GET", "/v1/models"), ("GET", "/metrics"), ("POST", "/v1/images/generations"),
+                             ("POST", "/v1/videos"), ("GET", "/v1/videos"), ("GET", "/api/v1/jobs"), ("POST", "/api/v1/jobs"),
+                             ("GET", of_job), ("GET", picture), ("GET", of_job + "/events"), ("GET", of_job + "/report"),
+                             ("POST", "/api/v1/parameters"), ("GET", "/api/v1/cluster"), ("GET", "/api/v1/cluster/events"),
+                             ("GET", "/sdapi/v1/progress"), ("POST", "/sdapi/v1/txt2img"), ("POST", "/sdapi/v1/interrupt")):
+            with self.subTest(path):
+                error = self.http.request(method, f"{path}?foo=1").json()["error"]
+                self.assertEqual((error["code"], error["param"]), ("unknown_field", "foo"))
+        for query, param in (("formt=jpeg", "formt"), ("format=png&quality=20", "quality"), ("quality=20", "quality"), ("format=mp4", "format"),
+                             ("format=webm", "format"), ("format=gif", "format"), ("format=jpeg&quality=0", "quality")):
+            with self.subTest(query):
+                answer = self.http.get(f"{picture}?{query}")
+                self.assertEqual((answer.status_code, answer.json()["error"]["param"]), (400, param), answer.text)
+        self.assertEqual(self.http.get(f"{picture}?format=jpeg&quality=20").headers["content-type"], "image/jpeg")
+        answer = self.http.post("/api/v1/parameters?bring=init_imag", content=self.http.get(picture).content)
+        self.assertIn("did you mean init_image?", answer.json()["error"]["message"])
+        self.assertIsNone(self.http.get("/sdapi/v1/progress?skip_current_image=true").json()["current_image"])
+        self.assertEqual(self.http.get("/sdapi/v1/progress?skip_current_image=x").status_code, 400)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.openai.images.generate(prompt="a", output_format="png", output_compression=30, extra_body=SMALL)
+        self.assertEqual(caught.exception.param, "output_compression")
+
     def test_openai_videos(self):
         video = self.http.post("/v1/videos", json={"prompt": "a", "model": WAN, "size": "64x64", "num_frames": 5, **SMALL}).json()
         refused = self.http.post("/v1/videos", json={"prompt": "a", "model": "model", "size": "64x64", **SMALL})
