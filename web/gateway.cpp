@@ -179,6 +179,7 @@ class Gateway::Impl {
     auto request = std::make_shared<Request>();
     request->caller = caller_of(head, match.route->access);
     check_query(*match.route, head);
+    check_body(*match.route, head);
     request->head = std::move(head);
     request->params = std::move(match.params);
     return {.most_body = match.route->most_body,

@@ -25,7 +25,7 @@ nlohmann::json links_of(const Job& job) {
 
 void hand_in(Api& api, JobCall call, const std::shared_ptr<Request>& request,
              const ReplyPtr& reply) {
-  submit_for(api, std::move(call.submission), call.kind, *request, reply,
+  submit_for(api, {std::move(call.submission), call.kind, std::move(call.words)}, *request, reply,
              [reply](const JobPtr& job) {
                Response response = json_response({{"id", job->id},
                                                   {"state", to_string(job->state)},
@@ -66,7 +66,7 @@ void cancel(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
     return ApiError(409, "ended", "job " + job->id + " has ended: " + to_string(job->state));
   };
   if (job->ended()) throw over();
-  api.service.cancel(job, [job, reply, over](std::optional<Error> error) {
+  api.service.cancel(job, canceller_of(*request), [job, reply, over](std::optional<Error> error) {
     if (error && job->ended()) return answer_error(reply, over());
     if (error) return answer_error(reply, to_api_error(*error));
     reply->send(json_response(to_json(*job)));
@@ -233,7 +233,7 @@ void report(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
 void latents(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   with_result(api, request, reply, [reply](const JobResult& result) {
     if (!result.latents)
-      throw ApiError(404, "not_found",
+      throw ApiError(404, "no_latents",
                      "the request did not ask for latents: \"want_latents\": true");
     reply->send(
         {.status = 200, .type = "application/octet-stream", .body = npy_file(*result.latents)});
@@ -378,11 +378,11 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
 
 void add_jobs_routes(Api& api) {
   const auto add = [&](const char* method, const char* path, auto handler, std::size_t body = 0,
-                       std::vector<std::string> query = {}) {
+                       std::vector<std::string> query = {}, Body kind = Body::json) {
     api.router.add(
         {method, path, Access::user, body,
          [&api, handler](const auto& request, const auto& reply) { handler(api, request, reply); },
-         std::move(query)});
+         std::move(query), kind});
   };
   add("POST", "/api/v1/jobs", submit, kMostPictureBody);
   add("GET", "/api/v1/jobs", list, 0, {"limit", "before"});
@@ -403,7 +403,7 @@ void add_jobs_routes(Api& api) {
   add("GET", "/api/v1/jobs/{}/report", report);
   add("GET", "/api/v1/jobs/{}/latents", latents);
   add("GET", "/api/v1/jobs/{}/timeline", timeline);
-  add("POST", "/api/v1/parameters", parameters, kMostPictureBody, {"bring"});
+  add("POST", "/api/v1/parameters", parameters, kMostPictureBody, {"bring"}, Body::file);
   const auto add_other = [&](const char* path, Access access, auto handler) {
     api.router.add(
         {"GET", path, access, 0, [&api, handler](const auto& request, const auto& reply) {

@@ -34,6 +34,23 @@ void check_query(const Route& route, const RequestHead& head) {
   }
 }
 
+void check_body(const Route& route, const RequestHead& head) {
+  std::string type = head.field("content-type").substr(0, head.field("content-type").find(';'));
+  std::ranges::transform(type, type.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });
+  const bool is_form = type.starts_with("multipart/");
+  if (route.body == Body::form && !is_form)
+    throw ApiError(415, "bad_request",
+                   "this call takes a form (multipart/form-data), not " +
+                       (type.empty() ? "a body without Content-Type" : short_name(type)));
+  if (is_form && route.body == Body::json)
+    throw ApiError(415, "bad_request", "this call takes JSON, not a form");
+  if (is_form && route.body == Body::file)
+    throw ApiError(415, "bad_request",
+                   "this call takes the file itself as its body, not a form (curl: --data-binary "
+                   "@FILE)");
+}
+
 void Router::add(Route route) {
   RequestHead head;
   parse_target(route.path, head);

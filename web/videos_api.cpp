@@ -1,4 +1,6 @@
 #include "base/format.h"
+#include "base/number_text.h"
+#include "models/image/frames.h"
 #include "models/image/png_bytes.h"
 #include "web/api.h"
 
@@ -21,6 +23,7 @@ nlohmann::json video_json(const Job& job) {
                           {"progress", job.steps > 0 ? 100 * job.step / job.steps : 0},
                           {"created_at", static_cast<std::int64_t>(job.created_at)},
                           {"prompt", job.prompt},
+                          {"seconds", number_text((job.frames - 1.0) / models::kFramesPerSecond)},
                           {"warnings", job.warnings},
                           {"completed_at", nullptr},
                           {"expires_at", nullptr},
@@ -55,14 +58,17 @@ Fields video_fields(const Request& request) {
 }
 
 void create(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
-  parse_then<Submission>(
+  parse_then<VideoCall>(
       api, request, reply,
       [request, seed = random_seed()] { return parse_video(video_fields(*request), seed); },
-      [&api, request, reply](Submission submission) {
-        submit_for(api, std::move(submission), {}, *request, reply, [reply](const JobPtr& job) {
-          job->is_video = true;
-          reply->send(json_response(video_json(*job)));
-        });
+      [&api, request, reply](VideoCall call) {
+        const int frames = call.submission.request.num_frames;
+        submit_for(api, {std::move(call.submission), {}, std::move(call.words)}, *request, reply,
+                   [reply, frames](const JobPtr& job) {
+                     job->is_video = true;
+                     job->frames = frames;
+                     reply->send(json_response(video_json(*job)));
+                   });
       });
 }
 
@@ -89,7 +95,7 @@ void list_videos(Api& api, const std::shared_ptr<Request>& request, const ReplyP
 
 void remove(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = video_of(api, *request);
-  if (!job->ended()) api.service.cancel(job);
+  if (!job->ended()) api.service.cancel(job, canceller_of(*request));
   // The job is a video no more; what it has painted goes, and is still the cluster's for a while.
   job->is_video = false;
   api.service.board().drop_result(job);
@@ -102,13 +108,13 @@ void remove(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
 
 void add_videos_routes(Api& api) {
   const auto add = [&](const char* method, const char* path, auto handler, std::size_t body = 0,
-                       std::vector<std::string> query = {}) {
+                       std::vector<std::string> query = {}, Body kind = Body::json) {
     api.router.add(
         {method, path, Access::user, body,
          [&api, handler](const auto& request, const auto& reply) { handler(api, request, reply); },
-         std::move(query)});
+         std::move(query), kind});
   };
-  add("POST", "/v1/videos", create, kMostPictureBody);
+  add("POST", "/v1/videos", create, kMostPictureBody, {}, Body::json_or_form);
   add("GET", "/v1/videos", list_videos, 0, {"limit", "after", "order"});
   add("GET", "/v1/videos/{}", [](Api& api, const auto& request, const auto& reply) {
     reply->send(json_response(video_json(*video_of(api, *request))));
