@@ -44,6 +44,11 @@ std::optional<std::string> AllowedFolders::resolve_file(const std::string& file,
 }
 
 std::string AllowedFolders::refusal(const std::string& folder) {
+  if (!fs::path(folder).is_absolute())
+    return "[model] " + folder +
+           ": may not be named here: it is no whole path, as the cluster's hosts have it (a "
+           "picture "
+           "names the last part alone)";
   return "[model] " + folder +
          ": may not be named here: `--allow-models DIR` of `troupe start`, or of `troupe serve` "
          "for requests over HTTP, says which folders may";

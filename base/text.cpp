@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <regex>
 #include <utility>
 
 namespace troupe {
@@ -59,6 +60,11 @@ std::string choices_text(const std::vector<std::string>& words) {
 std::string last_name(const std::string& path) {
   const auto normal = std::filesystem::path(path).lexically_normal();
   return (normal.has_filename() ? normal : normal.parent_path()).filename().string();
+}
+
+std::string without_rooms(const std::string& text) {
+  static const std::regex kTags("(^|: |; then )(\\[[A-Za-z_. ]+\\] )+");
+  return std::regex_replace(text, kTags, "$1");
 }
 
 }  // namespace troupe

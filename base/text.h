@@ -15,6 +15,9 @@ std::string seconds_text(double seconds);
 std::string duration_text(double seconds);
 /// Returns the words to choose from as text: "exact, pipefusion or distrifusion".
 std::string choices_text(const std::vector<std::string>& words);
+/// Returns an error's text without the tags of the rooms that it comes from, which are for logs:
+/// "job 1: [read_model] x: no such folder" has one.
+std::string without_rooms(const std::string& text);
 /// Returns the last name of a path, also of "DIR/" and "DIR/.".
 std::string last_name(const std::string& path);
 

@@ -4,6 +4,11 @@
 #include <random>
 
 namespace troupe::web {
+namespace {
+
+constexpr const char* kClientIsGone = "the gateway, because its client went away";
+
+}  // namespace
 
 Response json_response(const nlohmann::json& document, int status) {
   return {.status = status, .body = json_text(document), .fields = {{"Cache-Control", "no-store"}}};
@@ -19,6 +24,12 @@ Response error_response(const ApiError& error) {
 
 void answer_error(const ReplyPtr& reply, const ApiError& error) {
   reply->send(error_response(error));
+}
+
+std::string canceller_of(const Request& request) {
+  const std::string& key = request.caller->name;
+  return request.head.method + " " + request.head.path_text() +
+         (key.empty() ? "" : " with the key " + key);
 }
 
 std::uint64_t random_seed() {
@@ -51,28 +62,30 @@ JobPtr job_of(const Api& api, const Request& request) {
   throw ApiError(404, "not_found", "there is no job " + request.params.at(0));
 }
 
-void submit_for(Api& api, Submission submission, const PictureKind& kind, const Request& request,
-                const ReplyPtr& reply, std::function<void(const JobPtr&)> then,
-                std::size_t next_bytes, std::optional<JobService::NextJob> next) {
+void submit_for(Api& api, HandIn handed, const Request& request, const ReplyPtr& reply,
+                std::function<void(const JobPtr&)> then) {
   // What a picture was made into may be larger than the body was.
   constexpr std::size_t kCopies = 2;  // here, and at the client until the cluster has fetched it
-  if (!request.memory->resize(kCopies * std::max(next_bytes, bytes_brought(submission.request))))
+  const std::size_t next_bytes = handed.next_bytes;
+  const std::size_t bytes = bytes_brought(handed.submission.request);
+  if (!request.memory->resize(kCopies * std::max(next_bytes, bytes)))
     return answer_error(reply, {503, "overloaded",
                                 "there is no room for what the job begins with: try again when "
                                 "other requests are done with"});
   const auto gone = std::make_shared<bool>(false);
   reply->on_gone([gone] { *gone = true; });
-  const bool detached = submission.detached;
+  const bool detached = handed.submission.detached;
   api.service.submit(
-      std::move(submission), request.caller, kind,
-      [&api, reply, gone, detached, next_bytes, memory = request.memory, then = std::move(then)](
-          std::optional<ApiError> error, const JobPtr& job) {
+      std::move(handed.submission), request.caller, handed.kind,
+      [&api, reply, gone, detached, next_bytes, words = std::move(handed.words),
+       memory = request.memory,
+       then = std::move(then)](std::optional<ApiError> error, const JobPtr& job) {
         memory->resize(kCopies * next_bytes);
-        if (error) return answer_error(reply, *error);
-        if (*gone && !detached) return api.service.cancel(job);
+        if (error) return answer_error(reply, words.in_words(*error));
+        if (*gone && !detached) return api.service.cancel(job, kClientIsGone);
         then(job);
       },
-      std::move(next));
+      std::move(handed.next));
 }
 
 void follow_for(const Api& api, const JobPtr& job, const ReplyPtr& reply,
@@ -89,7 +102,7 @@ void follow_for(const Api& api, const JobPtr& job, const ReplyPtr& reply,
   });
   reply->on_gone([&service, job, number, cancel_when_gone] {
     service.board().unlisten(job->id, *number);
-    if (cancel_when_gone && !job->ended()) service.cancel(job);
+    if (cancel_when_gone && !job->ended()) service.cancel(job, kClientIsGone);
   });
 }
 

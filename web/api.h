@@ -28,6 +28,9 @@ Response error_response(const ApiError& error);
 /// Sends an error as the answer, also one that a handler of a later answer throws.
 void answer_error(const ReplyPtr& reply, const ApiError& error);
 
+/// Returns who asks, for the cause of what a call ends: the call, and the key's name where keys are
+/// asked for.
+std::string canceller_of(const Request& request);
 /// Returns for whom workers work: the key's name, or where no key is asked for the client's
 /// address.
 inline std::string asker_of(const Request& request) {
@@ -69,13 +72,19 @@ bool may_see(const Caller& caller, const Job& job);
 /// Returns the bytes of pictures, latents and embeds that come with the request.
 std::size_t bytes_brought(const ImageRequest& request);
 
+/// A job that is to be handed in for a request.
+struct HandIn {
+  Submission submission;
+  PictureKind kind;
+  FieldWords words;            // in which refusals are told
+  std::size_t next_bytes = 0;  // that jobs after it bring
+  std::optional<JobService::NextJob> next = {};
+};
 /// Hands a job in for the request and calls `then`; refusals are answered. The job is cancelled
 /// instead where its client has gone meanwhile, unless it is detached. Memory for what it brings is
-/// taken until it is handed in, and while the request is held that for the `next_bytes` that jobs
-/// after it bring. `next`: as JobService::submit has it.
-void submit_for(Api& api, Submission submission, const PictureKind& kind, const Request& request,
-                const ReplyPtr& reply, std::function<void(const JobPtr&)> then,
-                std::size_t next_bytes = 0, std::optional<JobService::NextJob> next = {});
+/// taken until it is handed in, and while the request is held that for its `next_bytes`.
+void submit_for(Api& api, HandIn handed, const Request& request, const ReplyPtr& reply,
+                std::function<void(const JobPtr&)> then);
 
 /// Ends the request's job with its client, unless it is detached: cancels when the client goes.
 /// Listens for as long as the job has not ended and the client is there.
@@ -89,6 +98,8 @@ void add_cluster_routes(Api& api);  // /health, /v1/models, /api/v1/cluster…
 void add_webui_routes(Api& api);    // /sdapi/v1/…
 void add_videos_routes(Api& api);   // /v1/videos…
 
+/// Returns the number of rows that a request's ?limit= asks for, else `usual`. Throws ApiError.
+std::size_t asked_limit(const Request& request, std::size_t usual, std::size_t most);
 /// Returns the kind of picture that a request's ?format= and ?quality= ask for, else `usual`.
 /// Throws ApiError.
 PictureKind asked_kind(PictureKind usual, const Request& request);

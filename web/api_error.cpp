@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/text.h"
 #include "transport/wire/request_fields.h"
 
 namespace troupe::web {
@@ -100,7 +101,9 @@ std::string_view field_of_option(std::string_view option) {
 
 }  // namespace
 
-std::string in_fields(std::string_view text) {
+std::string in_fields(const std::string& what) {
+  const std::string untagged = without_rooms(what);
+  std::string_view text = untagged;
   const auto begins = beginning_of(text);
   std::string said = begins.field;
   text.remove_prefix(begins.length);
@@ -117,16 +120,8 @@ std::string in_fields(std::string_view text) {
   return said;
 }
 
-std::string_view without_room(std::string_view text) {
-  if (const auto end = text.find("] "); text.starts_with('[') && end < 32)
-    text.remove_prefix(end + 2);
-  return text;
-}
-
 ApiError to_api_error(const Error& error) {
-  const bool is_prompts = error.field == wire::kRequestFields.prompts.name;
-  return {status_of(error.code), error.code, in_fields(without_room(error.what)),
-          is_prompts ? "prompt" : error.field};
+  return {status_of(error.code), error.code, in_fields(error.what), error.field};
 }
 
 nlohmann::json to_json(const ApiError& error) {

@@ -33,10 +33,9 @@ inline ApiError bad_field(const std::string& field, const std::string& why) {
 }
 
 /// Returns a cluster's text about a request or a job in HTTP's words: the name of the field whose
-/// words it begins with, and options of the command line ("--vae-tiling") as "`vae_tiling`". Pure.
-std::string in_fields(std::string_view text);
-/// Returns the text without the tag of the room that it comes from, which is for logs.
-std::string_view without_room(std::string_view text);
+/// words it begins with, options of the command line ("--vae-tiling") as "`vae_tiling`", and no
+/// tags of rooms. Pure.
+std::string in_fields(const std::string& text);
 /// Returns the client API's error about a request or a job as an ApiError.
 ApiError to_api_error(const Error& error);
 nlohmann::json to_json(const ApiError& error);

@@ -5,7 +5,8 @@
 
 namespace troupe::web {
 
-/// A call of another server's API that is answered here; kSettings are the web UI's settings.
+/// A call that takes a request: those of other servers' APIs, and kJobs, our own. kSettings are the
+/// web UI's settings.
 enum Call : std::uint8_t {
   kTxt2Img = 1,
   kImg2Img = 2,
@@ -13,6 +14,7 @@ enum Call : std::uint8_t {
   kGenerations = 8,
   kEdits = 16,
   kVideos = 32,
+  kJobs = 64,
   kWebui = kTxt2Img | kImg2Img,
   kImages = kGenerations | kEdits
 };

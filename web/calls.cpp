@@ -42,7 +42,7 @@ void read_prompts(Fields& fields, ImageRequest& request) {
                                      .data = std::move(tensor.data)};
     request.prompts.assign(file.prompts, "");
   } catch (const std::runtime_error& error) {
-    throw bad_field("prompt_embeds", std::string(without_room(error.what())));
+    throw bad_field("prompt_embeds", without_rooms(error.what()));
   }
 }
 
@@ -79,11 +79,19 @@ void read_common(Fields& fields, Submission& submission) {
   }
 }
 
+/// Sets `output_compression`. With png OpenAI takes 100 alone, too.
+void set_compression(PictureKind& kind, int percent) {
+  if (kind.format == PictureFormat::png && percent != 100)
+    throw bad_field("output_compression",
+                    "does nothing to png, which loses nothing: leave it out, or give 100");
+  kind.quality = std::max(1, percent);
+}
+
 void read_kind(Fields& fields, PictureKind& kind) {
   if (const auto name = fields.text("output_format"))
     kind.format = picture_format("output_format", *name);
   if (const auto quality = fields.whole("output_compression", 0, 100))
-    kind.quality = std::max(1, static_cast<int>(*quality));
+    set_compression(kind, static_cast<int>(*quality));
 }
 
 }  // namespace
@@ -99,13 +107,15 @@ std::optional<models::ClipFormat> clip_format(PictureFormat format) {
 }
 
 PictureFormat picture_format(const std::string& field, const std::string& name) {
+  if (name == "jpg") return PictureFormat::jpeg;
   if (const auto format = parse_choice<PictureFormat>(name)) return *format;
   throw bad_field(field,
                   "is " + json_text(name) + ", not " + choices_text(choice_words<PictureFormat>()));
 }
 
-JobCall parse_job(const std::string& body) {
-  Fields fields = Fields::parse(body, other_names());
+namespace {
+
+JobCall read_job(Fields& fields) {
   JobCall call;
   read_common(fields, call.submission);
   read_kind(fields, call.kind);
@@ -120,6 +130,21 @@ JobCall parse_job(const std::string& body) {
   return call;
 }
 
+/// Reads a call: what is wrong with it is told in the words of its client, which it then has.
+template <class Read>
+auto read_in_words(const FieldWords& words, Read&& read) {
+  auto call = words.tell(read);
+  call.words = words;
+  return call;
+}
+
+}  // namespace
+
+JobCall parse_job(const std::string& body) {
+  Fields fields = Fields::parse(body, other_names());
+  return read_in_words(fields.words(kJobs), [&] { return read_job(fields); });
+}
+
 Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases) {
@@ -127,10 +152,13 @@ Fields form_fields(const std::string& content_type, const std::string& body,
   for (FormPart& part : parse_multipart(content_type, body)) {
     const bool is_mask = part.name == "mask";
     const bool is_image = std::ranges::count(images, part.name) > 0;
-    const std::string name = is_image ? "init_image" : is_mask ? "mask_image" : part.name;
-    if (fields.contains(name))
-      throw bad_field(part.name,
-                      is_image ? "one picture is taken, to begin with" : "is there more than once");
+    const bool is_second_image = is_image && std::ranges::any_of(images, [&](const auto& name) {
+                                   return fields.contains(name);
+                                 });
+    if (is_second_image) throw bad_field(part.name, "one picture is taken, to begin with");
+    if (fields.contains(part.name)) throw bad_field(part.name, "is there more than once");
+    if (is_image) aliases[part.name] = "init_image";
+    if (is_mask) aliases[part.name] = "mask_image";
     if (is_mask) {
       try {
         part.bytes = taken_picture(std::move(part.bytes), models::AlphaUse::clear_parts);
@@ -140,7 +168,7 @@ Fields form_fields(const std::string& content_type, const std::string& body,
     }
     const bool is_file = is_image || is_mask;
     if (!is_file && !is_utf8(part.bytes)) throw bad_field("form", "a field is not UTF-8 text");
-    fields[name] = is_file ? base64(part.bytes) : part.bytes;
+    fields[part.name] = is_file ? base64(part.bytes) : part.bytes;
   }
   return Fields(std::move(fields), std::move(aliases), true);
 }
@@ -159,8 +187,11 @@ void read_size(Fields& fields, ImageRequest& request) {
   parse_size(*size, request.width, request.height);
 }
 
-Submission parse_video(Fields fields, std::uint64_t seed) {
-  Submission submission;
+namespace {
+
+VideoCall read_video(Fields& fields, std::uint64_t seed) {
+  VideoCall call;
+  Submission& submission = call.submission;
   ImageRequest& request = submission.request;
   request.seed = seed;
   read_common(fields, submission);
@@ -189,7 +220,13 @@ Submission parse_video(Fields fields, std::uint64_t seed) {
   submission.detached = fields.flag("detached").value_or(true);
   fields.settle(kVideos);
   refuse_rest_or_no_prompt(fields, submission.request);
-  return submission;
+  return call;
+}
+
+}  // namespace
+
+VideoCall parse_video(Fields fields, std::uint64_t seed) {
+  return read_in_words(fields.words(kVideos), [&] { return read_video(fields, seed); });
 }
 
 nlohmann::json parameters_of(const std::string& file, const std::set<std::string>& brought) {
@@ -198,7 +235,7 @@ nlohmann::json parameters_of(const std::string& file, const std::set<std::string
   } catch (const wire::MissingInput& missing) {
     throw bad_field(missing.field, missing.what());
   } catch (const std::runtime_error& error) {
-    throw ApiError(400, "bad_request", error.what());
+    throw ApiError(400, "bad_request", "the body: " + without_rooms(error.what()));
   }
 }
 
@@ -234,6 +271,14 @@ void need_pictures(const ImageRequest& request) {
                     "is latent, but the answer here is pictures: POST /api/v1/jobs takes it");
 }
 
+void take_one_frame(ImageRequest& request) {
+  if (request.num_frames > 1)
+    throw bad_field("num_frames", "is " + std::to_string(request.num_frames) +
+                                      ", but the answer here is pictures: POST /v1/videos and "
+                                      "/api/v1/jobs make clips");
+  request.num_frames = 1;
+}
+
 void parse_size(const std::string& text, int& width, int& height) {
   if (text == "auto") return;
   const std::size_t cross = text.find('x');
@@ -245,7 +290,9 @@ void parse_size(const std::string& text, int& width, int& height) {
                                 ", not \"auto\" or WIDTHxHEIGHT in pixels, as in \"1024x768\"");
 }
 
-ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
+namespace {
+
+ImagesCall read_images(Fields& fields, bool edit, std::uint64_t seed) {
   ImagesCall call;
   call.edit = edit;
   ImageRequest& request = call.submission.request;
@@ -253,6 +300,7 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   const auto n = fields.whole("images_per_prompt", 1, kMostPictures);
   read_common(fields, call.submission);
   need_pictures(request);
+  take_one_frame(request);
   if (request.prompts.size() > 1)
     throw request.prompt_embeds.empty()
         ? bad_field("prompt", "is a list: one text is taken here")
@@ -276,6 +324,13 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
   fields.settle(edit ? kEdits : kGenerations);
   refuse_rest_or_no_prompt(fields, call.submission.request);
   return call;
+}
+
+}  // namespace
+
+ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed) {
+  return read_in_words(fields.words(edit ? kEdits : kGenerations),
+                       [&] { return read_images(fields, edit, seed); });
 }
 
 }  // namespace troupe::web

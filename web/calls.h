@@ -36,6 +36,7 @@ PictureFormat picture_format(const std::string& field, const std::string& name);
 struct JobCall {
   Submission submission;  // the model still as the client named it
   PictureKind kind;
+  FieldWords words;
 };
 /// Throws ApiError, as the others here. Pure.
 JobCall parse_job(const std::string& body);
@@ -48,15 +49,15 @@ struct ImagesCall {
   bool stream = false;
   bool url = false;  // answered by links, not by bytes
   int partial_images = 0;
+  FieldWords words;
 };
 /// `fields`: of the body; `seed`: where none is given. Extra fields of other servers and of ours
 /// are taken at the top level.
 ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed);
-/// The body of /v1/images/edits as fields, with the picture as `init_image` and the mask as
-/// `mask_image`.
+/// The body of /v1/images/edits as fields.
 Fields edit_fields(const std::string& content_type, const std::string& body);
 
-/// A form's fields; the file of one of `images` becomes `init_image`, that of `mask` is
+/// A form's fields; the file of one of `images` is the `init_image`, that of `mask` the
 /// `mask_image`, white where it is transparent.
 Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
@@ -70,9 +71,15 @@ std::string picture_of_field(const std::string& field, const std::string& base64
 
 /// Refuses a request whose answer is to be pictures, but that asks for latents alone.
 void need_pictures(const ImageRequest& request);
+/// Asks for one frame, also of a model that makes clips; refuses a request for more.
+void take_one_frame(ImageRequest& request);
 
 /// POST /v1/videos.
-Submission parse_video(Fields fields, std::uint64_t seed);
+struct VideoCall {
+  Submission submission;
+  FieldWords words;
+};
+VideoCall parse_video(Fields fields, std::uint64_t seed);
 
 /// The body of POST /api/v1/jobs that makes what this PNG, MP4 or WebM holds again. What a picture
 /// was made from, but does not hold, must be `brought` along, by these names: init_image,

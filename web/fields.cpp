@@ -344,6 +344,14 @@ bool Fields::has(const std::string& name) const {
   return at != body_.end() && !at->is_null();
 }
 
+FieldWords Fields::words(Call call) const {
+  std::set<std::string> given;
+  for (const auto& [name, value] : body_.items()) {
+    if (!value.is_null() && !(form_ && value == "")) given.insert(name);
+  }
+  return {call, given, aliases_};
+}
+
 void Fields::settle(Call call) {
   for (const CallField& field : kCallFields) {
     const std::string name(field.name);

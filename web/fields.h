@@ -10,7 +10,7 @@
 
 #include "transport/wire/request_fields.h"
 #include "troupe/client.h"
-#include "web/call_fields.h"
+#include "web/field_words.h"
 
 namespace troupe::web {
 
@@ -47,6 +47,8 @@ class Fields {
   /// as these fields.
   const nlohmann::json* any(const std::string& name);
   bool has(const std::string& name) const;
+  /// Returns how the client of the call names the parts of its submission.
+  FieldWords words(Call call) const;
   /// Deals with the call's fields that nobody has taken, by call_fields.def: harmless ones are left
   /// unused, of the others the first whose value does not pass is thrown for, with the remedy.
   void settle(Call call);

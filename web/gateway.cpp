@@ -148,8 +148,12 @@ class Gateway::Impl {
     add_jobs_routes(*api_);
     add_webui_routes(*api_);
     add_videos_routes(*api_);
-    router_.add({"GET", "/metrics", Access::user, 0,
-                 [this](const auto& request, const auto& reply) { metrics(*request, reply); }});
+    router_.add({"GET",
+                 "/metrics",
+                 Access::user,
+                 0,
+                 [this](const auto& request, const auto& reply) { metrics(*request, reply); },
+                 {"cluster"}});
   }
 
   ~Impl() {
@@ -174,6 +178,8 @@ class Gateway::Impl {
     if (!match.route) return unrouted(head, match.allow);
     auto request = std::make_shared<Request>();
     request->caller = caller_of(head, match.route->access);
+    check_query(*match.route, head);
+    check_body(*match.route, head);
     request->head = std::move(head);
     request->params = std::move(match.params);
     return {.most_body = match.route->most_body,

@@ -179,12 +179,15 @@ struct Painting : std::enable_shared_from_this<Painting> {
 void paint(Api& api, ImagesCall call, const std::shared_ptr<Request>& request,
            const ReplyPtr& reply) {
   const auto painting = std::make_shared<Painting>(api, call, reply, base_of(*request));
-  submit_for(api, std::move(call.submission), call.kind, *request, reply,
+  submit_for(api, {std::move(call.submission), call.kind, std::move(call.words)}, *request, reply,
              [painting](const JobPtr& job) { painting->accepted(job); });
 }
 
 void add_images_route(Api& api, const char* path, bool edit) {
-  api.router.add({"POST", path, Access::user, kMostPictureBody,
+  api.router.add({"POST",
+                  path,
+                  Access::user,
+                  kMostPictureBody,
                   [&api, edit](const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
                     parse_then<ImagesCall>(
                         api, request, reply,
@@ -197,7 +200,9 @@ void add_images_route(Api& api, const char* path, bool edit) {
                         [&api, request, reply](ImagesCall call) {
                           paint(api, std::move(call), request, reply);
                         });
-                  }});
+                  },
+                  {},
+                  edit ? Body::form : Body::json});
 }
 
 }  // namespace

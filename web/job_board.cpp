@@ -25,6 +25,14 @@ std::size_t bytes_of(const JobResult& result) {
   return bytes + (result.latents ? result.latents->data.size() * sizeof(float) : 0);
 }
 
+/// Returns the cause of a job's state that its cluster has told; of an end that was asked for here,
+/// by whom.
+std::string cause_of(const Job& job, const std::string& told) {
+  if (job.state == JobState::cancelled && !job.cancelled_by.empty())
+    return "cancelled by " + job.cancelled_by;
+  return in_fields(told);
+}
+
 }  // namespace
 
 std::string JobKey::id() const {
@@ -161,7 +169,8 @@ void JobBoard::end(const JobPtr& job, const Outcome& outcome, double now) {
   } else {
     job->error = outcome.error();
     job->state = outcome.error().code == "cancelled" ? JobState::cancelled : JobState::failed;
-    job->cause = in_fields(outcome.error().what);
+    job->cause = cause_of(*job, outcome.error().what);
+    if (job->state == JobState::cancelled) job->error->what = job->cause;
   }
   job->phase = to_string(job->state);
   tell(job, What::end);
@@ -266,7 +275,7 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
     job->step = info.step;
     job->steps = info.steps;
     job->seconds = info.seconds;
-    job->cause = in_fields(info.cause);
+    job->cause = cause_of(*job, info.cause);
     job->priority = info.priority;
     job->share = info.share;
     job->queue_position = info.queue_position;

@@ -57,8 +57,11 @@ struct Job {
   std::string caller;                       // name of the key that it came with; "" = none
   PictureKind kind;                         // kind of file as which its pictures are offered
   bool is_video = false;                    // asked for as OpenAI's videos are
+  int frames = 0;                           // likewise: how many were asked for
   bool followed = false;                    // its progress comes here
   bool watched_again = false;               // its result could not be fetched once
+  std::string cancelled_by;                 // whoever asked for its end here; "" = nobody
+  bool is_interrupted = false;              // likewise, and wants what is there
   bool cancel_owed = false;                 // its cluster is still to be told to cancel it
   int passes = 0;                           // its cluster's lists since it was seen there
   std::optional<Error> error;               // how it ended, if not well

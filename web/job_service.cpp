@@ -9,6 +9,7 @@
 #include "base/allowed_folders.h"
 #include "base/format.h"
 #include "base/parse_number.h"
+#include "base/text.h"
 #include "models/spec/lora_metadata.h"
 
 namespace troupe::web {
@@ -56,7 +57,7 @@ void keep_paths(Submission& submission, const std::string& own, std::vector<std:
   const AllowedFolders allowed(folders);
   const auto keep = [](std::string& path, const std::optional<std::string>& found,
                        const char* field) {
-    if (!found) throw bad_field(field, std::string(without_room(AllowedFolders::refusal(path))));
+    if (!found) throw bad_field(field, without_rooms(AllowedFolders::refusal(path)));
     path = *found;
   };
   if (submission.model != own) keep(submission.model, allowed.resolve(submission.model), "model");
@@ -170,7 +171,7 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
     cluster.gone_since.reset();
     if (std::exchange(cluster.is_new, false)) status_of_new(index);
     for (const auto& [id, job] : board_.all())
-      if (job->key.cluster == index && job->cancel_owed) cancel(job);
+      if (job->key.cluster == index && job->cancel_owed) cancel(job, job->cancelled_by);
   } else {
     if (!cluster.gone_since && cluster.was_there) on_cluster_(endpoint, info.error().what);
     if (!cluster.gone_since) board_.set_unreachable(index, info.error().what, now());
@@ -257,7 +258,9 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
     if (asked.empty())
       return fail(bad_field("model", "is missing, and no cluster has one of its own"));
     return fail({404, "model_not_found",
-                 json_text(asked) + " is no model that is served here; GET /v1/models lists them",
+                 json_text(asked) +
+                     " is no model that is served here; GET /v1/models lists them, and others are "
+                     "named by their whole path",
                  "model"});
   }
   if (!caller->share.empty()) submission.share = caller->share;
@@ -444,8 +447,11 @@ void JobService::with_result(const JobPtr& job, OnResult then) {
   if (waiting.size() == 1 && !(job->followed && !job->ended())) watch(job, connection.value());
 }
 
-void JobService::cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then) {
+void JobService::cancel(const JobPtr& job, const std::string& by,
+                        std::function<void(std::optional<Error>)> then) {
+  job->cancelled_by = by;
   const auto tell = [job, then](std::optional<Error> error) {
+    if (error && then) job->cancelled_by.clear();
     if (then) return then(std::move(error));
     static const std::set<std::string> kLater = {"unreachable", "overloaded", "lost", "timeout"};
     job->cancel_owed = error && !job->ended() && kLater.contains(error->code);

@@ -69,8 +69,10 @@ class JobService {
   /// would refuse its next one.
   void submit(Submission submission, std::shared_ptr<const Caller> caller, const PictureKind& kind,
               OnSubmitted then, std::optional<NextJob> next = {});
-  /// Cancels the job. Without `then` a cluster that cannot be told now is told when it can.
-  void cancel(const JobPtr& job, std::function<void(std::optional<Error>)> then = {});
+  /// Cancels the job. `by`: who asks for it, for its cause. Without `then` a cluster that cannot be
+  /// told now is told when it can.
+  void cancel(const JobPtr& job, const std::string& by,
+              std::function<void(std::optional<Error>)> then = {});
   /// Follows a job that others submitted: its progress and its end come here, too.
   void follow(const JobPtr& job);
   /// Gets the pictures of a job that has succeeded, from the cluster where they are not kept here.

@@ -4,6 +4,8 @@
 
 #include "base/format.h"
 #include "base/parse_number.h"
+#include "base/suggest.h"
+#include "transport/json/recorded_request.h"
 #include "web/api.h"
 #include "web/base64.h"
 #include "web/pictures.h"
@@ -23,7 +25,7 @@ nlohmann::json links_of(const Job& job) {
 
 void hand_in(Api& api, JobCall call, const std::shared_ptr<Request>& request,
              const ReplyPtr& reply) {
-  submit_for(api, std::move(call.submission), call.kind, *request, reply,
+  submit_for(api, {std::move(call.submission), call.kind, std::move(call.words)}, *request, reply,
              [reply](const JobPtr& job) {
                Response response = json_response({{"id", job->id},
                                                   {"state", to_string(job->state)},
@@ -43,16 +45,8 @@ void submit(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
 }
 
 void list(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
-  constexpr std::size_t kUsual = 50;
-  constexpr std::size_t kMost = 500;
   const auto& query = request->head.query;
-  std::size_t limit = kUsual;
-  if (const auto given = query.find("limit"); given != query.end()) {
-    const auto number = parse_number<std::size_t>(given->second);
-    if (!number || *number < 1 || *number > kMost)
-      throw bad_field("limit", fmt::format("is not a whole number from 1 to {}", kMost));
-    limit = *number;
-  }
+  const std::size_t limit = asked_limit(*request, 50, 500);
   const auto before = query.find("before");
   const std::string after = before == query.end() ? "" : api.service.job(before->second)->id;
   api.service.want_jobs();
@@ -72,7 +66,7 @@ void cancel(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
     return ApiError(409, "ended", "job " + job->id + " has ended: " + to_string(job->state));
   };
   if (job->ended()) throw over();
-  api.service.cancel(job, [job, reply, over](std::optional<Error> error) {
+  api.service.cancel(job, canceller_of(*request), [job, reply, over](std::optional<Error> error) {
     if (error && job->ended()) return answer_error(reply, over());
     if (error) return answer_error(reply, to_api_error(*error));
     reply->send(json_response(to_json(*job)));
@@ -239,7 +233,7 @@ void report(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
 void latents(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   with_result(api, request, reply, [reply](const JobResult& result) {
     if (!result.latents)
-      throw ApiError(404, "not_found",
+      throw ApiError(404, "no_latents",
                      "the request did not ask for latents: \"want_latents\": true");
     reply->send(
         {.status = 200, .type = "application/octet-stream", .body = npy_file(*result.latents)});
@@ -295,8 +289,12 @@ void parameters(Api& api, const std::shared_ptr<Request>& request, const ReplyPt
   std::set<std::string> brought;
   if (const auto given = request->head.query.find("bring"); given != request->head.query.end()) {
     std::istringstream names(given->second);
-    for (std::string name; std::getline(names, name, ',');)
+    const std::vector<std::string> inputs(wire::kRecordedInputs.begin(),
+                                          wire::kRecordedInputs.end());
+    for (std::string name; std::getline(names, name, ',');) {
+      if (std::ranges::count(inputs, name) == 0) throw bad_field("bring", not_one_of(name, inputs));
       brought.insert(name);
+    }
   }
   parse_then<nlohmann::json>(
       api, request, reply, [request, brought] { return parameters_of(request->body, brought); },
@@ -312,6 +310,15 @@ void send_file(const ReplyPtr& reply, PictureFormat format, std::string bytes) {
 
 }  // namespace
 
+std::size_t asked_limit(const Request& request, std::size_t usual, std::size_t most) {
+  const auto given = request.head.query.find("limit");
+  if (given == request.head.query.end()) return usual;
+  const auto number = parse_number<std::size_t>(given->second);
+  if (!number || *number < 1 || *number > most)
+    throw bad_field("limit", fmt::format("is not a whole number from 1 to {}", most));
+  return *number;
+}
+
 PictureKind asked_kind(PictureKind kind, const Request& request) {
   const auto& query = request.head.query;
   if (const auto format = query.find("format"); format != query.end())
@@ -320,6 +327,8 @@ PictureKind asked_kind(PictureKind kind, const Request& request) {
     const auto number = parse_number<int>(quality->second);
     if (!number || *number < 1 || *number > 100)
       throw bad_field("quality", "is not a whole number from 1 to 100");
+    if (kind.format == PictureFormat::png)
+      throw bad_field("quality", "does nothing to png, which loses nothing: leave it out");
     kind.quality = *number;
   }
   return kind;
@@ -342,6 +351,11 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
                                   fmt::format("job {} has {} pictures, numbered from 0", job->id,
                                               kept->pictures.size())});
     }
+    if (clip && models::clip_of(kept->pictures[number].png).frames == 1) {
+      return answer_error(reply, bad_field("format", "is " + to_string(kind.format) +
+                                                         ", which is for clips: this is a picture, "
+                                                         "which png, jpeg and webp are for"));
+    }
     if (clip) {
       const auto asked = api.clips.make(
           key, job->caller, kept, [reply, kind](const Result<ClipFiles::File>& file) {
@@ -363,14 +377,15 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
 }
 
 void add_jobs_routes(Api& api) {
-  const auto add = [&](const char* method, const char* path, auto handler, std::size_t body = 0) {
+  const auto add = [&](const char* method, const char* path, auto handler, std::size_t body = 0,
+                       std::vector<std::string> query = {}, Body kind = Body::json) {
     api.router.add(
-        {method, path, Access::user, body, [&api, handler](const auto& request, const auto& reply) {
-           handler(api, request, reply);
-         }});
+        {method, path, Access::user, body,
+         [&api, handler](const auto& request, const auto& reply) { handler(api, request, reply); },
+         std::move(query), kind});
   };
   add("POST", "/api/v1/jobs", submit, kMostPictureBody);
-  add("GET", "/api/v1/jobs", list);
+  add("GET", "/api/v1/jobs", list, 0, {"limit", "before"});
   add("GET", "/api/v1/jobs/{}", [](Api& api, const auto& request, const auto& reply) {
     reply->send(json_response(to_json(*job_of(api, *request))));
   });
@@ -384,11 +399,11 @@ void add_jobs_routes(Api& api) {
   add("GET", "/api/v1/jobs/{}/pictures", [](Api& api, const auto& request, const auto& reply) {
     reply->send(json_response({{"pictures", to_json(*job_of(api, *request)).at("pictures")}}));
   });
-  add("GET", "/api/v1/jobs/{}/pictures/{}", picture);
+  add("GET", "/api/v1/jobs/{}/pictures/{}", picture, 0, {"format", "quality"});
   add("GET", "/api/v1/jobs/{}/report", report);
   add("GET", "/api/v1/jobs/{}/latents", latents);
   add("GET", "/api/v1/jobs/{}/timeline", timeline);
-  add("POST", "/api/v1/parameters", parameters, kMostPictureBody);
+  add("POST", "/api/v1/parameters", parameters, kMostPictureBody, {"bring"}, Body::file);
   const auto add_other = [&](const char* path, Access access, auto handler) {
     api.router.add(
         {"GET", path, access, 0, [&api, handler](const auto& request, const auto& reply) {

@@ -15,6 +15,9 @@ enum class Access {
   operate,  // callers whose key has the role operate
 };
 
+/// Form of the body that a call takes.
+enum class Body { json, form, json_or_form, file };
+
 struct Route {
   using Handler = std::function<void(const std::shared_ptr<Request>&, const ReplyPtr&)>;
   std::string method;
@@ -22,7 +25,15 @@ struct Route {
   Access access = Access::user;
   std::size_t most_body = 0;  // bytes; 0 = it has none
   Handler handler;
+  std::vector<std::string> query = {};  // names of what may stand behind the ?
+  Body body = Body::json;
 };
+
+/// Throws ApiError for the first name behind a target's ? that the route does not read, with the
+/// one that was probably meant.
+void check_query(const Route& route, const RequestHead& head);
+/// Throws ApiError 415 where the body is a form and the call takes none, or the other way round.
+void check_body(const Route& route, const RequestHead& head);
 
 /// Finds a request's route. Pure.
 class Router {

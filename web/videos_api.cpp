@@ -1,4 +1,6 @@
 #include "base/format.h"
+#include "base/number_text.h"
+#include "models/image/frames.h"
 #include "models/image/png_bytes.h"
 #include "web/api.h"
 
@@ -21,6 +23,7 @@ nlohmann::json video_json(const Job& job) {
                           {"progress", job.steps > 0 ? 100 * job.step / job.steps : 0},
                           {"created_at", static_cast<std::int64_t>(job.created_at)},
                           {"prompt", job.prompt},
+                          {"seconds", number_text((job.frames - 1.0) / models::kFramesPerSecond)},
                           {"warnings", job.warnings},
                           {"completed_at", nullptr},
                           {"expires_at", nullptr},
@@ -36,11 +39,14 @@ nlohmann::json video_json(const Job& job) {
   return video;
 }
 
-JobPtr video_of(const Api& api, const Request& request) {
-  const std::string& id = request.params.at(0);
+JobPtr video_of(const Api& api, const Request& request, const std::string& id) {
   const JobPtr job = id.starts_with(kPrefix) ? api.service.job(id.substr(kPrefix.size())) : nullptr;
   if (job && job->is_video && may_see(*request.caller, *job)) return job;
   throw ApiError(404, "not_found", "there is no video " + id);
+}
+
+JobPtr video_of(const Api& api, const Request& request) {
+  return video_of(api, request, request.params.at(0));
 }
 
 Fields video_fields(const Request& request) {
@@ -52,29 +58,44 @@ Fields video_fields(const Request& request) {
 }
 
 void create(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
-  parse_then<Submission>(
+  parse_then<VideoCall>(
       api, request, reply,
       [request, seed = random_seed()] { return parse_video(video_fields(*request), seed); },
-      [&api, request, reply](Submission submission) {
-        submit_for(api, std::move(submission), {}, *request, reply, [reply](const JobPtr& job) {
-          job->is_video = true;
-          reply->send(json_response(video_json(*job)));
-        });
+      [&api, request, reply](VideoCall call) {
+        const int frames = call.submission.request.num_frames;
+        submit_for(api, {std::move(call.submission), {}, std::move(call.words)}, *request, reply,
+                   [reply, frames](const JobPtr& job) {
+                     job->is_video = true;
+                     job->frames = frames;
+                     reply->send(json_response(video_json(*job)));
+                   });
       });
 }
 
 void list_videos(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+  const auto& query = request->head.query;
+  const std::size_t limit = asked_limit(*request, 20, 100);
+  if (const auto order = query.find("order"); order != query.end() && order->second != "desc")
+    throw bad_field("order", "is " + json_text(short_name(order->second)) +
+                                 ": desc is there, the newest first");
+  const auto after = query.find("after");
+  const std::string before = after == query.end() ? "" : video_of(api, *request, after->second)->id;
   api.service.want_jobs();
+  auto jobs = api.service.board().list(before, limit + 1, [&](const Job& one) {
+    return one.is_video && may_see(*request->caller, one);
+  });
+  const bool has_more = jobs.size() > limit;
+  if (has_more) jobs.pop_back();
   nlohmann::json rows = nlohmann::json::array();
-  for (const auto& job : api.service.board().list(
-           "", 100, [&](const Job& one) { return one.is_video && may_see(*request->caller, one); }))
+  for (const auto& job : jobs)
     rows.push_back(video_json(*job));
-  reply->send(json_response({{"object", "list"}, {"data", std::move(rows)}, {"has_more", false}}));
+  reply->send(
+      json_response({{"object", "list"}, {"data", std::move(rows)}, {"has_more", has_more}}));
 }
 
 void remove(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = video_of(api, *request);
-  if (!job->ended()) api.service.cancel(job);
+  if (!job->ended()) api.service.cancel(job, canceller_of(*request));
   // The job is a video no more; what it has painted goes, and is still the cluster's for a while.
   job->is_video = false;
   api.service.board().drop_result(job);
@@ -86,31 +107,36 @@ void remove(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
 }  // namespace
 
 void add_videos_routes(Api& api) {
-  const auto add = [&](const char* method, const char* path, auto handler, std::size_t body = 0) {
+  const auto add = [&](const char* method, const char* path, auto handler, std::size_t body = 0,
+                       std::vector<std::string> query = {}, Body kind = Body::json) {
     api.router.add(
-        {method, path, Access::user, body, [&api, handler](const auto& request, const auto& reply) {
-           handler(api, request, reply);
-         }});
+        {method, path, Access::user, body,
+         [&api, handler](const auto& request, const auto& reply) { handler(api, request, reply); },
+         std::move(query), kind});
   };
-  add("POST", "/v1/videos", create, kMostPictureBody);
-  add("GET", "/v1/videos", list_videos);
+  add("POST", "/v1/videos", create, kMostPictureBody, {}, Body::json_or_form);
+  add("GET", "/v1/videos", list_videos, 0, {"limit", "after", "order"});
   add("GET", "/v1/videos/{}", [](Api& api, const auto& request, const auto& reply) {
     reply->send(json_response(video_json(*video_of(api, *request))));
   });
   add("DELETE", "/v1/videos/{}", remove);
-  add("GET", "/v1/videos/{}/content", [](Api& api, const auto& request, const auto& reply) {
-    PictureKind usual{.format = PictureFormat::mp4};
-    const auto& query = request->head.query;
-    if (const auto variant = query.find("variant"); variant != query.end()) {
-      if (variant->second == "thumbnail")
-        usual.format = PictureFormat::webp;
-      else if (variant->second != "video")
-        throw bad_field("variant", "is " + json_text(short_name(variant->second)) +
-                                       ": video and thumbnail, the first frame, are there");
-    }
-    const PictureKind kind = asked_kind(usual, *request);
-    send_picture(api, video_of(api, *request), 0, kind, reply);
-  });
+  add("GET", "/v1/videos/{}/content",
+      [](Api& api, const auto& request, const auto& reply) {
+        PictureKind usual{.format = PictureFormat::mp4};
+        const auto& query = request->head.query;
+        if (const auto variant = query.find("variant"); variant != query.end()) {
+          if (query.contains("format"))
+            throw bad_field("format", "does not go with variant: either says which file it is");
+          if (variant->second == "thumbnail")
+            usual.format = PictureFormat::webp;
+          else if (variant->second != "video")
+            throw bad_field("variant", "is " + json_text(short_name(variant->second)) +
+                                           ": video and thumbnail, the first frame, are there");
+        }
+        const PictureKind kind = asked_kind(usual, *request);
+        send_picture(api, video_of(api, *request), 0, kind, reply);
+      },
+      0, {"variant", "format", "quality"});
 }
 
 }  // namespace troupe::web

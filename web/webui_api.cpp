@@ -1,8 +1,11 @@
 #include <algorithm>
 
+#include "base/format.h"
+#include "models/image/png_text.h"
 #include "models/spec/scheduler_config.h"
 #include "web/api.h"
 #include "web/base64.h"
+#include "web/calls.h"
 #include "web/webui_call.h"
 
 /// The subset of the AUTOMATIC1111 web UI's API that its clients use most. Source: its
@@ -10,7 +13,8 @@
 namespace troupe::web {
 namespace {
 
-constexpr int kPreviews = 9;  // of a job that its clients ask after
+const std::string kParameters = "parameters";  // keyword of the web UI's text in PNGs
+constexpr int kPreviews = 9;                   // of a job that its clients ask after
 
 /// Returns the fields of a request that the web UI's answers repeat.
 nlohmann::json parameters_json(const ImageRequest& request) {
@@ -19,37 +23,97 @@ nlohmann::json parameters_json(const ImageRequest& request) {
           {"steps", request.steps},
           {"seed", request.seed},
           {"cfg_scale", request.guidance_scale.value()},
+          {"sampler_name", request.sampler},
           {"width", request.width},
           {"height", request.height}};
 }
 
 /// Content of an answer beside the pictures.
 struct Asked {
+  WebuiCall call;  // without its jobs, with their warnings
   nlohmann::json parameters;
   std::vector<std::uint64_t> seeds;
-  std::string sampler;
-  bool send_images = true;
-  std::vector<std::string> warnings;  // the call's, then the job's
 };
 
-using Results = std::vector<std::shared_ptr<const JobResult>>;
+/// Pictures of an answer.
+struct Painted {
+  std::shared_ptr<const JobResult> first;  // of two passes
+  std::vector<std::shared_ptr<const JobResult>> results;
+  std::string preview;  // of a job that was interrupted; "" = none
+};
 
-std::string answer_text(const Results& results, const Asked& asked) {
-  nlohmann::json images = nlohmann::json::array();
-  std::size_t pictures = 0;
-  for (const auto& result : results) {
-    pictures += result->pictures.size();
-    if (!asked.send_images) continue;
-    for (const Picture& picture : result->pictures)
-      images.push_back(base64(picture.png));
+std::string parameters_of_file(const std::string& png) {
+  for (const auto& [keyword, text] : models::read_png_text(png)) {
+    if (keyword == kParameters) return text;
   }
+  return "";
+}
+
+/// Returns a second pass's picture with the parameters that make both passes again.
+std::string of_both_passes(const std::string& png, const std::string& first,
+                           const WebuiCall& call) {
+  auto texts = models::read_png_text(png);
+  for (auto& [keyword, text] : texts) {
+    if (keyword != kParameters) continue;
+    text = parameters_of_second_pass(parameters_of_file(first), call.denoising_strength.value(),
+                                     call.second_pass_says);
+  }
+  return models::set_png_text(png, texts);
+}
+
+/// Returns the pictures' files; the last may be the preview of one that was interrupted.
+std::vector<std::string> files_of(const Painted& painted, const WebuiCall& call) {
+  std::vector<std::string> files;
+  for (const auto& result : painted.results) {
+    for (const Picture& picture : result->pictures) {
+      const std::size_t number = files.size();
+      files.push_back(
+          painted.first ? of_both_passes(picture.png, painted.first->pictures.at(number).png, call)
+                        : picture.png);
+    }
+  }
+  if (!painted.preview.empty()) files.push_back(painted.preview);
+  return files;
+}
+
+/// Returns what the web UI's answer says of the pictures, with these `parameters` texts.
+nlohmann::json info_json(const Asked& asked, const std::vector<std::string>& texts) {
+  const std::string first = texts.empty() ? "" : texts[0];
+  const std::size_t pictures = asked.seeds.size();
   nlohmann::json info = asked.parameters;
+  if (!first.empty()) {  // else nothing was painted to its end
+    int width = 0, height = 0;
+    parse_size(setting_of(first, "Size"), width, height);
+    info["width"] = width;
+    info["height"] = height;
+    info["sampler_name"] = setting_of(first, "Sampler");
+    info["sd_model_name"] = setting_of(first, "Model");
+  }
   info["all_seeds"] = asked.seeds;
-  info["batch_size"] = pictures;
-  info["sampler_name"] = asked.sampler;
-  info["warnings"] = asked.warnings;
-  return json_text(
-      {{"images", std::move(images)}, {"parameters", asked.parameters}, {"info", json_text(info)}});
+  info["all_prompts"] = std::vector(pictures, asked.parameters.at("prompt"));
+  info["all_negative_prompts"] = std::vector(pictures, asked.parameters.at("negative_prompt"));
+  info["batch_size"] = asked.call.batch_size;
+  info["denoising_strength"] = nullptr;
+  if (asked.call.denoising_strength) info["denoising_strength"] = *asked.call.denoising_strength;
+  info["extra_generation_params"] = nlohmann::json::object();
+  for (const auto& [name, value] : asked.call.second_pass_says.items())
+    info["extra_generation_params"][name] = value;
+  info["index_of_first_image"] = 0;
+  info["infotexts"] = texts;
+  info["warnings"] = asked.call.warnings;
+  return info;
+}
+
+std::string answer_text(const Painted& painted, const Asked& asked) {
+  nlohmann::json images = nlohmann::json::array();
+  std::vector<std::string> texts;
+  for (const std::string& file : files_of(painted, asked.call)) {
+    if (asked.call.send_images) images.push_back(base64(file));
+    texts.push_back(parameters_of_file(file));
+  }
+  return json_text({{"images", std::move(images)},
+                    {"parameters", asked.parameters},
+                    {"info", json_text(info_json(asked, texts))}});
 }
 
 /// Returns the caller's newest job that has not ended: `progress` and `interrupt` are about this
@@ -67,19 +131,20 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
       : api(api), request(std::move(request)), reply(std::move(reply)) {}
 
   void begin(WebuiCall call) {
-    const ImageRequest& image = call.submission.request;
-    asked = {.parameters = parameters_json(image),
-             .seeds = image.picture_seeds.empty() ? std::vector{image.seed} : image.picture_seeds,
-             .sampler = image.sampler,
-             .send_images = call.send_images,
-             .warnings = std::move(call.warnings)};
-    if (!call.second_pass) return hand_in(std::move(call.submission));
-    second = call.submission;
-    second->request = std::move(*call.second_pass);
+    Submission submission = std::move(call.submission);
+    if (call.second_pass) {
+      second = submission;
+      second->request = std::move(*call.second_pass);
+    }
+    const ImageRequest& image = submission.request;
+    asked = {.call = std::move(call),
+             .parameters = parameters_json(image),
+             .seeds = image.picture_seeds.empty() ? std::vector{image.seed} : image.picture_seeds};
+    if (!second) return hand_in(std::move(submission));
     constexpr std::size_t kMostTexts = 256 << 10;  // in a picture's file
     // Three bytes a pixel, and what packing noise may add.
     picture_bytes = std::size_t{4} * image.width * image.height + kMostTexts;
-    hand_in(std::move(call.submission), JobService::NextJob{second->request, "enable_hr"});
+    hand_in(std::move(submission), JobService::NextJob{second->request, "enable_hr"});
   }
 
   void hand_in(Submission submission, std::optional<JobService::NextJob> next = {}) {
@@ -88,28 +153,41 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
       image.progress_count = kPreviews;
       image.progress_content = to_string(ProgressContent::preview);
     }
-    submit_for(
-        api, std::move(submission), {}, *request, reply,
-        [self = shared_from_this()](const JobPtr& job) {
-          const auto listener = [self, job](const Job&, JobBoard::What what) {
-            if (what == JobBoard::What::end) self->ended(job);
-          };
-          follow_for(self->api, job, self->reply, listener, true);
-        },
-        picture_bytes, std::move(next));
+    submit_for(api, {std::move(submission), {}, asked.call.words, picture_bytes, std::move(next)},
+               *request, reply, [self = shared_from_this()](const JobPtr& job) {
+                 const auto listener = [self, job](const Job&, JobBoard::What what) {
+                   if (what == JobBoard::What::preview) self->preview = job->preview;
+                   if (what == JobBoard::What::end) self->ended(job);
+                 };
+                 self->preview.clear();
+                 follow_for(self->api, job, self->reply, listener, true);
+               });
   }
 
   void ended(const JobPtr& job) {
-    for (const std::string& warning : job->warnings) {
-      if (std::ranges::count(asked.warnings, warning) == 0) asked.warnings.push_back(warning);
+    for (const std::string& ours : job->warnings) {
+      const std::string warning = asked.call.words.in_words(ours);
+      if (std::ranges::count(asked.call.warnings, warning) == 0)
+        asked.call.warnings.push_back(warning);
     }
-    api.service.with_result(job, [self = shared_from_this()](const auto& result) {
-      if (!result) return answer_error(self->reply, to_api_error(result.error()));
-      self->painted(result.value());
+    api.service.with_result(job, [self = shared_from_this(), job](const auto& result) {
+      if (result) return self->painted(result.value());
+      if (job->is_interrupted) return self->interrupted(*job);
+      answer_error(self->reply, to_api_error(result.error()));
     });
   }
 
+  /// Answers with what is there, as the web UI does.
+  void interrupted(const Job& job) {
+    asked.call.warnings.push_back(
+        fmt::format("interrupted at step {} of {}: {}", job.step, job.steps,
+                    preview.empty() ? "nothing was to be seen yet"
+                                    : "the last picture is the newest preview, small and rough"));
+    answer();
+  }
+
   void painted(std::shared_ptr<const JobResult> result) {
+    preview.clear();
     if (second && !first) {
       first = std::move(result);
     } else {
@@ -129,7 +207,8 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
 
   void answer() {
     api.service.work<std::string>(
-        [results = std::move(results), asked = asked] { return answer_text(results, asked); },
+        [painted = Painted{std::move(first), std::move(results), std::move(preview)},
+         asked = asked] { return answer_text(painted, asked); },
         [reply = reply](Result<std::string> text) {
           if (!text) return answer_error(reply, to_api_error(text.error()));
           reply->send({.status = 200, .body = std::move(text.value())});
@@ -141,16 +220,29 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
   const std::shared_ptr<Request> request;  // without its body
   const ReplyPtr reply;
   Asked asked;
+  std::string preview;                     // the newest one of the job that runs
   std::optional<Submission> second;        // each picture's second pass, but for picture and seed
   std::size_t picture_bytes = 0;           // that a second pass brings at most
   std::shared_ptr<const JobResult> first;  // of two passes
-  Results results;
+  std::vector<std::shared_ptr<const JobResult>> results;
 };
 
-nlohmann::json progress_json(const JobPtr& job) {
+/// Returns whether a request's ?skip_current_image= says yes, by the words that the web UI takes.
+bool skips_picture(const Request& request) {
+  static const std::map<std::string, bool> kWords = {{"true", true}, {"false", false},
+                                                     {"True", true}, {"False", false},
+                                                     {"1", true},    {"0", false}};
+  const auto given = request.head.query.find("skip_current_image");
+  if (given == request.head.query.end()) return false;
+  const auto word = kWords.find(given->second);
+  if (word == kWords.end()) throw bad_field("skip_current_image", "is neither true nor false");
+  return word->second;
+}
+
+nlohmann::json progress_json(const JobPtr& job, bool skip_picture) {
   const double part = job && job->steps > 0 ? static_cast<double>(job->step) / job->steps : 0;
   nlohmann::json picture;
-  if (job && !job->preview.empty()) picture = base64(job->preview);
+  if (job && !job->preview.empty() && !skip_picture) picture = base64(job->preview);
   return {{"progress", part},
           {"eta_relative", job ? (job->steps - job->step) * job->seconds_per_step : 0},
           {"state",
@@ -236,18 +328,25 @@ void add_webui_routes(Api& api) {
                           });
                     }});
   }
-  const auto add = [&](const char* method, const char* path, auto handler) {
+  const auto add = [&](const char* method, const char* path, auto handler,
+                       std::vector<std::string> query = {}) {
     constexpr std::size_t kMostIgnored = 1024;  // of a body
     api.router.add({method, path, Access::user, method == std::string("POST") ? kMostIgnored : 0,
                     [&api, handler](const auto& request, const auto& reply) {
                       reply->send(json_response(handler(api, *request)));
-                    }});
+                    },
+                    std::move(query)});
   };
-  add("GET", "/sdapi/v1/progress", [](Api& api, const Request& request) {
-    return progress_json(running_job(api, *request.caller));
-  });
+  add("GET", "/sdapi/v1/progress",
+      [](Api& api, const Request& request) {
+        return progress_json(running_job(api, *request.caller), skips_picture(request));
+      },
+      {"skip_current_image"});
   add("POST", "/sdapi/v1/interrupt", [](Api& api, const Request& request) {
-    if (const auto job = running_job(api, *request.caller)) api.service.cancel(job);
+    if (const auto job = running_job(api, *request.caller)) {
+      job->is_interrupted = true;
+      api.service.cancel(job, canceller_of(request));
+    }
     return nlohmann::json::object();
   });
   add("GET", "/sdapi/v1/options", [chosen](Api& api, const Request& request) {

@@ -170,7 +170,7 @@ std::string sampler_of_second_pass(Fields& fields, const std::string& first) {
 }
 
 /// The size, brought down to whole latents, as the web UI's VAE does.
-void set_size_of_second_pass(Fields& fields, ImageRequest& request) {
+void set_size_of_second_pass(Fields& fields, WebuiCall& call, ImageRequest& request) {
   constexpr int kLatent = 8;  // pixels of a side
   const auto [width, height] = std::pair(request.width, request.height);
   for (const auto& [field, side] : {std::pair("width", width), {"height", height}}) {
@@ -192,6 +192,10 @@ void set_size_of_second_pass(Fields& fields, ImageRequest& request) {
                     "and hr_resize_x have other proportions than the picture, which "
                     "is not cut here: leave one of them out");
   const bool by_scale = x == 0 && y == 0;
+  if (by_scale)
+    call.second_pass_says["Hires upscale"] = json::parse(number_text(scale));
+  else
+    call.second_pass_says["Hires resize"] = fmt::format("{}x{}", x, y);
   const auto larger_width = by_scale ? static_cast<std::int64_t>(width * scale)
                             : x != 0 ? x
                                      : std::int64_t{y} * width / height;
@@ -231,7 +235,7 @@ double strength_of_steps(int done, int steps) {
 
 /// Sets steps and strength so that all steps that are asked for are computed: the last of a longer
 /// schedule, as in the web UI, whose setup_img2img_steps is the source.
-void set_steps_of_second_pass(Fields& fields, ImageRequest& request) {
+void set_steps_of_second_pass(Fields& fields, WebuiCall& call, ImageRequest& request) {
   for (const auto& [field, values] :
        {std::pair("timesteps", &request.timesteps), {"sigmas", &request.sigmas}}) {
     if (!values->empty())
@@ -253,6 +257,8 @@ void set_steps_of_second_pass(Fields& fields, ImageRequest& request) {
   }
   request.steps = static_cast<int>(steps);
   request.strength = strength_of_steps(done, request.steps);
+  call.denoising_strength = strength;
+  if (asked > 0) call.second_pass_says["Hires steps"] = asked;
 }
 
 /// Reads the highres fix. The picture is enlarged as image to image enlarges the one that it begins
@@ -265,20 +271,27 @@ void read_second_pass(Fields& fields, WebuiCall& call, bool cut_networks) {
     }
     return;
   }
-  if (!fields.choice("hr_upscaler", {"Lanczos", "None"}))
+  const auto upscaler = fields.choice("hr_upscaler", {"Lanczos", "None"});
+  if (!upscaler)
     throw bad_field(
         "hr_upscaler",
         "is left out, which in the web UI is Latent: that is not done here, give Lanczos");
   if (const auto model = fields.text("hr_checkpoint_name"); !is_same(model))
     call.second_model = *model;
+  auto& says = call.second_pass_says;
   ImageRequest request = call.submission.request;
-  set_size_of_second_pass(fields, request);
+  set_size_of_second_pass(fields, call, request);
   request.sampler = sampler_of_second_pass(fields, request.sampler);
-  set_steps_of_second_pass(fields, request);
+  if (request.sampler != call.submission.request.sampler) says["Hires sampler"] = request.sampler;
+  set_steps_of_second_pass(fields, call, request);
   if (const auto prompt = fields.text("hr_prompt").value_or(""); !prompt.empty())
     request.prompts = {words_of_prompt("hr_prompt", prompt, PromptKind::positive, cut_networks)};
+  if (request.prompts != call.submission.request.prompts) says["Hires prompt"] = request.prompts[0];
   if (const auto prompt = fields.text("hr_negative_prompt").value_or(""); !prompt.empty())
     request.negative_prompt = negative_of("hr_negative_prompt", prompt);
+  if (request.negative_prompt != call.submission.request.negative_prompt)
+    says["Hires negative prompt"] = request.negative_prompt.value_or("");
+  says["Hires upscaler"] = *upscaler;
   request.images_per_prompt = 1;
   request.picture_seeds.clear();
   constexpr int kSide = 8;
@@ -288,6 +301,24 @@ void read_second_pass(Fields& fields, WebuiCall& call, bool cut_networks) {
 }
 
 }  // namespace
+
+std::string parameters_of_second_pass(std::string first, double denoising_strength,
+                                      const nlohmann::ordered_json& says) {
+  std::string added = ", Denoising strength: " + number_text(denoising_strength);
+  for (const auto& [name, value] : says.items())
+    added += ", " + name + ": " +
+             (value.is_string() ? wire::setting_text(value.get<std::string>()) : value.dump());
+  return first.insert(std::min(first.rfind(", Version: "), first.size()), added);
+}
+
+std::string setting_of(const std::string& parameters, const std::string& name) {
+  const std::string line = ", " + parameters.substr(parameters.rfind('\n') + 1);
+  const std::string before = ", " + name + ": ";
+  const std::size_t at = line.find(before);
+  if (at == line.npos) return "";
+  const std::size_t begin = at + before.size();
+  return line.substr(begin, line.find(", ", begin) - begin);
+}
 
 std::string model_of_settings(const json& settings, const std::string& within) {
   if (!settings.is_object())
@@ -304,12 +335,17 @@ std::string model_of_settings(const json& settings, const std::string& within) {
   }
 }
 
-WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
-  static const std::map<std::string, std::string> kNames = {{"cfg_scale", "guidance_scale"}};
-  auto names = kNames;
+namespace {
+
+/// Names of ours that fields of the web UI have.
+std::map<std::string, std::string> names_of(Call kind) {
+  std::map<std::string, std::string> names = {{"cfg_scale", "guidance_scale"}};
   if (kind == kImg2Img) names["denoising_strength"] = "strength";
+  return names;
+}
+
+WebuiCall read_webui(json document, Call kind, std::uint64_t seed) {
   WebuiCall call;
-  auto document = parse_body(body);
   if (document.is_object()) {
     set_sampler(document);
     drop_idle_eta(document, call.warnings);
@@ -318,7 +354,7 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
         document.at("seed") == -1)
       document.erase("seed");
   }
-  Fields fields(std::move(document), std::move(names));
+  Fields fields(std::move(document), names_of(kind));
   Submission& submission = call.submission;
   ImageRequest& request = submission.request;
   // What the web UI takes where nothing is said.
@@ -334,8 +370,10 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
   const auto batches = fields.whole("n_iter", 1, 16).value_or(1);
   fields.read_request(request);
   need_pictures(request);
+  take_one_frame(request);
   request.negative_prompt = negative_of("negative_prompt", request.negative_prompt.value_or(""));
   request.images_per_prompt = static_cast<int>(pictures * batches);
+  call.batch_size = static_cast<int>(pictures);
   // As there: each picture can be made again alone, with the seed that the answer tells.
   if (request.picture_seeds.empty() && request.images_per_prompt > 1) {
     for (int picture = 0; picture < request.images_per_prompt; ++picture)
@@ -343,6 +381,7 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
   }
   fields.read_degrees(submission.parallelism);
   if (kind == kImg2Img) {
+    call.denoising_strength = request.strength;
     const auto images = fields.texts("init_images");
     if (!images || images->size() != 1)
       throw bad_field("init_images", "is not a list of one picture");
@@ -360,6 +399,16 @@ WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
     fields.any(name);
   fields.settle(kind);
   fields.refuse_rest();
+  return call;
+}
+
+}  // namespace
+
+WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
+  json document = parse_body(body);
+  const FieldWords words = Fields(document, names_of(kind)).words(kind);
+  WebuiCall call = words.tell([&] { return read_webui(std::move(document), kind, seed); });
+  call.words = words;
   return call;
 }
 

@@ -82,13 +82,6 @@ std::string size_text(int width, int height) {
   return std::to_string(width) + "x" + std::to_string(height);
 }
 
-/// Returns a value of the settings' line as the web UI writes it: as JSON where it has signs that
-/// end a value.
-std::string setting(const std::string& value) {
-  if (value.find_first_of(",:\n") == std::string::npos) return value;
-  return wire::json_text(value);
-}
-
 /// The text that other tools read: prompt, then what is not wanted, then settings on one line.
 std::string parameters_text(const wire::ImageRequest& request, const std::string& prompt, int steps,
                             const std::string& sampler, const std::string& model) {
@@ -104,7 +97,7 @@ std::string parameters_text(const wire::ImageRequest& request, const std::string
     text += ", Denoising strength: " + number(request.strength.value());
   if (request.resolution_binning)
     text += ", Computed size: " + size_text(request.width, request.height);
-  text += ", Model: " + setting(model);
+  text += ", Model: " + wire::setting_text(model);
   return text + ", Version: troupe " TROUPE_VERSION;
 }
 

@@ -2,9 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdlib>
+#include <iostream>
 #include <map>
+#include <string_view>
 #include <vector>
 
 #include "base/suggest.h"
@@ -85,6 +88,44 @@ std::map<std::string, Values> settings_for(CLI::App& verb, const std::string& pa
 
 }  // namespace
 
+namespace {
+
+/// Variables of this name's kind that no option of the command reads: of the Python package, of
+/// actors' processes, of the scripts that build and test.
+constexpr auto kOthers = std::to_array<std::string_view>(
+    {"TROUPE_CONFIG", "TROUPE_URL", "TROUPE_API_KEY", "TROUPE_INCARNATION", "TROUPE_REHEARSE",
+     "TROUPE_BUILD", "TROUPE_DEPS", "TROUPE_JOBS", "TROUPE_PYTHON", "TROUPE_UNITY"});
+
+/// Warns of variables that were probably meant for an option, of whatever command.
+void warn_of_slips(const CLI::App& app) {
+  Values known;
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) {
+    for (const CLI::Option* option : verb->get_options()) {
+      if (!option->get_envname().empty()) known.push_back(option->get_envname());
+      for (const std::string& name : option->get_lnames())
+        known.push_back(variable_of(name));
+    }
+  }
+  constexpr std::string_view kPrefix = "TROUPE_";
+  for (char** at = environ; *at != nullptr; ++at) {
+    const std::string_view entry = *at;
+    const std::string name(entry.substr(0, entry.find('=')));
+    if (!name.starts_with(kPrefix) || std::ranges::count(known, name) > 0 ||
+        std::ranges::count(kOthers, name) > 0)
+      continue;
+    // The prefix is no part of what is compared, or it would allow two slips more.
+    Values names;
+    for (const std::string& one : known)
+      if (one.starts_with(kPrefix)) names.push_back(one.substr(kPrefix.size()));
+    const std::string meant = nearest(name.substr(kPrefix.size()), names);
+    if (!meant.empty())
+      std::cerr << "troupe: warning: " << name << " sets no option; did you mean " << kPrefix
+                << meant << "?\n";
+  }
+}
+
+}  // namespace
+
 std::string variable_of(const std::string& option) {
   std::string name = "TROUPE_";
   for (const char c : option.substr(std::min(option.find_first_not_of('-'), option.size())))
@@ -93,6 +134,7 @@ std::string variable_of(const std::string& option) {
 }
 
 void take_defaults(CLI::App& verb) {
+  warn_of_slips(*verb.get_parent());
   const std::string path = client::defaults_file();
   const auto settings = path.empty() ? std::map<std::string, Values>{} : settings_for(verb, path);
   for (const std::string& name : option_names(verb)) {

@@ -5,15 +5,14 @@
 #include <regex>
 
 #include "base/suggest.h"
+#include "base/text.h"
 #include "client/cli/suggest.h"
 #include "client/cli/table.h"
 
 namespace troupe::cli {
 
 std::string one_line(std::string text) {
-  static const std::regex kTags("(^|: |; then )(\\[[A-Za-z_. ]+\\] )+");
-  text = std::regex_replace(text, kTags, "$1");
-  text = on_one_line(text);
+  text = on_one_line(without_rooms(text));
   text.erase(text.find_last_not_of(" .") + 1);
   return text;
 }

@@ -110,12 +110,20 @@ std::string text_chunk(const std::string& keyword, const std::string& text) {
 
 }  // namespace
 
+namespace {
+
+bool is_text(const PngChunk& chunk) {
+  return chunk.type == "tEXt" || chunk.type == "zTXt" || chunk.type == "iTXt";
+}
+
+}  // namespace
+
 PngText read_png_text(std::string_view png) {
   if (!png.starts_with(kPngSignature)) fail("not a PNG file");
   PngText out;
   size_t left = kMostTextBytes;
   const bool whole = each_png_chunk(png, [&](const PngChunk& chunk) {
-    if (chunk.type != "tEXt" && chunk.type != "zTXt" && chunk.type != "iTXt") return;
+    if (!is_text(chunk)) return;
     if (checksum(chunk.summed) != chunk.checksum)
       fail(std::string(chunk.type) + " chunk with a wrong checksum");
     out.push_back(parse_text(chunk.type, chunk.data, left));
@@ -137,6 +145,19 @@ std::string unpack_png_text(std::string_view packed, std::size_t most) {
 PngSize read_png_size(std::string_view png) {
   if (!begins_as_png(png)) fail("no PNG header");
   return png_size(png);
+}
+
+std::string set_png_text(std::string_view png, const PngText& text) {
+  if (!begins_as_png(png)) throw std::invalid_argument("[set_png_text] not a PNG file");
+  std::string plain(kPngSignature);
+  each_png_chunk(png, [&](const PngChunk& chunk) {
+    if (!is_text(chunk))
+      plain.append(big_endian(chunk.data.size(), 4))
+          .append(chunk.summed)
+          .append(big_endian(chunk.checksum, 4));
+  });
+  const std::string end = "IEND";
+  return add_png_text(plain + big_endian(0, 4) + end + big_endian(checksum(end), 4), text);
 }
 
 std::string add_png_text(std::string_view png, const PngText& text) {

@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Un
 from . import images
 from .arguments import Path, number, plain
 from .errors import (APIConnectionError, APIStatusError, APITimeoutError, InternalServerError, JobCancelledError,
-                     JobFailedError, TroupeError, TroupeWarning, from_response, outside)
+                     JobFailedError, NotFoundError, TroupeError, TroupeWarning, from_response, outside)
 
 DEFAULT_URL = "http://127.0.0.1:7480"
 # The server sends something at least every 15 s, a comment where there is nothing to tell.
@@ -209,7 +209,13 @@ class Job:
 
     def latents(self) -> Any:
         """Final latents before the VAE, as `result("latent")` has them, of a job that has ended."""
-        return images.latents_from_npy(self._client.get_bytes(f"{self._path}/latents"))
+        try:
+            return images.latents_from_npy(self._client.get_bytes(f"{self._path}/latents"))
+        except NotFoundError as error:
+            if error.code == "no_latents":
+                error.message = f'job {self.id} was handed in without latents: submit(…, output_type="latent"), or want_latents=True beside the pictures'
+                error.args = (error.message,)
+            raise
 
     def report(self) -> Any:
         """The request, the plan, seconds, bytes, memory and warnings (docs/commands.md)."""
@@ -303,9 +309,9 @@ class Client:
 
         return re.sub(r"(--[a-z][a-z-]*|`[a-z_]+`)(?: ([\w.+-]*\w))?", argument, text)
 
-    def job(self, id: str) -> Job:
-        """The handle of a job by its id. Raises NotFoundError."""
-        job = Job(self, JobInfo(id))
+    def job(self, id: Union[str, int]) -> Job:
+        """The handle of a job by its id; of one cluster's also by its number alone. Raises NotFoundError."""
+        job = Job(self, JobInfo(str(id)))
         job.refresh()
         return job
 

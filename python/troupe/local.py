@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import atexit
+import difflib
+import inspect
 import os
 import pathlib
 import re
@@ -14,7 +16,7 @@ from typing import Any, List, Optional, Sequence, Union
 
 from .arguments import Path, path, texts, whole
 from .client import Client
-from .errors import InternalServerError, TroupeError
+from .errors import BadRequestError, InternalServerError, TroupeError
 from .pipeline import TroupePipeline
 
 # Options of `troupe serve` that `local` has arguments for.
@@ -52,12 +54,22 @@ class LocalCluster:
                     raise TroupeError(f"{self._command[0]} cannot be started: {error.strerror}") from error
             self.url = self._await_url()
             self._await_cluster()
-            pipe = TroupePipeline.connect(self.url, self._model, **self._defaults)
+            pipe = self._connect()
             pipe.client.words["`--allow-models DIR` of `troupe start`, or of `troupe serve` for requests over HTTP,"] = (
                 "troupe.local(…, allow_models=[DIR])")
             return pipe
         except BaseException:
             self.stop()
+            raise
+
+    def _connect(self) -> TroupePipeline:
+        try:
+            return TroupePipeline.connect(self.url, self._model, **self._defaults)
+        except BadRequestError as error:
+            meant = difflib.get_close_matches(error.param or "", inspect.signature(local).parameters, 1)
+            if error.code == "unknown_field" and meant:
+                error.message = f"{error.param}: neither an argument of local() nor a field of requests; did you mean {meant[0]}?"
+                error.args = (error.message,)
             raise
 
     def _await_url(self) -> str:

@@ -95,6 +95,22 @@ def embedding_files(paths: Any, weight_name: Optional[Path], subfolder: Optional
     return files
 
 
+def lora_in(folder: str) -> Optional[str]:
+    """The file that diffusers' load_lora_weights would read of a folder without a name for it; None where there is no such folder
+    here. Raises ValueError where there are several."""
+    if not os.path.isdir(folder):
+        return None
+    files = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors")
+                   and not any(part in name for part in ("scheduler", "optimizer", "checkpoint")))
+    usual = [name for name in files if name.endswith("pytorch_lora_weights.safetensors")]
+    found = usual or files
+    if len(found) > 1:
+        raise ValueError(f"pretrained_model_name_or_path: {folder} has several files, {', '.join(found)}: weight_name=… names one")
+    if not found:
+        raise ValueError(f"pretrained_model_name_or_path: {folder} has no safetensors file of a LoRA")
+    return found[0]
+
+
 def nothing(*args: Any, **kwargs: Any) -> None:
     """What a call does on which no picture depends."""
 

@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 from . import images
 from .arguments import Path, Prompt, argument_of, dtype_name, make_request, number, path, plain, texts
 from .client import Client, Job, check_output_type
-from .errors import APIStatusError
-from .parts import Part, Parts, dtype_in, embedding_files, settings_for_requests, torch_or_text
+from .errors import APIStatusError, BadRequestError
+from .parts import Part, Parts, dtype_in, embedding_files, lora_in, settings_for_requests, torch_or_text
 from .progress import Bar
 
 Callback = Callable[["TroupePipeline", int, Optional[float], Dict[str, Any]], Optional[Dict[str, Any]]]
@@ -95,7 +95,24 @@ class TroupePipeline(Parts):
         """
         client = Client(url, api_key)
         client.models()  # fails now, if the server or the key is wrong
-        return cls(client, model, **defaults)
+        pipe = cls(client, model, **defaults)
+        pipe._check_defaults()
+        return pipe
+
+    def _check_defaults(self) -> None:
+        """Has the server look at the fields of every request. It refuses one without a prompt, but names before it what it does not
+        know or take."""
+        given = {name: value for name, value in self.defaults.items() if value is not None and "prompt" not in name}
+        if not given:
+            return
+        request = make_request("", given)
+        del request["prompts"]
+        try:
+            self.client.submit(request)
+        except BadRequestError as error:
+            if error.param != "prompt":
+                self._say_argument(error, given, request)
+                raise
 
     @classmethod
     def from_pretrained(cls, model: Path, url: Optional[str] = None, torch_dtype: Any = None, api_key: Optional[str] = None,
@@ -219,9 +236,13 @@ class TroupePipeline(Parts):
         error.param = argument
         about = field == "loras" or any(lora["path"] in error.message for lora in request.get("loras", ())
                                         if isinstance(lora, dict))
+        if about and "is a folder" in error.message:
+            error.message += "; weight_name=… of load_lora_weights() names the file in it"
         if self._adapters and about:
             error.message += "; unload_lora_weights() takes all LoRAs away, delete_adapters(NAME) one of " + \
                 ", ".join(self._adapters)
+        if self._fused and about:
+            error.message += "; unfuse_lora() takes the fused ones away: " + ", ".join(self._fused)
         if self._embeddings and (field == "embeddings" or any(file in error.message for file, _ in self._embeddings)):
             error.message += "; unload_textual_inversion() takes all textual inversions away"
         error.args = (error.message,)
@@ -299,9 +320,11 @@ class TroupePipeline(Parts):
     def load_lora_weights(self, pretrained_model_name_or_path: Path, adapter_name: Optional[str] = None,
                           weight_name: Optional[str] = None) -> None:
         """Adds a LoRA file to the jobs that follow. The path is one on the cluster's hosts; of a folder `weight_name`
-        names the file. The newest one is active, until `set_adapters` says which are. Whether the file is there and fits
-        shows at the next call, which raises BadRequestError; `unload_lora_weights()` takes it away again."""
+        names the file; without it a folder that this program sees has its only one read. The newest one is active, until `set_adapters`
+        says which are. Whether the file is there and fits shows at the next call, which raises BadRequestError;
+        `unload_lora_weights()` takes it away again."""
         folder = path("pretrained_model_name_or_path", pretrained_model_name_or_path)
+        weight_name = weight_name or lora_in(folder)
         name = adapter_name or f"default_{len(self._adapters)}"
         if name in self._adapters:
             raise ValueError(f'adapter_name: "{name}" is loaded already')
@@ -348,6 +371,10 @@ class TroupePipeline(Parts):
 
     def get_active_adapters(self) -> List[str]:
         return list(self._active)
+
+    def get_list_adapters(self) -> Dict[str, List[str]]:
+        """The loaded LoRAs, as diffusers lists them by component; which of them a file is for, it says itself."""
+        return {"model": list(self._adapters)} if self._adapters else {}
 
     def unload_lora_weights(self) -> None:
         self._adapters.clear()

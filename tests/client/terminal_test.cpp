@@ -149,6 +149,18 @@ TEST_CASE("defaults that make no sense are named with where they stand") {
   refused("[paln]\nsteps = 7\n", "", "c.toml: section paln is no command; did you mean plan?");
   refused("[run]\nfrom = 7\n", "", "c.toml: from is no option of run");
   refused("", " TROUPE_STEPS=many", "TROUPE_STEPS: --steps: \"many\" is not a number");
+  // A variable may be somebody else's; one that is nearly an option's is warned of.
+  const auto said = [](const std::string& before) {
+    return troupe::testing::troupe("plan -m " + kTinyFolder, before).err;
+  };
+  CHECK(has(said("TROUPE_STEPZ=3"),
+            "warning: TROUPE_STEPZ sets no option; did you mean TROUPE_STEPS?"));
+  CHECK(has(said("TROUPE_ADRESS=x"), "did you mean TROUPE_ADDRESS?"));
+  for (const char* other :
+       {"TROUPE_API_KEY", "TROUPE_BUILD", "TROUPE_CONFIG", "TROUPE_DEPS", "TROUPE_INCARNATION",
+        "TROUPE_JOBS", "TROUPE_PORT", "TROUPE_PYTHON", "TROUPE_SERVICE_HOST", "TROUPE_UNITY",
+        "TROUPE_URL", "TROUPE_FROM", "TROUPE_PORT_7480_TCP"})
+    CHECK_FALSE(has(said(std::string(other) + "="), "warning: TROUPE"));
   // Another command's are not looked at.
   std::ofstream(scratch / "c.toml") << "[run]\nsteps = many\n";
   CHECK(troupe::testing::troupe("plan -m " + kTinyFolder, "TROUPE_CONFIG=" + scratch / "c.toml")

@@ -59,6 +59,16 @@ std::string with_chunks(const std::string& png, const std::string& chunks) {
 
 }  // namespace
 
+TEST_CASE("a PNG's texts are replaced, and nothing else") {
+  const std::string plain = write_png({2, 1, {1, 2, 3, 4, 5, 6}});
+  const std::string old = add_png_text(plain, {{"a", "1"}, {"b", "\u00fc"}});
+  const PngText wanted = {{"b", "3"}, {"c", "\u00f6"}};
+  const std::string set = set_png_text(old, wanted);
+  CHECK(read_png_text(set) == wanted);
+  CHECK(set == add_png_text(plain, wanted));
+  CHECK_THROWS_AS(set_png_text("GIF89a", wanted), std::invalid_argument);
+}
+
 TEST_CASE("pictures have the values that diffusers' load_image and A1111's rules give") {
   const auto book = nlohmann::json::parse(read_all(kFixtures / "expected/pictures.json"));
   CHECK(book["cases"].size() > 60);

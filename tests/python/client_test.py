@@ -271,6 +271,33 @@ class Arguments(WithServer):
         self.pipe.submit("a")
         self.assertNotIn("loras", self.request())
 
+    def test_a_folder_of_a_lora_has_one_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("a.safetensors", "optimizer.safetensors", "a.bin"):
+                pathlib.Path(folder, name).touch()
+            self.pipe.load_lora_weights(folder)
+            self.pipe.submit("a")
+            self.assertEqual(self.request()["loras"], [{"path": f"{folder}/a.safetensors", "scale": 1.0}])
+            pathlib.Path(folder, "b.safetensors").touch()
+            with self.assertRaisesRegex(ValueError, "a.safetensors, b.safetensors: weight_name="):
+                self.pipe.load_lora_weights(folder)
+            pathlib.Path(folder, "pytorch_lora_weights.safetensors").touch()
+            self.pipe.load_lora_weights(folder, adapter_name="usual")
+            self.pipe.submit("a")
+            self.assertEqual(self.request()["loras"][0]["path"], f"{folder}/pytorch_lora_weights.safetensors")
+        self.assertEqual(self.pipe.get_list_adapters(), {"model": ["default_0", "usual"]})
+
+    def test_a_lora_that_does_not_fit_is_taken_away_as_the_refusal_says(self):
+        self.pipe.load_lora_weights("/loras/none", adapter_name="bad")
+        self.pipe.fuse_lora()
+        self.pipe.unload_lora_weights()
+        self.assertEqual(self.pipe.get_list_adapters(), {})
+        with self.assertRaisesRegex(troupe.BadRequestError, r"; unfuse_lora\(\) takes the fused ones away: bad"):
+            self.pipe.submit("a")
+        self.pipe.unfuse_lora()
+        self.pipe.submit("a")
+        self.assertNotIn("loras", self.request())
+
     def test_textual_inversions(self):
         self.pipe.load_textual_inversion("/words/cat.safetensors")
         self.pipe.load_textual_inversion(pathlib.Path("/words/dog"), token="<dog>", text_encoder=self.pipe.text_encoder, tokenizer=self.pipe.tokenizer)
@@ -627,9 +654,18 @@ class Errors(WithServer):
         with self.assertRaises(troupe.RateLimitError):
             self.pipe("full")
         with self.assertRaisesRegex(troupe.NotFoundError, "no job 99"):
-            self.pipe.client.job("99")
+            self.pipe.client.job(99)
         with self.assertRaisesRegex(troupe.InternalServerError, "502"):
             self.pipe.client.get("/api/v1/garbage")
+
+    def test_names_of_defaults_are_looked_at_at_once(self):
+        for defaults, field in ((dict(stepz=3), "stepz"), (dict(height=7), "height: is 7"), (dict(torch_dtype=3), "torch_dtype")):
+            with self.assertRaisesRegex((troupe.BadRequestError, TypeError), field):
+                TroupePipeline.from_pretrained("/m", url=self.server.url, **defaults)
+        pipe = TroupePipeline.connect(self.server.url, steps=3, negative_prompt="b", dtype=None)
+        self.assertEqual(self.server.jobs, [])
+        pipe.submit("a", seed=1)
+        self.assertEqual(self.request(), {"prompts": ["a"], "steps": 3, "negative_prompt": "b", "seed": 1})
 
     def test_keys(self):
         self.server.key = "secret"

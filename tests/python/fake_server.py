@@ -169,6 +169,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         missing = [file["path"] for file in [*request.get("loras", []), *request.get("embeddings", [])] if "none" in file["path"]]
         if missing:
             return self.refuse(400, "invalid_request_error", f"{missing[0]}: no such file")
+        if "prompts" not in request:
+            unknown = next((name for name in request if name in ("actor", "stepz")), None)
+            return self.refuse(400, "invalid_request_error", f'"{unknown}" is no field of this request', unknown, "unknown_field") \
+                if unknown else self.refuse(400, "invalid_request_error", "prompt: is missing", "prompt")
         if request["prompts"][0] == "full":
             return self.refuse(429, "rate_limit_error", "64 jobs are waiting", code="overloaded")
         fake.jobs.append(FakeJob(len(fake.jobs), request))

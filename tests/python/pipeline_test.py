@@ -349,6 +349,8 @@ class Local(unittest.TestCase):
     def test_what_does_not_start_says_why(self):
         with self.assertRaisesRegex(troupe.TroupeError, "nobody"):
             troupe.local("/nobody").start()
+        with self.assertRaisesRegex(troupe.BadRequestError, "actor: neither .* did you mean actors"):
+            troupe.local(DEMO, actor=1).start()
         with self.assertRaisesRegex(troupe.TroupeError, "(?<!-)actors"):
             troupe.local(DEMO, actors=0).start()
         with self.assertRaisesRegex(TypeError, "actors: 'two'"):

@@ -9,7 +9,7 @@ TEST_CASE("a refusal's field is the one that whoever refused has named, whatever
   CHECK(refused.param == "num_pipeline_patch");
   CHECK(refused.what() == std::string("steps is 0"));
   CHECK(to_api_error({"bad_request", "height is 257"}).param == "");
-  CHECK(to_api_error({"bad_request", "prompt 0 is not UTF-8", "prompts"}).param == "prompt");
+  CHECK(to_api_error({"bad_request", "prompt 0 is not UTF-8", "prompts"}).param == "prompts");
 }
 
 TEST_CASE(

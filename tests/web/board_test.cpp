@@ -44,6 +44,33 @@ const auto kAll = [](const Job&) { return true; };
 
 }  // namespace
 
+TEST_CASE("of a job that is cancelled over HTTP it is told by whom") {
+  JobBoard board;
+  for (const bool is_followed : {true, false}) {
+    CAPTURE(is_followed);
+    const std::uint64_t number = is_followed ? 1 : 2;
+    const JobPtr job = board.add({0, "aa", number}, 1);
+    job->cancelled_by = "POST /sdapi/v1/interrupt";
+    if (is_followed) {
+      board.end(job, Error{"cancelled", "cancelled by a client"}, 2);
+      CHECK(job->error->what == "cancelled by POST /sdapi/v1/interrupt");
+    } else {
+      JobInfo info;
+      info.id = number;
+      info.state = "cancelled";
+      info.cause = "cancelled by a client";
+      board.listed(0, "aa", {info}, 2);
+    }
+    CHECK(job->state == JobState::cancelled);
+    CHECK(job->cause == "cancelled by POST /sdapi/v1/interrupt");
+  }
+  // One that failed before did not fail for that.
+  const JobPtr job = board.add({0, "aa", 3}, 1);
+  job->cancelled_by = "POST /sdapi/v1/interrupt";
+  board.end(job, Error{"failed", "actor 0 died"}, 2);
+  CHECK(job->cause == "actor 0 died");
+}
+
 TEST_CASE("a job goes its way, and who listens hears of it") {
   JobBoard board;
   const auto job = board.add(key_of(0, 7), 100);

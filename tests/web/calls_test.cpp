@@ -232,6 +232,9 @@ TEST_CASE("latents alone are refused where the answer is pictures") {
   const std::string body = R"({"prompt": "a", "output_type": "latent"})";
   const auto fields = [&] { return Fields::parse(body, other_names()); };
   CHECK(wrong_field([&] { parse_images(fields(), false, 1); }) == "output_type");
+  const Fields clip(json{{"prompt", "a"}, {"num_frames", 5}});
+  CHECK(wrong_field([&] { parse_images(clip, false, 1); }) == "num_frames");
+  CHECK(parse_images(Fields(json{{"prompt", "a"}}), false, 1).submission.request.num_frames == 1);
   CHECK(wrong_field([&] { parse_video(fields(), 1); }) == "output_type");
   CHECK(parse_job(body).submission.request.output_type == "latent");
 }
@@ -346,7 +349,7 @@ TEST_CASE("prompt embeds are a safetensors file in the prompts' place") {
   CHECK(image(one).submission.request.prompts == std::vector<std::string>{""});
   CHECK(image(one).submission.request.prompt_embeds.at("prompt_embeds").data[0] == 0.74609375F);
   CHECK(wrong_field([&] { image(good); }) == "prompt_embeds");
-  CHECK(parse_video(Fields(with(one)), 1).request.prompt_embeds.size() == 1);
+  CHECK(parse_video(Fields(with(one)), 1).submission.request.prompt_embeds.size() == 1);
 
   const auto of_shape = [](const std::string& shape, const std::string& end) {
     return R"({"prompt_embeds":{"dtype":"F32","shape":[)" + shape + R"(],"data_offsets":[0,)" +
@@ -451,7 +454,7 @@ TEST_CASE("what a picture was made with, but does not hold, is to be brought alo
 
 TEST_CASE("a video: seconds become frames") {
   const auto parse = [](const char* body) {
-    return parse_video(Fields::parse(body, other_names()), 1).request;
+    return parse_video(Fields::parse(body, other_names()), 1).submission.request;
   };
   CHECK(parse(R"({"prompt": "a", "seconds": "4", "size": "1280x720"})").num_frames == 65);
   CHECK(parse(R"({"prompt": "a", "num_frames": 9})").num_frames == 9);

@@ -5,6 +5,7 @@ usage: clients_test.py TROUPE
 """
 import base64
 import concurrent.futures
+import io
 import json
 import pathlib
 import signal
@@ -19,6 +20,7 @@ import zlib
 
 import httpx
 import openai
+import PIL.Image
 import PIL.ImageChops
 import webuiapi
 
@@ -120,7 +122,7 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(caught.exception.param, "background")
         with self.assertRaises(openai.BadRequestError) as caught:
             self.openai.images.generate(prompt="a", size="64x64", extra_body={**SMALL, "patches": 2, "method": "exact"})
-        self.assertIn("num_pipeline_patch is 2", str(caught.exception))
+        self.assertIn("patches is 2", str(caught.exception))
         self.assertNotEqual(made.data[0].b64_json, made.data[1].b64_json)
         for kind, beginning in (("jpeg", b"\xff\xd8\xff"), ("webp", b"RIFF")):
             made = self.openai.images.generate(prompt="a", size="64x64", output_format=kind, output_compression=80, extra_body=SMALL)
@@ -155,7 +157,7 @@ class ClientsTest(unittest.TestCase):
             self.assertEqual(png_size(base64.b64decode(edited.data[0].b64_json)), (64, 64))
         with self.assertRaises(openai.BadRequestError) as caught:
             self.openai.images.edit(image=("begin", b"no picture"), prompt="a")
-        self.assertEqual(caught.exception.param, "init_image")
+        self.assertEqual(caught.exception.param, "image")
         with self.assertRaises(openai.BadRequestError) as caught:
             self.openai.images.edit(image=("a", fetched.content), mask=("m", b"no mask"), prompt="a")
         self.assertEqual(caught.exception.param, "mask")
@@ -304,8 +306,18 @@ class ClientsTest(unittest.TestCase):
         # The highres fix is image to image from the plain picture, by picture.
         body = {"prompt": "a", "steps": 4, "width": 64, "height": 64, "seed": 3, "batch_size": 2}
         plain = self.http.post("/sdapi/v1/txt2img", json=body).json()["images"]
-        large = self.http.post("/sdapi/v1/txt2img", json={
-            **body, "enable_hr": True, "hr_upscaler": "Lanczos", "hr_scale": 1.5, "denoising_strength": 0.5}).json()["images"]
+        both = self.http.post("/sdapi/v1/txt2img", json={
+            **body, "enable_hr": True, "hr_upscaler": "Lanczos", "hr_scale": 1.5, "denoising_strength": 0.5}).json()
+        large, info = both["images"], json.loads(both["info"])
+        told = self.text_of(base64.b64decode(large[1]), "parameters")
+        self.assertIn("Steps: 4, Sampler: dpmsolver++, ", told)
+        self.assertIn("Seed: 4, Size: 64x64", told)
+        self.assertIn(", Denoising strength: 0.5, Hires upscale: 1.5, Hires upscaler: Lanczos, Version: ", told)
+        self.assertEqual(info["infotexts"][1], told)
+        self.assertEqual((info["steps"], info["width"], info["height"], info["sampler_name"], info["denoising_strength"]),
+                         (4, 64, 64, "dpmsolver++", 0.5))
+        self.assertEqual((info["all_prompts"], info["all_negative_prompts"], info["all_seeds"]), (["a", "a"], ["", ""], [3, 4]))
+        self.assertEqual(info["extra_generation_params"], {"Hires upscale": 1.5, "Hires upscaler": "Lanczos"})
         self.assertEqual([png_size(base64.b64decode(picture)) for picture in large], [(96, 96)] * 2)
         # Its four steps are the last of eight.
         second = self.http.post("/sdapi/v1/img2img", json={"prompt": "a", "steps": 8, "width": 96, "height": 96, "seed": 4,
@@ -314,6 +326,67 @@ class ClientsTest(unittest.TestCase):
         self.assertIn("euler", [sampler["name"] for sampler in self.http.get("/sdapi/v1/samplers").json()])
         self.assertIn("progress", self.http.get("/sdapi/v1/progress").json())
         self.assertEqual(self.http.get("/sdapi/v1/options").json()["sd_model_checkpoint"], "model")
+
+    def text_of(self, png, keyword):
+        return PIL.Image.open(io.BytesIO(png)).text[keyword]
+
+    def test_web_ui_interrupts(self):
+        def paint():
+            return self.http.post("/sdapi/v1/txt2img", json={**LONG, "prompt": "a"})
+
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            painting = pool.submit(paint)
+            self.wait_for(lambda: self.http.get("/sdapi/v1/progress").json()["current_image"])
+            self.assertEqual(self.http.post("/sdapi/v1/interrupt").json(), {})
+            answer = painting.result(PATIENCE)
+        self.assertEqual(answer.status_code, 200, answer.text)
+        self.assertEqual(len(answer.json()["images"]), 1)
+        width, height = png_size(base64.b64decode(answer.json()["images"][0]))
+        self.assertEqual(width, height)
+        info = json.loads(answer.json()["info"])
+        self.assertRegex(" ".join(info["warnings"]), r"interrupted at step \d+ of 900: .*small and rough")
+        self.assertEqual((info["width"], info["infotexts"]), (256, [""]))
+
+    def test_who_cancels_is_told(self):
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            painting = pool.submit(lambda: self.http.post("/v1/images/generations", json={**LONG, "prompt": "to be cancelled"}))
+            self.wait_for(lambda: self.http.get("/api/v1/jobs?limit=1").json()["jobs"][0]["prompt"] == "to be cancelled")
+            job = self.http.get("/api/v1/jobs?limit=1").json()["jobs"][0]["id"]
+            self.assertEqual(self.http.post(f"/api/v1/jobs/{job}/cancel").status_code, 200)
+            answer = painting.result(PATIENCE)
+        self.assertEqual(answer.status_code, 409)
+        self.assertIn(f"cancelled by POST /api/v1/jobs/{job}/cancel", answer.json()["error"]["message"])
+        self.assertEqual(self.http.get(f"/api/v1/jobs/{job}").json()["cause"], f"cancelled by POST /api/v1/jobs/{job}/cancel")
+
+    def test_bodies_of_another_kind(self):
+        form, body = {"files": {"prompt": (None, "a")}}, {"json": {"prompt": "a"}}
+        for path, content, words in (("/api/v1/jobs", form, "takes JSON, not a form"), ("/v1/images/generations", form, "takes JSON, not a form"),
+                                     ("/sdapi/v1/txt2img", form, "takes JSON, not a form"), ("/api/v1/parameters", form, "--data-binary @FILE"),
+                                     ("/v1/images/edits", body, "takes a form (multipart/form-data), not application/json")):
+            with self.subTest(path):
+                answer = self.http.post(path, **content)
+                self.assertEqual(answer.status_code, 415, answer.text)
+                self.assertIn(words, answer.json()["error"]["message"])
+        answer = self.http.post("/api/v1/parameters", content=b"what is this")
+        self.assertEqual(answer.json()["error"]["message"], "the body: neither a PNG nor an MP4 or WebM file")
+        made = self.http.post("/v1/images/generations", json={"prompt": "a", "size": "64x64", "output_format": "jpg", **SMALL}).json()
+        self.assertTrue(base64.b64decode(made["data"][0]["b64_json"]).startswith(b"\xff\xd8\xff"))
+
+    def test_refusals_have_the_words_of_the_client(self):
+        small = {"prompt": "a", "steps": 4, "width": 64, "height": 64}
+        picture = base64.b64encode(one_pixel(2, b"abc")).decode()
+        for path, body, param, words in (
+                ("/sdapi/v1/img2img", {**small, "init_images": [picture], "denoising_strength": 0.1}, "denoising_strength", "denoising_strength is 0.1"),
+                ("/v1/videos", {"prompt": "a", "size": "64x64"}, "seconds", "none are given, which is 4"),
+                ("/v1/videos", {"prompt": "a", "size": "64x64", "num_frames": 5}, "num_frames", "num_frames is 5"),
+                ("/v1/images/generations", {"prompt": "a", "size": "65x64"}, "size", "size: width is 65"),
+                ("/v1/images/generations", {"prompt": "a", "width": 65, "height": 64}, "width", "width is 65")):
+            with self.subTest(path):
+                error = self.http.post(path, json=body).json()["error"]
+                self.assertEqual(error["param"], param, error)
+                self.assertIn(words, error["message"])
+        gif = self.http.post("/v1/images/edits", data={"prompt": "a"}, files={"image": ("a.gif", b"GIF89a")}).json()["error"]
+        self.assertEqual((gif["param"], gif["message"][:7]), ("image", "image: "))
 
     def test_web_ui_refuses_by_name(self):
         body = {"prompt": "a", "steps": 2, "width": 64, "height": 64}
@@ -364,12 +437,38 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(api.get_progress()["progress"], 0)
         self.assertEqual(api.interrupt(), {})
 
+    def test_query_parameters(self):
+        job = self.job({"prompt": "a", "steps": 1, "height": 64, "width": 64})
+        self.wait_for(lambda: self.state(job) == "succeeded")
+        of_job, picture = f"/api/v1/jobs/{job}", f"/api/v1/jobs/{job}/pictures/0"
+        for method, path in (("GET", "/health"), ("GET", "/v1/models"), ("GET", "/metrics"), ("POST", "/v1/images/generations"),
+                             ("POST", "/v1/videos"), ("GET", "/v1/videos"), ("GET", "/api/v1/jobs"), ("POST", "/api/v1/jobs"),
+                             ("GET", of_job), ("GET", picture), ("GET", of_job + "/events"), ("GET", of_job + "/report"),
+                             ("POST", "/api/v1/parameters"), ("GET", "/api/v1/cluster"), ("GET", "/api/v1/cluster/events"),
+                             ("GET", "/sdapi/v1/progress"), ("POST", "/sdapi/v1/txt2img"), ("POST", "/sdapi/v1/interrupt")):
+            with self.subTest(path):
+                error = self.http.request(method, f"{path}?foo=1").json()["error"]
+                self.assertEqual((error["code"], error["param"]), ("unknown_field", "foo"))
+        for query, param in (("formt=jpeg", "formt"), ("format=png&quality=20", "quality"), ("quality=20", "quality"), ("format=mp4", "format"),
+                             ("format=webm", "format"), ("format=gif", "format"), ("format=jpeg&quality=0", "quality")):
+            with self.subTest(query):
+                answer = self.http.get(f"{picture}?{query}")
+                self.assertEqual((answer.status_code, answer.json()["error"]["param"]), (400, param), answer.text)
+        self.assertEqual(self.http.get(f"{picture}?format=jpeg&quality=20").headers["content-type"], "image/jpeg")
+        answer = self.http.post("/api/v1/parameters?bring=init_imag", content=self.http.get(picture).content)
+        self.assertIn("did you mean init_image?", answer.json()["error"]["message"])
+        self.assertIsNone(self.http.get("/sdapi/v1/progress?skip_current_image=true").json()["current_image"])
+        self.assertEqual(self.http.get("/sdapi/v1/progress?skip_current_image=x").status_code, 400)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.openai.images.generate(prompt="a", output_format="png", output_compression=30, extra_body=SMALL)
+        self.assertEqual(caught.exception.param, "output_compression")
+
     def test_openai_videos(self):
         video = self.http.post("/v1/videos", json={"prompt": "a", "model": WAN, "size": "64x64", "num_frames": 5, **SMALL}).json()
         refused = self.http.post("/v1/videos", json={"prompt": "a", "model": "model", "size": "64x64", **SMALL})
-        self.assertEqual((refused.status_code, refused.json()["error"]["param"]), (400, "num_frames"))
+        self.assertEqual((refused.status_code, refused.json()["error"]["param"]), (400, "seconds"))
         self.assertIn("makes pictures", refused.json()["error"]["message"])
-        self.assertEqual(video["object"], "video")
+        self.assertEqual((video["object"], video["seconds"]), ("video", "0.25"))
         address = f"/v1/videos/{video['id']}"
         self.wait_for(lambda: self.http.get(address).json()["status"] == "completed")
         content = self.http.get(address + "/content")
@@ -385,6 +484,12 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(variant("video").content, content.content)
         self.assertEqual(variant("thumbnail").headers["content-type"], "image/webp")
         self.assertEqual(variant("spritesheet").json()["error"]["param"], "variant")
+        # A call for pictures has one frame of it.
+        frame = {"prompt": "a", "model": WAN, "size": "64x64", **SMALL}
+        made = self.http.post("/v1/images/generations", json=frame).json()
+        self.assertNotIn(b"acTL", base64.b64decode(made["data"][0]["b64_json"]))
+        refused = self.http.post("/v1/images/generations", json={**frame, "num_frames": 5}).json()
+        self.assertEqual(refused["error"]["param"], "num_frames")
         for file in (content.content, as_format("webm").content):
             again = self.http.post("/api/v1/parameters", content=file).json()
             self.assertEqual((again["prompt"], again["width"], again["steps"]), ("a", 64, SMALL["steps"]))
@@ -408,8 +513,8 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(caught.exception.param, "model")
         with self.assertRaises(openai.BadRequestError) as caught:
             self.openai.images.generate(prompt="a", size="100x100")
-        self.assertIn("400 - height is 100: ", str(caught.exception))
-        self.assertEqual(caught.exception.param, "height")
+        self.assertIn("400 - size: height is 100: ", str(caught.exception))
+        self.assertEqual(caught.exception.param, "size")
 
     def test_a_client_that_goes_away_cancels_its_job(self):
         with self.openai.images.with_streaming_response.generate(

@@ -1,6 +1,7 @@
 #include "web/http_message.h"
 
 #include "tests/support/doctest.h"
+#include "web/api_error.h"
 #include "web/router.h"
 
 using namespace troupe::web;
@@ -43,6 +44,27 @@ TEST_CASE("routes: segments, parameters, methods") {
   CHECK(match("DELETE", "/jobs").allow == "GET, POST");
   CHECK(match("GET", "/jobs/3").route == nullptr);
   CHECK(match("GET", "/jobs/3").allow.empty());
+}
+
+TEST_CASE("what stands behind the ? is read by the call, or refused by its name") {
+  const auto refusal = [](const char* target, std::vector<std::string> known) -> std::string {
+    RequestHead head;
+    REQUIRE(parse_target(target, head));
+    try {
+      check_query({"GET", "/jobs", Access::user, 0, {}, std::move(known)}, head);
+    } catch (const ApiError& error) {
+      CHECK(error.status == 400);
+      CHECK(error.code == "unknown_field");
+      return error.param + ": " + error.what();
+    }
+    return "";
+  };
+  CHECK(refusal("/jobs", {}).empty());
+  CHECK(refusal("/jobs?limit=1&before=2", {"limit", "before"}).empty());
+  CHECK(refusal("/jobs?limt=1", {"limit", "before"}) ==
+        "limt: \"limt\" is no query parameter of this call; did you mean limit?");
+  CHECK(refusal("/jobs?foo=1", {}) ==
+        "foo: \"foo\" is no query parameter of this call, which has none");
 }
 
 TEST_CASE("an event: each line of its data by itself") {

@@ -35,8 +35,13 @@ void parse_as(Call call, const json& body) {
   } else if (call == kTxt2Img || call == kImg2Img) {
     parse_webui(body.dump(), call, 7);
   } else {
-    Fields fields(body, other_names());
-    if (call == kVideos) {
+    auto names = other_names();
+    names.insert({{"image", "init_image"}, {"mask", "mask_image"}});
+    if (call == kVideos) names["input_reference"] = "init_image";
+    Fields fields(body, std::move(names));
+    if (call == kJobs) {
+      parse_job(body.dump());
+    } else if (call == kVideos) {
       parse_video(std::move(fields), 7);
     } else {
       parse_images(std::move(fields), call == kEdits, 7);
@@ -55,9 +60,72 @@ std::string refused_field(Call call, const json& body) {
   return "";
 }
 
+/// Returns what a client of the call is told of a field that the cluster finds at fault.
+ApiError told(Call call, const json& given, const std::string& field, const std::string& what) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : given.items())
+    names.insert(name);
+  const auto& others =
+      call == kTxt2Img || call == kImg2Img ? std::map<std::string, std::string>() : other_names();
+  return FieldWords(call, names, others).in_words(to_api_error({"bad_request", what, field}));
+}
+
 constexpr Call kEachCall[] = {kTxt2Img, kImg2Img, kSettings, kGenerations, kEdits, kVideos};
 
 }  // namespace
+
+TEST_CASE("whatever part of a submission is refused, it is called by a field that the call has") {
+  for (const Call call : {kTxt2Img, kImg2Img, kGenerations, kEdits, kVideos, kJobs}) {
+    for (std::size_t i = 1; i < kNamesOf<wire::JobField>.size(); ++i) {
+      const auto field = static_cast<wire::JobField>(i);
+      const std::string word = FieldWords(call, {}, {}).of(field);
+      CAPTURE(call);
+      CAPTURE(to_string(field));
+      CAPTURE(word);
+      // No call takes a list of lists: whoever knows the field says so of it.
+      const json body =
+          body_of(call, {{word.empty() ? to_string(field) : word, json::array({json::array()})}});
+      std::string code;
+      try {
+        parse_as(call, body);
+      } catch (const ApiError& error) {
+        code = error.code;
+      }
+      CHECK((code == "unknown_field") == word.empty());
+    }
+  }
+}
+
+TEST_CASE(
+    "a refusal has the words of the call's client, those that it used where it had a choice") {
+  const std::string steps_left = "strength is 0.1: of 4 steps none is left";
+  const auto of_webui = told(kImg2Img, {{"denoising_strength", 0.1}}, "strength", steps_left);
+  CHECK(of_webui.param == "denoising_strength");
+  CHECK(of_webui.what() == "denoising_" + steps_left);
+  CHECK(told(kImg2Img, {{"strength", 0.1}}, "strength", steps_left).what() == steps_left);
+  CHECK(told(kTxt2Img, {}, "guidance_scale", "guidance is 1, but --guidance-rescale").param ==
+        "cfg_scale");
+  CHECK(told(kTxt2Img, {}, "steps", "steps is 4, but --guidance is 3").what() ==
+        std::string("steps is 4, but `cfg_scale` is 3"));
+  CHECK(told(kGenerations, {{"size", ""}}, "width", "width is 9").what() ==
+        std::string("size: width is 9"));
+  CHECK(told(kGenerations, {{"width", 9}}, "width", "width is 9").param == "width");
+  CHECK(told(kGenerations, {{"num_inference_steps", 9}}, "steps", "steps is 9").what() ==
+        std::string("num_inference_steps is 9"));
+  CHECK(told(kVideos, {{"num_frames", 9}}, "num_frames", "frames is 9").param == "num_frames");
+  CHECK(told(kVideos, {{"seconds", 1}}, "num_frames", "frames is 9").what() ==
+        std::string("seconds: num_frames is 9"));
+  CHECK(told(kVideos, {}, "num_frames", "frames is 65").what() ==
+        std::string("seconds: none are given, which is 4: num_frames is 65"));
+  CHECK(told(kJobs, {{"prompts", 1}}, "prompts", "prompt 0 is no text").param == "prompts");
+  CHECK(told(kEdits, {}, "prompts", "prompt 0 is no text").param == "prompt");
+  // What a call finds wrong itself, too.
+  const std::string form =
+      "--b\r\nContent-Disposition: form-data; name=\"image\"\r\n\r\nGIF89a\r\n--b--";
+  const std::string refusal = message_of(
+      [&] { parse_images(edit_fields("multipart/form-data; boundary=b", form), true, 7); });
+  CHECK(refusal == "image: is a GIF: PNG, JPEG and WebP are taken");
+}
 
 TEST_CASE("every field of call_fields.def is taken, harmless or refused, as its line says") {
   const json nonsense = json::array({json::array({"nonsense"})});
@@ -250,6 +318,34 @@ TEST_CASE("the second pass computes every step that is asked for, the last of a 
           .second_pass.value();
   CHECK(plain.steps == 26);
   CHECK(26 - static_cast<int>(26 - 26 * plain.strength.value()) == 20);
+}
+
+TEST_CASE("a picture of two passes says how both were made, as the web UI writes it") {
+  const std::string first =
+      "a\nSteps: 4, Sampler: euler, CFG scale: 7, Seed: 3, Size: 64x64, Model: m, Version: troupe";
+  const auto said = [&](json fields) {
+    fields.update({{"prompt", "a"}, {"enable_hr", true}, {"hr_upscaler", "Lanczos"}});
+    const auto call = parse_webui(fields.dump(), kTxt2Img, 7);
+    return parameters_of_second_pass(first, call.denoising_strength.value(), call.second_pass_says);
+  };
+  const std::string begin =
+      "a\nSteps: 4, Sampler: euler, CFG scale: 7, Seed: 3, Size: 64x64, Model: m, Denoising "
+      "strength: ";
+  CHECK(said({{"denoising_strength", 0.5}}) ==
+        begin + "0.5, Hires upscale: 2, Hires upscaler: Lanczos, Version: troupe");
+  CHECK(said({{"hr_resize_x", 768},
+              {"hr_second_pass_steps", 7},
+              {"hr_sampler_name", "DDIM"},
+              {"hr_prompt", "b, c"},
+              {"hr_negative_prompt", "d"}}) ==
+        begin +
+            "0.75, Hires resize: 768x0, Hires sampler: ddim, Hires steps: 7, Hires prompt: \"b, "
+            "c\", Hires negative prompt: d, Hires upscaler: Lanczos, Version: troupe");
+  CHECK(setting_of(first, "Sampler") == "euler");
+  CHECK(setting_of(first, "Steps") == "4");
+  CHECK(setting_of(first, "Version") == "troupe");
+  CHECK(setting_of(first, "Hires steps").empty());
+  CHECK_FALSE(parse_webui("{}", kTxt2Img, 7).denoising_strength);
 }
 
 TEST_CASE("the second pass's size is whole latents") {

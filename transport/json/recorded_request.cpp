@@ -11,8 +11,10 @@ bool is_of_its_own(const RequestField& field) {
 }
 
 RecordedRequest recorded(const nlohmann::json& record, const std::set<std::string>& brought) {
-  for (const std::string name : {"init_image", "mask_image", "init_latents", "prompt_embeds"})
+  for (const std::string_view input : kRecordedInputs) {
+    const std::string name(input);
     if (record.value(name, false) && !brought.contains(name)) throw MissingInput(name);
+  }
   nlohmann::json request = nlohmann::json::object();
   const auto copy = [&](const std::string& from, const std::string& to) {
     if (record.contains(from) && !record.at(from).is_null()) request[to] = record.at(from);

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -12,13 +13,17 @@
 
 namespace troupe::wire {
 
+/// Inputs that a record names, but does not hold.
+inline constexpr std::array<std::string_view, 4> kRecordedInputs = {
+    "init_image", "mask_image", "init_latents", "prompt_embeds"};
+
 /// Thrown for an input with which a picture was made, and which its record names but does not hold.
 struct MissingInput : std::runtime_error {
   explicit MissingInput(const std::string& field)
       : std::runtime_error("the picture was made with " + field +
                            ", which it does not hold: give it, too"),
         field(field) {}
-  std::string field;  // init_image | mask_image | init_latents | prompt_embeds
+  std::string field;  // one of kRecordedInputs
 };
 
 /// The request that makes a picture or clip again.

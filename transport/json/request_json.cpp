@@ -52,6 +52,11 @@ nlohmann::json request_json(const ImageRequest& request, int sampler_steps, int 
   return out;
 }
 
+std::string setting_text(const std::string& value) {
+  if (value.find_first_of(",:\n") == std::string::npos) return value;
+  return json_text(value);
+}
+
 std::string json_text(const nlohmann::json& document) {
   return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

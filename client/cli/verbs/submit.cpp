@@ -116,6 +116,8 @@ class SubmitVerb : public Verb {
         throw std::runtime_error(
             fmt::format("{}: was made with {}, which is not in it: give it, too", from_,
                         inputs.at(missing.field)));
+      } catch (const std::runtime_error& error) {
+        throw std::runtime_error(from_ + ": " + error.what());
       }
     });
     if (!own_prompts) request.prompts = made.prompts;
