@@ -1,6 +1,7 @@
 #include "web/server.h"
 
 #include <fcntl.h>
+#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
@@ -45,6 +46,8 @@ constexpr seconds kHeartbeatAfter{15};
 constexpr std::size_t kSlowestBytesPerSecond = 32 << 10;  // of a long body or answer
 constexpr std::size_t kDropAbove = 256 << 10;             // bytes that wait for a slow reader
 constexpr std::size_t kCutOffAbove = 256 << 20;
+/// Bytes of an answer that the system keeps of what it has not sent yet. Nobody counts them.
+constexpr int kMostUnsent = 128 << 10;
 
 seconds patience_for(std::size_t bytes, seconds least) {
   return least + seconds(bytes / kSlowestBytesPerSecond);
@@ -853,6 +856,8 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
+    setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent,
+               sizeof kMostUnsent);
     if (shared_->all.size() >= shared_->options.most_connections) {
       ++shared_->counts.refused_connections;
       const auto from = socket.remote_endpoint(ignored);
