@@ -19,6 +19,7 @@
 #include <set>
 #include <stdexcept>
 #include <tuple>
+#include <vector>
 
 #include "base/format.h"
 #include "web/api_error.h"
@@ -48,6 +49,8 @@ constexpr seconds kHeartbeatAfter{15};
 constexpr std::size_t kSlowestBytesPerSecond = 32 << 10;  // of a long body or answer
 constexpr std::size_t kDropAbove = 256 << 10;             // bytes that wait for a slow reader
 constexpr std::size_t kCutOffAbove = 256 << 20;
+/// Bytes of an answer that the system keeps of what it has not sent yet. Nobody counts them.
+constexpr int kMostUnsent = 128 << 10;
 
 seconds patience_for(std::size_t bytes, seconds least) {
   return least + seconds(bytes / kSlowestBytesPerSecond);
@@ -748,32 +751,33 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   /// Writes what waits, as one chunk; or, at the end, the last one.
   void flush() {
     writing_ = true;
-    current_.clear();
-    for (const auto& piece : pending_)
-      current_ += *piece;
-    pending_.clear();
+    sending_ = std::exchange(pending_, {});
+    std::vector<asio::const_buffer> buffers;
+    for (const auto& piece : sending_)
+      buffers.push_back(asio::buffer(*piece));
     const auto done = [self = this->shared_from_this()](const error_code& error, std::size_t) {
       self->written(error);
     };
-    arm(patience_for(current_.size(), kWritePatience));
-    if (current_.empty()) {
+    arm(patience_for(asio::buffer_size(buffers), kWritePatience));
+    if (buffers.empty()) {
       ended_ = true;
       if (version_ < 11) return written({});
       return asio::async_write(stream_, http::make_chunk_last(), done);
     }
     if (version_ >= 11) {
-      asio::async_write(stream_, http::make_chunk(asio::buffer(current_)), done);
+      asio::async_write(stream_, http::make_chunk(std::move(buffers)), done);
     } else {
-      asio::async_write(stream_, asio::buffer(current_), done);
+      asio::async_write(stream_, std::move(buffers), done);
     }
   }
 
   void written(const error_code& error) {
     if (state_ != State::streaming) return;
     if (error) return close();
-    shared_->unread_bytes -= std::min(this->unread_bytes, current_.size());
-    this->unread_bytes -= std::min(this->unread_bytes, current_.size());
-    current_.clear();
+    for (const auto& piece : std::exchange(sending_, {})) {
+      shared_->unread_bytes -= std::min(this->unread_bytes, piece->size());
+      this->unread_bytes -= std::min(this->unread_bytes, piece->size());
+    }
     if (std::exchange(ended_, false)) {
       --shared_->counts.streams;
       state_ = State::writing;
@@ -823,8 +827,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   std::optional<http::response_serializer<http::empty_body>> head_serializer_;
   // Of a stream.
   Piece heartbeat_;
-  std::deque<Piece> pending_;
-  std::string current_;
+  std::vector<Piece> pending_;
+  std::vector<Piece> sending_;  // while they are written
   bool writing_ = false;
   bool ending_ = false;
   bool ended_ = false;  // the last chunk is being written
@@ -886,6 +890,8 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
+    setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent,
+               sizeof kMostUnsent);
     if (shared_->all.size() >= shared_->options.most_connections) {
       ++shared_->counts.refused_connections;
       const auto from = socket.remote_endpoint(ignored);

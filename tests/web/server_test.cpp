@@ -616,3 +616,15 @@ TEST_CASE("a key that asks for much waits for itself, and others have their turn
   }));
   CHECK(std::ranges::find(echo.turns, "one") - echo.turns.begin() <= 2);
 }
+
+TEST_CASE("the system keeps little for who does not read") {
+  Echo echo;
+  Visitor visitor(echo);
+  visitor.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  visitor.read_until("\r\n\r\n");
+  // Each piece has had its chance to be written before the next one comes.
+  for (int i = 0; i < 400; ++i)
+    echo.run([&] { echo.stream->write(piece(std::string(16 << 10, 'x')), true); });
+  echo.run([&] { echo.stream->end(); });
+  CHECK(visitor.read_until("\r\n0\r\n\r\n").size() < (1 << 20));
+}
