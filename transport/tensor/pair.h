@@ -9,7 +9,7 @@
 #include <memory>
 #include <mutex>
 
-#include "transport/tensor/operation.h"
+#include "transport/tensor/engine.h"
 
 namespace troupe::tensor {
 

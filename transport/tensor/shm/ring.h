@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/tensor/doorbell.h"
+#include "transport/tensor/engine.h"
 #include "transport/tensor/pair.h"
 
 namespace troupe::tensor::shm {
