@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "transport/tensor/engine.h"
-#include "transport/tensor/pair.h"
+#include "transport/tensor/pair_group.h"
 
 namespace troupe::tensor::tcp {
 
