@@ -119,7 +119,7 @@ BOUNDS = {
          ("1 MiB", "transport/control/keys.h", "kMaxAllowList = 1 << 20;")],
         ""),
     "tensor-plane hello": (
-        [("255 bytes", "transport/tensor/handshake.h", "kMaxName = 255;")],
+        [("255 bytes", "transport/tensor/rendezvous.h", "kMaxName = 255;")],
         "hellos that make no sense are refused with the reason"),
     "unproven and unclaimed": (
         [("64;", "transport/tensor/rendezvous.h", "kMaxGuests = 64;"),

@@ -1,4 +1,4 @@
-#include "transport/tensor/handshake.h"
+#include "transport/tensor/rendezvous.h"
 
 #include <ATen/ATen.h>
 #include <arpa/inet.h>
@@ -13,7 +13,6 @@
 
 #include "tests/support/patience.h"
 #include "tests/tensor/ranks.h"
-#include "transport/tensor/rendezvous.h"
 
 #include "tests/support/doctest.h"
 
