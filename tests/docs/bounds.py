@@ -125,7 +125,7 @@ BOUNDS = {
         [("64;", "transport/tensor/rendezvous.h", "kMaxGuests = 64;"),
          ("4096", "transport/tensor/rendezvous.cpp", "kMaxArrivals = 4096;")],
         "strangers who stay silent, also many of them, keep nobody out"),
-    "shared-memory ring": ([("1 GiB", "transport/tensor/shm/shm_device.cpp", "kMaxRing = 1u << 30;")], ""),
+    "shared-memory ring": ([("1 GiB", "transport/tensor/shm.cpp", "kMaxRing = 1u << 30;")], ""),
     "safetensors header": (
         [("100 MB", "models/spec/weight_index.cpp", "kMaxHeaderBytes = 100'000'000;"),
          ("65,536 tensors", "models/spec/weight_index.cpp", "kMaxTensors = 65'536;"),

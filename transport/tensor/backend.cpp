@@ -1,7 +1,7 @@
 #include "transport/tensor/backend.h"
 
 #include "transport/tensor/nccl/nccl_device.h"
-#include "transport/tensor/shm/shm_device.h"
+#include "transport/tensor/shm.h"
 #include "transport/tensor/tcp/tcp_device.h"
 
 namespace troupe::tensor {
