@@ -2,7 +2,7 @@
 
 #include "transport/tensor/nccl/nccl_device.h"
 #include "transport/tensor/shm.h"
-#include "transport/tensor/tcp/tcp_device.h"
+#include "transport/tensor/tcp.h"
 
 namespace troupe::tensor {
 

@@ -3,8 +3,7 @@
 #include <cstdlib>
 
 #include "transport/tensor/nccl/nccl_group.h"
-#include "transport/tensor/tcp/interface.h"
-#include "transport/tensor/tcp/tcp_device.h"
+#include "transport/tensor/tcp.h"
 
 namespace troupe::tensor::nccl {
 namespace {

@@ -1,8 +1,14 @@
 #pragma once
 
+#include <string>
+
 #include "transport/tensor/pair_device.h"
 
 namespace troupe::tensor::tcp {
+
+/// Name of this machine's network interface that has the numeric address `host` ("lo", "eth0");
+/// empty when none has.
+std::string interface_of(const std::string& host);
 
 /// Pairs over TCP, one connection for data and one for control. Nothing is encrypted: use it on a
 /// network that belongs to the cluster.

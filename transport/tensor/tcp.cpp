@@ -1,21 +1,143 @@
-#include "transport/tensor/tcp/tcp_device.h"
+#include "transport/tensor/tcp.h"
 
+#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
+#include <memory>
 #include <system_error>
 
-#include "transport/tensor/tcp/tcp_stream.h"
+#include "transport/tensor/engine.h"
+#include "transport/tensor/pair_group.h"
 
 namespace troupe::tensor::tcp {
 namespace {
+
+/// A pair's bytes over a connected, non-blocking TCP socket, watched by the engine's io_context.
+class TcpStream : public Stream {
+ public:
+  TcpStream(Engine& engine, UniqueFd socket);
+  ~TcpStream() override;
+  std::size_t write(Part first, Part second) override;
+  std::size_t read(Part first, Part second) override;
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+enum class Direction { in, out };
+
+/// Outlives the stream while a readiness handler is under way.
+struct TcpStream::Shared : std::enable_shared_from_this<Shared> {
+  Shared(Engine& owner, UniqueFd fd) : engine(owner), socket(owner.io(), fd.release()) {}
+
+  /// Asks the io thread for a kick once the socket is ready.
+  void arm(Direction direction) {
+    std::atomic<bool>& armed = direction == Direction::in ? awaiting_input : awaiting_output;
+    if (armed.exchange(true)) return;
+    const auto event = direction == Direction::in
+                           ? boost::asio::posix::stream_descriptor::wait_read
+                           : boost::asio::posix::stream_descriptor::wait_write;
+    boost::asio::post(socket.get_executor(), [self = shared_from_this(), event, &armed] {
+      if (self->closed) return;
+      self->socket.async_wait(event, [self, &armed](const boost::system::error_code& error) {
+        if (error) return;
+        armed = false;
+        self->engine.kick();
+      });
+    });
+  }
+
+  Engine& engine;
+  boost::asio::posix::stream_descriptor socket;
+  std::atomic<bool> awaiting_input{false};
+  std::atomic<bool> awaiting_output{false};
+  bool ended_input = false;
+  bool ended_output = false;
+  bool closed = false;  ///< io thread only
+};
+
+TcpStream::TcpStream(Engine& engine, UniqueFd socket)
+    : shared_(std::make_shared<Shared>(engine, std::move(socket))) {}
+
+TcpStream::~TcpStream() {
+  // Ends the stream at once; the descriptor goes on the io thread, where handlers may hold it.
+  ::shutdown(shared_->socket.native_handle(), SHUT_WR);
+  boost::asio::post(shared_->socket.get_executor(), [shared = shared_] {
+    boost::system::error_code ignored;
+    shared->closed = true;
+    shared->socket.close(ignored);
+  });
+}
+
+std::size_t TcpStream::write(Part first, Part second) {
+  if (shared_->ended_output) return kEnded;
+  if (shared_->awaiting_output) return 0;
+  std::array<iovec, 2> parts{iovec{first.data, first.size}, iovec{second.data, second.size}};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  const std::size_t wanted = first.size + second.size;
+  std::size_t total = 0;
+  const ssize_t sent =
+      ::sendmsg(shared_->socket.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent >= 0) {
+    total = static_cast<std::size_t>(sent);
+  } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+    shared_->ended_output = true;
+    return kEnded;
+  }
+  if (total < wanted) shared_->arm(Direction::out);
+  return total;
+}
+
+std::size_t TcpStream::read(Part first, Part second) {
+  if (shared_->ended_input) return kEnded;
+  if (shared_->awaiting_input) return 0;
+  std::array<iovec, 2> parts{iovec{first.data, first.size}, iovec{second.data, second.size}};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  const std::size_t wanted = first.size + second.size;
+  std::size_t total = 0;
+  const ssize_t got = ::recvmsg(shared_->socket.native_handle(), &message, MSG_DONTWAIT);
+  if (got > 0) {
+    total = static_cast<std::size_t>(got);
+  } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+    shared_->ended_input = true;
+    return kEnded;
+  }
+  if (total < wanted) shared_->arm(Direction::in);
+  return total;
+}
+
+bool has_address(const sockaddr& entry, const boost::asio::ip::address& wanted) {
+  if (entry.sa_family == AF_INET && wanted.is_v4()) {
+    const auto bytes = wanted.to_v4().to_bytes();
+    return std::memcmp(&reinterpret_cast<const sockaddr_in&>(entry).sin_addr, bytes.data(),
+                       bytes.size()) == 0;
+  }
+  if (entry.sa_family == AF_INET6 && wanted.is_v6()) {
+    const auto bytes = wanted.to_v6().to_bytes();
+    return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(entry).sin6_addr, bytes.data(),
+                       bytes.size()) == 0;
+  }
+  return false;
+}
 
 using Endpoint = boost::asio::ip::tcp::endpoint;
 const std::string kTcpScheme = "tcp:";
@@ -69,6 +191,18 @@ UniqueFd make_socket(const Endpoint& endpoint) {
 }
 
 }  // namespace
+
+std::string interface_of(const std::string& host) {
+  boost::system::error_code error;
+  const auto wanted = boost::asio::ip::make_address(host, error);
+  ifaddrs* first = nullptr;
+  if (error || ::getifaddrs(&first) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> all(first, ::freeifaddrs);
+  for (const ifaddrs* entry = all.get(); entry; entry = entry->ifa_next) {
+    if (entry->ifa_addr && has_address(*entry->ifa_addr, wanted)) return entry->ifa_name;
+  }
+  return "";
+}
 
 class TcpDevice::Host : public PairDevice::Handshake {
  public:
