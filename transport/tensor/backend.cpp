@@ -1,6 +1,6 @@
 #include "transport/tensor/backend.h"
 
-#include "transport/tensor/nccl/nccl_device.h"
+#include "transport/tensor/nccl/load_nccl.h"
 #include "transport/tensor/shm.h"
 #include "transport/tensor/tcp.h"
 

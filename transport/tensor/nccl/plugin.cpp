@@ -1,4 +1,4 @@
-#include "transport/tensor/nccl/plugin.h"
+#include "transport/tensor/nccl/load_nccl.h"
 
 #include <cstdlib>
 
