@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include "kernels/elementwise.h"
-#include "kernels/norm_rotate.h"
 #include "models/dit/transformer_parts.h"
 
 namespace troupe::models {

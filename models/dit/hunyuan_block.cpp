@@ -7,7 +7,6 @@
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
-#include "kernels/norm_rotate.h"
 #include "models/dit/transformer_parts.h"
 
 namespace troupe::models {

@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 
 #include "kernels/elementwise.h"
-#include "kernels/norm_rotate.h"
 #include "models/dit/transformer_parts.h"
 
 namespace troupe::models {

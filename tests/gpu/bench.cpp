@@ -21,7 +21,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/group_moments.h"
 #include "kernels/kv_history.h"
-#include "kernels/norm_rotate.h"
 #include "models/dit/local_attention.h"
 #include "models/dit/pixart.h"
 #include "tests/gpu/gpu.h"
