@@ -1,19 +1,19 @@
+#include "kernels/kv_history.h"
+
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <sstream>
 #include <stdexcept>
 
-#include <ATen/ATen.h>
-
 #include "kernels/cpu_kernels.h"
 #include "kernels/cuda_calls.h"
-#include "kernels/kv_history.h"
 #include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 
 namespace troupe::kernels {
-
 namespace {
 
 /// Elements of a chunk of rows: chunks are summed in order, whoever computed them.
