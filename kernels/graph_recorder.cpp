@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 
-#include "kernels/capture_cleanup.h"
 #include "kernels/graph_recorder.h"
 
 namespace troupe::kernels {
