@@ -9,7 +9,6 @@
 
 #include "kernels/cpu_kernels.h"
 #include "kernels/cuda_calls.h"
-#include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 #include "kernels/tensor_layout.h"
 

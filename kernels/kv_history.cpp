@@ -10,7 +10,6 @@
 
 #include "kernels/cpu_kernels.h"
 #include "kernels/cuda_calls.h"
-#include "kernels/parallel.h"
 #include "kernels/simd/isa.h"
 
 namespace troupe::kernels {

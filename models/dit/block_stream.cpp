@@ -7,7 +7,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "kernels/parallel.h"
+#include "kernels/cpu_kernels.h"
 
 namespace troupe::models {
 
