@@ -11,7 +11,6 @@
 #include "models/dit/blocks.h"
 #include "models/dit/diffusion_transformer.h"
 #include "models/dit/joint_block.h"
-#include "models/dit/joint_text.h"
 #include "models/dit/rotary.h"
 #include "models/dit/weight_loader.h"
 #include "models/spec/flux_spec.h"
