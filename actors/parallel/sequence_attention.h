@@ -5,7 +5,7 @@
 
 #include "actors/parallel/head_exchange.h"
 #include "actors/parallel/ring_attention.h"
-#include "models/dit/attention_port.h"
+#include "models/dit/ports.h"
 
 namespace troupe::actors {
 

@@ -1,4 +1,4 @@
-#include "models/dit/local_attention.h"
+#include "models/dit/ports.h"
 
 #include <cmath>
 
