@@ -11,7 +11,7 @@
 #include "models/dit/blocks.h"
 #include "models/dit/diffusion_transformer.h"
 #include "models/dit/joint_block.h"
-#include "models/dit/rotary.h"
+#include "models/dit/transformer_parts.h"
 #include "models/dit/weight_loader.h"
 #include "models/spec/flux_spec.h"
 

@@ -8,7 +8,6 @@
 
 #include "kernels/linear.h"
 #include "models/dit/diffusion_transformer.h"
-#include "models/dit/rotary.h"
 #include "models/dit/transformer_parts.h"
 #include "models/dit/weight_loader.h"
 #include "models/spec/sd3_spec.h"

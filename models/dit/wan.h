@@ -10,7 +10,6 @@
 #include "kernels/linear.h"
 #include "models/dit/blocks.h"
 #include "models/dit/diffusion_transformer.h"
-#include "models/dit/rotary.h"
 #include "models/dit/transformer_parts.h"
 #include "models/dit/weight_loader.h"
 #include "models/spec/wan_spec.h"
