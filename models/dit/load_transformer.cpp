@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <variant>
 
-#include "models/dit/block_stream.h"
+#include "models/dit/blocks.h"
 #include "models/dit/flux.h"
 #include "models/dit/hunyuan.h"
 #include "models/dit/pixart.h"

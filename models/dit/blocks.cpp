@@ -1,11 +1,11 @@
 #include "models/dit/blocks.h"
 
-#include <algorithm>
-
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
 
 #include "kernels/cpu_kernels.h"
 
