@@ -9,7 +9,7 @@
 #include "models/image/mask.h"
 #include "models/image/png.h"
 #include "models/image/resize_lanczos.h"
-#include "models/vae/row_shards.h"
+#include "models/vae/halo_port.h"
 
 namespace troupe::actors {
 

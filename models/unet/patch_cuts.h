@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/vae/row_shards.h"
+#include "models/vae/halo_port.h"
 
 namespace troupe::models::unet {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/vae/row_shards.h"
+#include "models/vae/halo_port.h"
 
 namespace troupe::models {
 namespace {

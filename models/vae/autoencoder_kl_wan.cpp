@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "models/vae/row_shards.h"
+#include "models/vae/halo_port.h"
 
 namespace troupe::models {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "models/vae/halo_port.h"
 #include "models/vae/loader.h"
-#include "models/vae/row_shards.h"
 
 namespace troupe::models::vae {
 

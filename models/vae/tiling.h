@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "models/spec/vae_spec.h"
-#include "models/vae/row_shards.h"
+#include "models/vae/halo_port.h"
 
 namespace troupe::models {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/vae/group_norm.h"
-#include "models/vae/row_shards.h"
+#include "models/vae/halo_port.h"
 #include "tests/models/memory_halo.h"
 #include "tests/models/vae_support.h"
 #include "tests/support/doctest.h"
