@@ -8,7 +8,7 @@
 
 #include "kernels/linear.h"
 #include "models/unet/unet_port.h"
-#include "models/vae/loader.h"
+#include "models/vae/layers.h"
 
 namespace troupe::models::unet {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/vae/conv2d.h"
+#include "models/vae/layers.h"
 
 namespace troupe::models::vae {
 
