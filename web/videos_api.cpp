@@ -1,5 +1,5 @@
 #include "base/format.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 #include "web/api.h"
 
 /// OpenAI's videos, as MP4, or in a format that is asked for.

@@ -8,7 +8,7 @@
 #include "models/image/frames.h"
 #include "models/image/limits.h"
 #include "models/image/mp4.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 #include "models/image/webm.h"
 
 namespace troupe::models {
