@@ -1,8 +1,7 @@
-#include "models/image/clip_frame.h"
+#include "models/image/clip_writer.h"
 
 #include <png.h>
 
-#include <algorithm>
 #include <stdexcept>
 
 namespace troupe::models {
