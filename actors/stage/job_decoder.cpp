@@ -9,7 +9,6 @@
 #include "actors/parallel/halo_exchange.h"
 #include "base/text.h"
 #include "models/image/frames.h"
-#include "models/image/pixels.h"
 #include "models/image/png.h"
 #include "models/image/resize_and_crop.h"
 #include "models/spec/scheduler_config.h"
