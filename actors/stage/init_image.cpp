@@ -6,9 +6,8 @@
 #include <utility>
 
 #include "actors/parallel/halo_exchange.h"
-#include "models/image/mask.h"
 #include "models/image/png.h"
-#include "models/image/resize_lanczos.h"
+#include "models/image/resize.h"
 #include "models/vae/halo_port.h"
 
 namespace troupe::actors {

@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "models/image/frames.h"
 #include "models/image/png.h"
-#include "models/image/resize_and_crop.h"
+#include "models/image/resize.h"
 #include "models/spec/scheduler_config.h"
 #include "models/text/unicode.h"
 #include "transport/json/request_json.h"

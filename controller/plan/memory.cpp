@@ -97,7 +97,7 @@ std::uint64_t area(std::int64_t height, std::int64_t width) {
 /// other.
 std::uint64_t resized_picture(const wire::ImageRequest& request, std::int64_t height,
                               std::int64_t width) {
-  // As models/image/resize_lanczos.h chooses the side to begin with.
+  // As models/image/resize.h chooses the side to begin with.
   const std::int64_t lower = height - request.height;
   const std::int64_t narrower = width - request.width;
   const std::uint64_t between =

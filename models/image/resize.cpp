@@ -1,15 +1,20 @@
-#include "models/image/resize_lanczos.h"
+#include "models/image/resize.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <sstream>
 #include <stdexcept>
 #include <vector>
 
 namespace troupe::models {
 namespace {
+
+std::int64_t scaled(std::int64_t side, double ratio, std::int64_t wanted) {
+  return std::max(static_cast<std::int64_t>(static_cast<double>(side) * ratio), wanted);
+}
 
 constexpr int kLobes = 3;
 constexpr int kBits = 32 - 8 - 2;  // of fixed point: a sum of products stays below 2^31
@@ -91,6 +96,26 @@ at::Tensor resize_axis(const at::Tensor& rgb, int axis, std::int64_t to) {
 
 }  // namespace
 
+at::Tensor resize_and_crop(const at::Tensor& pictures, std::int64_t height, std::int64_t width) {
+  if (pictures.dim() != 4 || !pictures.is_floating_point() || height <= 0 || width <= 0) {
+    std::ostringstream text;
+    text << "[resize_and_crop] " << pictures.scalar_type() << " " << pictures.sizes() << " to "
+         << height << " x " << width << ": a floating [B, C, H, W] and a positive size are needed";
+    throw std::invalid_argument(text.str());
+  }
+  const std::int64_t old_height = pictures.size(2);
+  const std::int64_t old_width = pictures.size(3);
+  if (old_height == height && old_width == width) return pictures;
+  const double ratio = std::max(static_cast<double>(height) / static_cast<double>(old_height),
+                                static_cast<double>(width) / static_cast<double>(old_width));
+  const std::int64_t new_height = scaled(old_height, ratio, height);
+  const std::int64_t new_width = scaled(old_width, ratio, width);
+  const at::Tensor resized =
+      at::upsample_bilinear2d(pictures, {new_height, new_width}, /*align_corners=*/false);
+  return resized.narrow(2, (new_height - height) / 2, height)
+      .narrow(3, (new_width - width) / 2, width);
+}
+
 at::Tensor resize_lanczos(const at::Tensor& rgb, std::int64_t height, std::int64_t width) {
   if (rgb.dim() != 3 || rgb.size(2) != kChannels || rgb.scalar_type() != at::kByte ||
       rgb.numel() == 0 || height < 1 || width < 1) {
@@ -107,6 +132,23 @@ at::Tensor resize_lanczos(const at::Tensor& rgb, std::int64_t height, std::int64
 at::Tensor to_model_range(const at::Tensor& rgb) {
   const at::Tensor unit = rgb.to(at::kFloat) / 255.0;
   return (2.0 * unit - 1.0).permute({2, 0, 1}).unsqueeze(0).contiguous();
+}
+
+at::Tensor latent_mask(const at::Tensor& rgb, std::int64_t latent_height,
+                       std::int64_t latent_width) {
+  if (rgb.dim() != 3 || rgb.size(2) != 3 || rgb.scalar_type() != at::kByte || latent_height < 1 ||
+      latent_width < 1 || rgb.size(0) % latent_height != 0 || rgb.size(1) % latent_width != 0) {
+    throw std::invalid_argument(
+        "[latent_mask] uint8 [H, W, 3] is needed, multiples of the latents' sides");
+  }
+  const auto pixels = rgb.slice(0, 0, at::nullopt, rgb.size(0) / latent_height)
+                          .slice(1, 0, at::nullopt, rgb.size(1) / latent_width)
+                          .to(at::kInt)
+                          .unbind(2);
+  // ITU-R 601, in fixed point of 16 bits.
+  const auto gray =
+      (pixels[0] * 19595 + pixels[1] * 38470 + pixels[2] * 7471 + 0x8000).bitwise_right_shift(16);
+  return gray.ge(128).to(at::kFloat).unsqueeze(0).unsqueeze(0);
 }
 
 }  // namespace troupe::models
