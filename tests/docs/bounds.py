@@ -141,11 +141,11 @@ BOUNDS = {
          ("25 s", "controller/gateway/tools.h", "accept_within = std::chrono::seconds(25);")],
         "four folders are read at once, and no more"),
     "tokenizer files": (
-        [("256 MiB", "models/text/sentencepiece_model.cpp", "kMaxModelBytes = 256U << 20U;"),
-         ("256 MiB", "models/text/tokenizer_json.cpp", "kMaxTokenizerBytes = 256U << 20U;"),
+        [("256 MiB", "models/text/piece_model.cpp", "kMaxModelBytes = 256U << 20U;"),
+         ("256 MiB", "models/text/piece_model.cpp", "kMaxTokenizerBytes = 256U << 20U;"),
          ("64 MiB", "models/text/clip_vocabulary.cpp", "kMaxVocabularyBytes = 64U << 20U;"),
          ("4 million values", "models/text/special_tokens.h", "kMaxVocabularyValues = 4'000'000;"),
-         ("512 bytes", "models/text/tokenizer_json.cpp", "kMaxPieceBytes = 512;"),
+         ("512 bytes", "models/text/piece_model.cpp", "kMaxPieceBytes = 512;"),
          ("10,000 added tokens", "models/text/special_tokens.h", "kMaxAddedTokens = 10'000;")],
         "damaged tokenizer files are refused without a crash"),
     "embeddings": (
