@@ -143,7 +143,7 @@ BOUNDS = {
     "tokenizer files": (
         [("256 MiB", "models/text/piece_model.cpp", "kMaxModelBytes = 256U << 20U;"),
          ("256 MiB", "models/text/piece_model.cpp", "kMaxTokenizerBytes = 256U << 20U;"),
-         ("64 MiB", "models/text/clip_vocabulary.cpp", "kMaxVocabularyBytes = 64U << 20U;"),
+         ("64 MiB", "models/text/clip_tokenizer.cpp", "kMaxVocabularyBytes = 64U << 20U;"),
          ("4 million values", "models/text/special_tokens.h", "kMaxVocabularyValues = 4'000'000;"),
          ("512 bytes", "models/text/piece_model.cpp", "kMaxPieceBytes = 512;"),
          ("10,000 added tokens", "models/text/special_tokens.h", "kMaxAddedTokens = 10'000;")],
