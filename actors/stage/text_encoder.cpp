@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "models/text/added_vocabulary.h"
+#include "models/text/special_tokens.h"
 
 namespace troupe::actors {
 namespace {

@@ -11,7 +11,6 @@
 
 #include "models/spec/config.h"
 #include "models/spec/json_text.h"
-#include "models/text/added_vocabulary.h"
 #include "models/text/pattern.h"
 #include "models/text/special_tokens.h"
 #include "models/text/unicode.h"

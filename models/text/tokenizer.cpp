@@ -4,7 +4,6 @@
 #include <stdexcept>
 
 #include "models/spec/config.h"
-#include "models/text/added_vocabulary.h"
 #include "models/text/piece_model.h"
 #include "models/text/special_tokens.h"
 #include "models/text/unicode.h"
