@@ -2,10 +2,7 @@
 
 #include <algorithm>
 
-#include "models/text/ascii.h"
-#include "models/text/html_entities.h"
 #include "models/text/html_text.h"
-#include "models/text/text_repair.h"
 #include "models/text/unicode.h"
 
 namespace troupe::models {

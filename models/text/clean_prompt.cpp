@@ -1,7 +1,6 @@
 #include "models/text/clean_prompt.h"
 
-#include "models/text/html_entities.h"
-#include "models/text/text_repair.h"
+#include "models/text/html_text.h"
 #include "models/text/unicode.h"
 
 namespace troupe::models {
