@@ -9,7 +9,7 @@
 #include "base/allowed_folders.h"
 #include "base/format.h"
 #include "base/parse_number.h"
-#include "models/spec/lora_metadata.h"
+#include "models/spec/lora_spec.h"
 
 namespace troupe::web {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/format.h"
 #include "models/spec/json_text.h"
-#include "models/spec/lora_refusal.h"
+#include "models/spec/lora_spec.h"
 #include "models/text/unicode.h"
 
 namespace troupe::models {
