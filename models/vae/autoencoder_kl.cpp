@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "models/spec/tile_runs.h"
+#include "models/spec/vae_spec.h"
 
 namespace troupe::models {
 namespace {
