@@ -8,7 +8,6 @@
 #include "models/spec/config.h"
 #include "models/spec/config_limits.h"
 #include "models/spec/decoder_tensors.h"
-#include "models/spec/fit_check.h"
 #include "models/spec/json_text.h"
 #include "models/spec/pipelines.h"
 

@@ -2,7 +2,6 @@
 
 #include "base/format.h"
 #include "models/spec/config_limits.h"
-#include "models/spec/fit_check.h"
 #include "models/spec/pipelines.h"
 
 namespace troupe::spec {
