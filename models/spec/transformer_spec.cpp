@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "models/spec/model_plugin.h"
-#include "models/spec/skip_connections.h"
+#include "models/spec/transformer_facts.h"
 
 namespace troupe::spec {
 

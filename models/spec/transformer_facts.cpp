@@ -1,6 +1,4 @@
-#include "models/spec/text_share.h"
-
-#include <algorithm>
+#include "models/spec/transformer_facts.h"
 
 namespace troupe::spec {
 
