@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "actors/stage/dit_network.h"
-#include "models/spec/step_cache.h"
+#include "models/spec/transformer_spec.h"
 
 namespace troupe::actors {
 
