@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "models/spec/model_spec.h"
-#include "models/spec/prompt_tensor.h"
+#include "models/spec/user_spec.h"
 
 namespace troupe::spec {
 
