@@ -7,7 +7,6 @@
 
 #include "base/format.h"
 #include "models/spec/config.h"
-#include "models/spec/config_limits.h"
 #include "models/spec/json_text.h"
 #include "models/spec/pipelines.h"
 

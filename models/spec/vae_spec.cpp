@@ -1,7 +1,7 @@
 #include "models/spec/vae_spec.h"
 
 #include "base/format.h"
-#include "models/spec/config_limits.h"
+#include "models/spec/config.h"
 #include "models/spec/wan_vae_spec.h"
 
 namespace troupe::spec {
