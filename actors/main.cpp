@@ -8,7 +8,6 @@
 
 #include "actors/actor_process.h"
 #include "actors/device.h"
-#include "actors/device_error.h"
 #include "actors/user/host_main.h"
 #include "actors/user/process.h"
 #include "base/error_text.h"

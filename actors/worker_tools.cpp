@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "actors/device_error.h"
+#include "actors/device.h"
 #include "base/available_memory.h"
 #include "base/error_text.h"
 
