@@ -9,7 +9,6 @@
 #include "actors/inspect.h"
 #include "actors/stage/published_blobs.h"
 #include "actors/worker_jobs.h"
-#include "actors/worker_tools.h"
 #include "transport/wire/tensor_messages.h"
 
 namespace troupe::actors {
