@@ -15,7 +15,6 @@
 
 #include "actors/inspect.h"
 #include "actors/mailbox.h"
-#include "actors/stage/device_clock.h"
 #include "actors/stage/group_table.h"
 #include "actors/stage/job.h"
 #include "actors/stage/progress.h"

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "actors/stage/device_clock.h"
 #include "actors/stage/finite_check.h"
 #include "actors/stage/group_table.h"
 #include "actors/stage/job_waits.h"
@@ -15,6 +14,7 @@
 #include "actors/stage/published_blobs.h"
 #include "actors/stage/rows.h"
 #include "actors/stage/stage.h"
+#include "actors/stage/task_ends.h"
 #include "transport/control/blob_store.h"
 #include "transport/wire/actor_messages.h"
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "actors/stage/device_clock.h"
 #include "actors/stage/progress.h"
 #include "actors/stage/task_ends.h"
 #include "transport/tensor/group.h"
