@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "actors/device.h"
-#include "actors/stage/boundary.h"
+#include "actors/stage/job_latents.h"
 #include "actors/stage/memory.h"
 #include "actors/stage/rehearsal.h"
 #include "base/available_memory.h"
