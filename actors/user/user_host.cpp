@@ -20,7 +20,6 @@
 
 #include "actors/user/call_server.h"
 #include "actors/user/json_values.h"
-#include "actors/user/mailbox.h"
 #include "actors/user/process.h"
 #include "base/error_text.h"
 #include "base/xxh64.h"
