@@ -51,7 +51,7 @@ class LoraProducts {
 };
 
 /// Name of the transformer or U-Net in LoRAs.
-inline constexpr const char* kDenoiser = "transformer";
+constexpr const char* kDenoiser = "transformer";
 
 /// A component, and the rest of the name within it.
 struct LoraOwner {

@@ -14,7 +14,7 @@ namespace troupe::spec {
 namespace {
 
 /// Tensors that the folder's VAE must have to decode pictures, or videos.
-inline std::vector<ExpectedTensor> decoder_tensors(const ModelSpec& spec) {
+std::vector<ExpectedTensor> decoder_tensors(const ModelSpec& spec) {
   return spec.video_vae ? expected_tensors(*spec.video_vae) : expected_tensors(spec.vae);
 }
 

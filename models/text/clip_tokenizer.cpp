@@ -59,7 +59,7 @@ class ByteBpe {
 };
 
 /// The end of a word in tokens' spelling.
-inline constexpr std::string_view kEndOfWord = "</w>";
+constexpr std::string_view kEndOfWord = "</w>";
 
 /// Contents of a CLIP tokenizer's folder.
 struct ClipVocabulary {

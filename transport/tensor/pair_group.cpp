@@ -10,8 +10,6 @@
 #include <cstring>
 #include <type_traits>
 
-// Sending, receiving and every collective of a PairGroup, as transfers between pairs.
-
 namespace troupe::tensor {
 namespace {
 
