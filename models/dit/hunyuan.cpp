@@ -114,8 +114,6 @@ int64_t HunyuanText::bytes() const {
          query_.bytes() + key_.bytes() + value_.bytes() + out_.bytes();
 }
 
-namespace {}  // namespace
-
 AffineNorm::AffineNorm(const WeightLoader& weights, const std::string& name, int64_t width)
     : weight_(weights.copy(name + ".weight", {width})),
       bias_(weights.copy(name + ".bias", {width})),

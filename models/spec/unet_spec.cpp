@@ -8,8 +8,6 @@
 #include "models/spec/pipelines.h"
 #include "models/spec/sd3_spec.h"
 
-// Layers of a U-Net of a spec, in order.
-
 namespace troupe::spec {
 namespace {
 
