@@ -32,7 +32,7 @@ struct ActorOptions {
   std::function<void(WorkEvent, std::uint64_t job)> on_event = {};  // for tests, see WorkerTools
   bool measures = false;                  // says in its hello how fast its device is (probe.h)
   std::string tensor_host = "127.0.0.1";  // where the tensor plane listens for other hosts
-  std::string token;  // of the cluster: shown to the controller, proven to peers (handshake.h)
+  std::string token;  // of the cluster: shown to the controller, proven to peers (rendezvous.h)
   std::optional<control::ClientKeys> keys = {};            // for a controller on tcp that asks
   std::chrono::milliseconds transfer_deadline{1'800'000};  // well above what a busy peer may take
 };

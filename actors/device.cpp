@@ -3,13 +3,16 @@
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <typeinfo>
 
 #include "base/counted.h"
+#include "base/error_text.h"
 
 namespace troupe::actors {
 namespace {
@@ -27,6 +30,33 @@ std::string driver_trouble() {
   if (error == 0) error = count_devices(&count);
   if (error != 0) return "a CUDA driver that finds no GPU (error " + std::to_string(error) + ")";
   return count > 0 ? "" : "no GPU";
+}
+
+/// Codes of CUDA errors that stick, with CUDA's names without `cudaError`.
+constexpr std::array kSticking = {
+    214,  // ECCUncorrectable
+    220,  // NvlinkUncorrectable
+    226,  // Contained
+    kIllegalAddress,
+    702,  // LaunchTimeout
+    709,  // ContextIsDestroyed
+    710,  // Assert
+    714,  // HardwareStackError
+    715,  // IllegalInstruction
+    716,  // MisalignedAddress
+    717,  // InvalidAddressSpace
+    718,  // InvalidPc
+    719,  // LaunchFailure
+    721,  // TensorMemoryLeak
+    810,  // MpsClientTerminated
+    911,  // ExternalDevice
+};
+
+std::optional<std::string> told(const std::exception& error) {
+  const auto* of_device = dynamic_cast<const c10::AcceleratorError*>(&error);
+  if (of_device == nullptr || !sticks(of_device->get_error_code())) return std::nullopt;
+  return "error " + std::to_string(of_device->get_error_code()) + ", " +
+         first_line(of_device->what_without_backtrace());
 }
 
 }  // namespace
@@ -83,6 +113,22 @@ std::string device_name(at::Device device) {
 
 void make_current(at::Device device) {
   if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+}
+
+bool sticks(int cuda_error) {
+  return std::ranges::find(kSticking, cuda_error) != kSticking.end();
+}
+
+std::optional<std::string> lost_device(const std::exception& error, at::Device device) {
+  if (auto why = told(error)) return why;
+  if (!device.is_cuda()) return std::nullopt;
+  try {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.queryStream(guard.getStream(device));
+  } catch (const std::exception& answer) {
+    return told(answer);
+  }
+  return std::nullopt;
 }
 
 }  // namespace troupe::actors

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "actors/device_error.h"
+#include "actors/device.h"
 #include "transport/wire/done.h"
 
 namespace troupe::actors {

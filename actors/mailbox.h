@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/user/mailbox.h"
+#include "actors/user/process.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/envelope.h"
 

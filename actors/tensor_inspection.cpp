@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "base/error_text.h"
-#include "models/image/pixels.h"
 #include "models/image/png.h"
 
 namespace troupe::actors {

@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "actors/inspect.h"
-#include "actors/stage/published_blobs.h"
+#include "actors/stage/job_context.h"
 #include "actors/worker_jobs.h"
-#include "actors/worker_tools.h"
 #include "transport/wire/tensor_messages.h"
 
 namespace troupe::actors {

@@ -4,7 +4,6 @@
 
 #include "actors/tensor_inspection.h"
 #include "actors/worker_jobs.h"
-#include "actors/worker_tools.h"
 
 namespace troupe::actors {
 

@@ -1,19 +1,38 @@
 #include "actors/worker_jobs.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
 #include <stdexcept>
-#include <utility>
+#include <string_view>
 
 #include "actors/device.h"
-#include "actors/stage/boundary.h"
+#include "actors/stage/job_latents.h"
 #include "actors/stage/memory.h"
 #include "actors/stage/rehearsal.h"
+#include "base/available_memory.h"
+#include "base/error_text.h"
 
 namespace troupe::actors {
 namespace {
+
+/// LibTorch has a type of its own for a device's memory that has run out. For the host's there is
+/// none: its allocator names itself in the text.
+bool is_out_of_host_memory(const std::exception& error) {
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  return torch != nullptr &&
+         std::string_view(torch->what_without_backtrace()).find("DefaultCPUAllocator: ") !=
+             std::string_view::npos;
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         is_out_of_host_memory(error);
+}
 
 constexpr std::chrono::milliseconds kBoundaryDeadline{60'000};
 
@@ -49,6 +68,23 @@ wire::TaskFailed failed(std::uint64_t epoch, std::uint64_t job, std::optional<st
 }
 
 }  // namespace
+
+bool WorkerTools::retire_after(const std::exception& error) const {
+  const auto why = lost_device(error, device);
+  if (!why) return false;
+  retire(kLostDevice + *why);
+  return true;
+}
+
+wire::Failure to_failure(const std::exception& error) {
+  auto text = first_line(text_of(error));
+  if (const auto limit = address_limit_text(); !limit.empty() && is_out_of_host_memory(error))
+    text += " (" + limit + ")";
+  if (is_out_of_memory(error)) return {wire::FailureCode::out_of_memory, text};
+  if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr)
+    return {wire::FailureCode::bad_request, text};
+  return {wire::FailureCode::internal, text};
+}
 
 void JobTimes::add(wire::TaskKind kind, double took, double waited) {
   std::lock_guard lock(mutex_);

@@ -14,8 +14,8 @@
 #include "benchmarks/command_line.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
-#include "models/dit/local_attention.h"
 #include "models/dit/pixart.h"
+#include "models/dit/ports.h"
 
 using namespace troupe;
 

@@ -5,7 +5,7 @@
 
 #include "client/png_check.h"
 #include "models/image/picture_file.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 
 namespace troupe::client {
 namespace {

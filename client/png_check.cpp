@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/format.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 
 namespace troupe::client {
 namespace {

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <optional>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 namespace troupe::kernels {
 

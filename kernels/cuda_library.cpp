@@ -2,10 +2,9 @@
 
 #include <dlfcn.h>
 
-#include "kernels/plugin_library.h"
+#include <cstdlib>
 
 namespace troupe::kernels {
-
 namespace {
 
 const CudaKernels* open_library() {
@@ -18,6 +17,24 @@ const CudaKernels* open_library() {
 }
 
 }  // namespace
+
+void* open_plugin(const std::string& file, const char* variable, std::string* why) {
+  const char* chosen = std::getenv(variable);
+  void* library = dlopen(chosen ? chosen : file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library && !chosen) {
+    Dl_info here{};
+    if (dladdr(reinterpret_cast<const void*>(&open_plugin), &here) && here.dli_fname) {
+      const std::string program = here.dli_fname;
+      const std::string folder = program.substr(0, program.find_last_of('/') + 1);
+      library = dlopen((folder + "../lib/" + file).c_str(), RTLD_NOW | RTLD_LOCAL);
+    }
+  }
+  if (!library && why) {
+    const char* error = dlerror();
+    *why = error ? error : "cannot be loaded";
+  }
+  return library;
+}
 
 const CudaKernels* cuda_kernels() {
   static const CudaKernels* const kernels = open_library();

@@ -1,10 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 /// The fused CUDA kernels live in a library of their own, `libtroupe_kernels_cuda.so`, opened when
 /// the first CUDA tensor arrives: builds and machines without CUDA never link it.
+
 namespace troupe::kernels {
+
+/// Opens one of our own libraries that need CUDA: at the path that the environment variable
+/// `variable` names, else on the loader's path, else in `../lib` beside the program. Null where it
+/// is nowhere, or something that it needs is missing; `why` then says what the loader said.
+void* open_plugin(const std::string& file, const char* variable, std::string* why = nullptr);
 
 enum class CudaDtype : std::int32_t { kFloat32, kBFloat16, kFloat16 };
 

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "kernels/plugin_library.h"
+#include "kernels/cuda_library.h"
 
 namespace troupe::kernels {
 

@@ -1,10 +1,28 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 
 /// Recorders that a library offers: libtroupe_cuda_graph.so, which links LibTorch's CUDA half and
 /// is loaded only if there is a GPU, or a stand-in that tests put in its place.
+
 namespace troupe::kernels {
+
+/// Runs a step that has taken something along the way. Where it throws, `give_back` runs, and the
+/// step's exception goes on; what `give_back` throws says nothing more and is dropped.
+template <class Step, class GiveBack>
+void run_or_clean_up(const Step& step, const GiveBack& give_back) {
+  try {
+    step();
+  } catch (...) {
+    try {
+      give_back();
+    } catch (const std::exception&) {
+      // `step` did not take anything yet, or it has been given back already.
+    }
+    throw;
+  }
+}
 
 /// One recorded piece of work on the device of the library's kind that it was made for.
 class GraphRecorder {

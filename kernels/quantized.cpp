@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "kernels/parallel.h"
+#include "kernels/cpu_kernels.h"
 #include "kernels/simd/isa.h"
 
 namespace troupe::kernels {

@@ -7,7 +7,7 @@
 #include "base/utf8.h"
 #include "models/image/clip_text.h"
 #include "models/image/frames.h"
-#include "models/spec/prompt_embeds_file.h"
+#include "models/spec/prompt_embeds.h"
 #include "transport/json/recorded_request.h"
 #include "transport/wire/request_limits.h"
 #include "web/api_error.h"

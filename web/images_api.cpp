@@ -1,7 +1,7 @@
 #include <sodium.h>
 
 #include "base/format.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 #include "web/api.h"
 #include "web/base64.h"
 #include "web/pictures.h"

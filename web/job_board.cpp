@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "base/xxh64.h"
 #include "models/image/clip_file.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 #include "web/api_error.h"
 
 namespace troupe::web {

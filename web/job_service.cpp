@@ -10,7 +10,7 @@
 #include "base/format.h"
 #include "base/parse_number.h"
 #include "base/text.h"
-#include "models/spec/lora_metadata.h"
+#include "models/spec/lora_spec.h"
 
 namespace troupe::web {
 namespace {

@@ -1,7 +1,7 @@
 #include "base/format.h"
 #include "base/number_text.h"
 #include "models/image/frames.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 #include "web/api.h"
 
 /// OpenAI's videos, as MP4, or in a format that is asked for.

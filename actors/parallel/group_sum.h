@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "actors/parallel/wait_for_work.h"
-#include "models/dit/tensor_parallel_port.h"
+#include "models/dit/ports.h"
 
 namespace troupe::actors {
 

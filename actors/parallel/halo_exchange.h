@@ -6,7 +6,6 @@
 #include "actors/parallel/wait_for_work.h"
 #include "models/vae/autoencoder_kl.h"
 #include "models/vae/halo_port.h"
-#include "models/vae/row_shards.h"
 #include "transport/tensor/group.h"
 
 namespace troupe::actors {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "models/vae/row_shards.h"
+#include "models/vae/halo_port.h"
 
 namespace troupe::actors {
 namespace {

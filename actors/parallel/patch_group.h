@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "actors/parallel/wait_for_work.h"
-#include "models/unet/patch_cuts.h"
-#include "models/unet/patch_exchange.h"
+#include "models/unet/patch_port.h"
 #include "transport/tensor/group.h"
 
 namespace troupe::actors {

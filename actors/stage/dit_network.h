@@ -1,4 +1,5 @@
 #pragma once
+
 #include <map>
 #include <memory>
 #include <utility>
@@ -8,7 +9,7 @@
 #include "actors/stage/network.h"
 #include "actors/stage/rows.h"
 #include "actors/stage/step_cache.h"
-#include "models/spec/text_share.h"
+#include "models/spec/transformer_facts.h"
 
 namespace troupe::actors {
 

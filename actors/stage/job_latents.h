@@ -1,8 +1,11 @@
 #pragma once
+
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,11 +13,56 @@
 #include <vector>
 
 #include "actors/stage/job_context.h"
-#include "actors/stage/noise.h"
 #include "models/samplers/sampler.h"
+#include "transport/control/blob_channel.h"
+#include "transport/wire/actor_messages.h"
+#include "transport/wire/job.h"
 #include "transport/wire/tensor_messages.h"
 
 namespace troupe::actors {
+
+/// Unit-variance noise of a whole batch [n, C, h, w], draw after draw from torch's CPU generator as
+/// diffusers does it, so that a seed means the same picture there and here. Where its pictures have
+/// several seeds, each seed's are drawn as a batch of them alone would be.
+class NoiseSource {
+ public:
+  /// `draw_type` is float32, or the compute type when the request asks for the noise that a
+  /// half-precision pipeline of diffusers would draw.
+  NoiseSource(std::uint64_t seed, std::vector<std::int64_t> shape, at::ScalarType draw_type);
+  /// `shape` [n, C, h, w] with as many pictures as the runs have in all; at least one run.
+  NoiseSource(const std::vector<wire::SeedRun>& runs, std::vector<std::int64_t> shape,
+              at::ScalarType draw_type);
+
+  /// Draws the next noise of all pictures, float32.
+  at::Tensor draw();
+  /// Draws the next noise of one picture for each seed, [seeds, C, h, w].
+  at::Tensor draw_one_each();
+
+ private:
+  struct Run {
+    std::int64_t pictures = 0;
+    at::Generator generator;
+  };
+  at::Tensor draw(Run& run, std::int64_t pictures);
+
+  std::vector<Run> runs_;
+  std::vector<std::int64_t> shape_;
+  at::ScalarType draw_type_;
+};
+
+/// Latents and sampler history at a boundary, put together from its pieces.
+struct BoundaryShape {
+  std::int64_t channels = 0;
+  std::int64_t latent_height = 0;
+  std::int64_t latent_width = 0;
+  std::int64_t patch_size = 1;  // latent rows of a token row
+};
+
+/// Float32 [1 + history, pictures of this replica, channels, latent height, latent width] from the
+/// pieces that BeginJob names. Throws std::runtime_error naming the piece that does not come or
+/// fit, or what no piece covers.
+at::Tensor assemble_boundary(const wire::BeginJob& begin, const BoundaryShape& shape,
+                             const std::function<control::BlobResult(const wire::BlobRef&)>& fetch);
 
 /// A job's latents, and what moves them from step to step: noise, the sampler and its history. The
 /// first and the last stage hold their own rows, decoders all rows; other actors hold no latents.

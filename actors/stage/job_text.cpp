@@ -3,12 +3,98 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <stdexcept>
 
-#include "actors/stage/prompt_embeds.h"
+#include "actors/parallel/halo_exchange.h"
+#include "models/dit/diffusion_transformer.h"
+#include "models/image/png.h"
+#include "models/image/resize.h"
+#include "models/spec/model_spec.h"
+#include "models/spec/prompt_embeds.h"
+#include "models/vae/halo_port.h"
+#include "transport/wire/actor_messages.h"
 
 namespace troupe::actors {
 namespace {
+
+/// The text encoders' output that a request brings along in `bytes`, for this replica's pictures: a
+/// row each, and where there are two branches the negative one's rows first. float32 on the CPU.
+/// Throws std::invalid_argument naming a tensor that does not fill its shape or is not finite, and
+/// a mask that is anything but ones, then zeros.
+std::vector<models::EncoderOutput> read_prompt_embeds(const spec::ModelSpec& model,
+                                                      const wire::BeginJob& begin, bool guided,
+                                                      const std::string& bytes);
+
+using TensorKind = spec::PromptTensor::Kind;
+
+[[noreturn]] void refuse_tensor(const std::string& name, const std::string& why) {
+  throw std::invalid_argument("[actor] " + name + " " + why);
+}
+
+std::map<std::string, at::Tensor> read_tensors(const wire::ImageRequest& request,
+                                               const std::string& bytes) {
+  std::map<std::string, at::Tensor> tensors;
+  std::size_t offset = 0;
+  for (const auto& [name, shape] : request.prompt_embeds) {
+    auto tensor = at::empty(shape, at::kFloat);
+    if (tensor.nbytes() > bytes.size() - offset)
+      refuse_tensor(name, "ends behind the " + std::to_string(bytes.size()) + " bytes that came");
+    std::memcpy(tensor.mutable_data_ptr(), bytes.data() + offset, tensor.nbytes());
+    offset += tensor.nbytes();
+    if (!tensor.isfinite().all().item<bool>()) refuse_tensor(name, "is not finite");
+    tensors.emplace(name, std::move(tensor));
+  }
+  return tensors;
+}
+
+/// Returns the number of tokens that each row of a mask [B, L] lets through: [B] int64.
+at::Tensor lengths_of(const std::string& name, const at::Tensor& mask) {
+  const auto lengths = mask.sum(1).to(at::kLong);
+  const auto ones = at::arange(mask.size(1), at::kLong).unsqueeze(0).lt(lengths.unsqueeze(1));
+  if (!mask.eq(ones.to(mask.scalar_type())).all().item<bool>() || lengths.eq(0).any().item<bool>())
+    refuse_tensor(name, "is not ones, at least one, and then zeros in each of its rows");
+  return lengths;
+}
+
+std::vector<models::EncoderOutput> read_prompt_embeds(const spec::ModelSpec& model,
+                                                      const wire::BeginJob& begin, bool guided,
+                                                      const std::string& bytes) {
+  const auto tensors = read_tensors(begin.request, bytes);
+  const auto prompts = at::arange(begin.first_image, begin.last_image, at::kLong)
+                           .floor_divide(begin.request.images_per_prompt);
+  std::vector<models::EncoderOutput> outputs;
+  for (const auto& part : spec::prompt_tensors(model)) {
+    auto rows = tensors.at(part.name).index_select(0, prompts);
+    if (guided) {
+      const auto negative = tensors.find(std::string(spec::kNegativeTensor) + part.name);
+      // If a model's negative text may be missing, it is zeros.
+      rows = at::cat({negative == tensors.end() ? at::zeros_like(rows)
+                                                : negative->second.index_select(0, prompts),
+                      rows});
+    }
+    outputs.resize(std::max(outputs.size(), part.output + 1));
+    auto& output = outputs[part.output];
+    switch (part.kind) {
+      case TensorKind::states:
+        output.states = rows;
+        output.tokens = rows.size(1);
+        break;
+      case TensorKind::mask:
+        output.lengths = lengths_of(part.name, rows);
+        break;
+      case TensorKind::pooled:
+        output.pooled = rows;
+        break;
+    }
+  }
+  for (auto& output : outputs) {
+    if (output.states.defined() && !output.lengths.defined())
+      output.lengths = at::full({output.states.size(0)}, output.tokens, at::kLong);
+  }
+  return outputs;
+}
 
 bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
@@ -59,6 +145,78 @@ std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
 }
 
 }  // namespace
+
+at::Tensor InitImage::read_pixels(control::BlobBytes& picture, const std::string& what) {
+  if (!picture) throw std::logic_error("[actor] " + what + " is not here");
+  const auto file = std::exchange(picture, nullptr);
+  const auto& request = job_.begin.request;
+  try {
+    return models::resize_lanczos(
+        models::decode_picture({reinterpret_cast<const char*>(file->data()), file->size()},
+                               [this] { job_.tick(); }),
+        request.height, request.width);
+  } catch (const EpochEnded&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw std::runtime_error("[actor] " + what + " cannot be decoded: it " + error.what());
+  }
+}
+
+at::Tensor InitImage::encode() {
+  if (!needs_image(job_.begin) || job_.begin.vae.degree == 0) return {};
+  // The file and its own pixels are gone before the encoder begins: the plan counts on it.
+  const auto pixels = models::to_model_range(read_pixels(picture_, "the picture to begin with"));
+  const auto encoded = encode_together(pixels, latents_.image_noise());
+  if (!encoded.defined()) return {};
+  job_.require_finite(encoded, "encoded picture");
+  if (!job_.is_masked()) return encoded;
+  const auto mask = models::latent_mask(read_pixels(mask_, "the mask"), job_.size.latent_height,
+                                        job_.size.latent_width);
+  return at::cat({encoded, mask.to(encoded.device()).expand({encoded.size(0), -1, -1, -1})}, 1);
+}
+
+at::Tensor InitImage::encode_together(const at::Tensor& pixels, const at::Tensor& noise) {
+  const auto tick = [this](int, int) { job_.tick(); };
+  const WaitForWork wait_for = [this](const tensor::Work& work) { job_.waits.wait(work); };
+  const auto vae = job_.tools.stage.picture_encoder();
+  const bool tiled = job_.begin.request.vae_tiling;
+  const auto sampled = [&](const models::LatentDistribution& found, const at::Tensor& own_noise) {
+    return vae.scaled(found.sample(own_noise.to(vae.options()))).to(at::kFloat).contiguous();
+  };
+  const auto encoders = job_.group(job_.begin.groups.vae);
+  if (!encoders)
+    return sampled(tiled ? vae.encode_tiled(pixels, tick) : vae.encode(pixels, tick), noise);
+  if (tiled) {
+    const auto found = encode_tiles_together(vae, pixels, *encoders, wait_for, tick);
+    return found.mean.defined() ? sampled(found, noise) : at::Tensor();
+  }
+  HaloExchange port(*encoders, job_.size.latent_height, wait_for);
+  const auto rows = models::RowShards(job_.size.latent_height, port.shards()).of(port.shard());
+  return port.collect_rows(
+      sampled(vae.encode_rows(pixels, port, tick), noise.narrow(2, rows.begin, rows.size())));
+}
+
+void InitImage::keep_blank() {
+  if (!job_.is_masked()) return;
+  const auto blank = at::zeros({1, job_.channels, job_.size.latent_height, job_.size.latent_width},
+                               at::TensorOptions().device(job_.tools.stage.device()));
+  latents_.begin_with(blank, blank.narrow(1, 0, 1));
+}
+
+void InitImage::begin_latents(const at::Tensor& encoded) {
+  if (!needs_image(job_.begin)) return;
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(job_.tools.stage.device());
+  auto clean = encoded.defined()
+                   ? encoded.to(options).contiguous()
+                   : at::empty({job_.begin.request.seeds.size() > 1 ? job_.images() : 1,
+                                job_.channels + job_.is_masked(), job_.size.latent_height,
+                                job_.size.latent_width},
+                               options);
+  if (const auto replica = job_.group(job_.begin.groups.caption))
+    job_.waits.wait(replica->broadcast(clean, job_.begin.image_root));
+  latents_.begin_with(clean.narrow(1, 0, job_.channels),
+                      job_.is_masked() ? clean.narrow(1, job_.channels, 1) : at::Tensor());
+}
 
 EncodedText JobText::empty_text() const {
   const auto& facts = job_.tools.stage.spec().transformer;

@@ -4,7 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "models/dit/attention_port.h"
+#include "models/dit/ports.h"
 
 namespace troupe::actors {
 

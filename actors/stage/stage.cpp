@@ -8,7 +8,6 @@
 #include "models/safetensors.h"
 #include "models/spec/fingerprint.h"
 #include "models/text/clean_caption.h"
-#include "models/text/clean_prompt.h"
 #include "models/text/unicode.h"
 
 namespace troupe::actors {

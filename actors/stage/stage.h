@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "actors/stage/network.h"
-#include "actors/stage/prompt_cache.h"
 #include "actors/stage/text_encoder.h"
 #include "models/spec/model_spec.h"
 #include "models/vae/autoencoder_kl.h"

@@ -1,4 +1,4 @@
-#include "actors/user/host_main.h"
+#include "actors/user/user_host.h"
 
 int main(int argc, char** argv) {
   return troupe::runtime::host_main(argc, argv);

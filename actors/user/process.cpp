@@ -11,7 +11,6 @@
 #include <stdexcept>
 
 #include "base/parse_number.h"
-
 #include "transport/control/descriptors.h"
 
 namespace troupe::runtime {

@@ -16,7 +16,7 @@
 #include "models/image/load_picture.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
-#include "models/spec/prompt_embeds_file.h"
+#include "models/spec/prompt_embeds.h"
 #include "models/text/textual_inversion.h"
 #include "transport/wire/job_field.h"
 #include "transport/wire/request_limits.h"

@@ -12,7 +12,6 @@
 #include "base/available_memory.h"
 #include "controller/plan/request_check.h"
 #include "models/spec/fingerprint.h"
-#include "models/spec/lora_metadata.h"
 #include "models/spec/lora_spec.h"
 #include "models/text/textual_inversion.h"
 #include "models/text/tokenizers.h"

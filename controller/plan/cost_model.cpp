@@ -8,7 +8,7 @@
 #include "controller/plan/encoders.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/pipeline_clock.h"
-#include "models/spec/skip_connections.h"
+#include "models/spec/transformer_facts.h"
 
 namespace troupe::plan {
 namespace {

@@ -6,7 +6,7 @@
 #include "controller/plan/unet_memory.h"
 #include "controller/plan/vae_traffic.h"
 #include "models/image/limits.h"
-#include "models/spec/text_share.h"
+#include "models/spec/transformer_facts.h"
 
 namespace troupe::plan {
 namespace {
@@ -97,7 +97,7 @@ std::uint64_t area(std::int64_t height, std::int64_t width) {
 /// other.
 std::uint64_t resized_picture(const wire::ImageRequest& request, std::int64_t height,
                               std::int64_t width) {
-  // As models/image/resize_lanczos.h chooses the side to begin with.
+  // As models/image/resize.h chooses the side to begin with.
   const std::int64_t lower = height - request.height;
   const std::int64_t narrower = width - request.width;
   const std::uint64_t between =

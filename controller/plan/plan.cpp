@@ -23,7 +23,7 @@
 #include "controller/plan/staleness.h"
 #include "controller/plan/unet_plan.h"
 #include "models/spec/scheduler_config.h"
-#include "models/spec/step_cache.h"
+#include "models/spec/transformer_spec.h"
 #include "transport/wire/prompt_rows.h"
 #include "transport/wire/request_limits.h"
 

@@ -13,7 +13,7 @@
 #include "base/utf8.h"
 #include "controller/plan/refuse.h"
 #include "models/image/limits.h"
-#include "models/spec/step_cache.h"
+#include "models/spec/transformer_spec.h"
 #include "transport/wire/request_fields.h"
 
 namespace troupe::plan {

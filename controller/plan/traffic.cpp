@@ -6,7 +6,7 @@
 #include "controller/plan/layout.h"
 #include "controller/plan/unet_traffic.h"
 #include "controller/plan/vae_traffic.h"
-#include "models/spec/text_share.h"
+#include "models/spec/transformer_facts.h"
 
 namespace troupe::plan {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "controller/plan/patches.h"
-#include "models/spec/tile_runs.h"
+#include "models/spec/vae_spec.h"
 
 namespace troupe::plan {
 namespace {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/simd/gemm.inl.h"
-#include "kernels/simd/pack.inl.h"
 
 namespace {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/simd/attention.inl.h"
-#include "kernels/simd/differences.inl.h"
 #include "kernels/simd/quantize.inl.h"
 #include "kernels/simd/rows.inl.h"
 

@@ -10,8 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/quantized.h"
-#include "models/dit/attention_port.h"
-#include "models/dit/tensor_parallel_port.h"
+#include "models/dit/ports.h"
 
 namespace troupe::spec {
 struct ModelSpec;

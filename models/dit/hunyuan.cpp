@@ -1,15 +1,22 @@
 #include "models/dit/hunyuan.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <cmath>
 
-#include <ATen/ATen.h>
-
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
 #include "models/dit/stage_checks.h"
 
 namespace troupe::models {
-
 namespace {
+
+constexpr int64_t kPoolerHeads = 8;
+
+at::Tensor is_token(const EncoderOutput& of) {
+  return at::arange(of.states.size(1), at::kLong).unsqueeze(0).lt(of.lengths.unsqueeze(1));
+}
 
 /// Side in pixels of the pictures that positions are counted for, and that sizes are told of.
 /// Source: HunyuanDiTPipeline.
@@ -54,6 +61,169 @@ class HunyuanCaption final : public CaptionCache {
 };
 
 }  // namespace
+
+HunyuanText::HunyuanText(const spec::HunyuanSpec& spec, const WeightLoader& weights)
+    : spec_(spec),
+      widen_(weights, "text_embedder", spec.cross_attention_dim_t5, 4 * spec.cross_attention_dim_t5,
+             spec.cross_attention_dim) {
+  const int64_t width = spec.cross_attention_dim_t5;
+  const std::string pooler = "time_extra_emb.pooler.";
+  padding_ = weights.copy("text_embedding_padding",
+                          {spec.text_len + spec.text_len_t5, spec.cross_attention_dim});
+  positions_ = weights.copy(pooler + "positional_embedding", {spec.text_len_t5 + 1, width});
+  query_ = weights.linear(pooler + "q_proj", width, width);
+  key_ = weights.linear(pooler + "k_proj", width, width);
+  value_ = weights.linear(pooler + "v_proj", width, width);
+  out_ = weights.linear(pooler + "c_proj", width, spec.pooled_projection_dim);
+}
+
+at::Tensor HunyuanText::pooled(const at::Tensor& states) const {
+  const at::Tensor x = at::cat({states.mean(1, true), states}, 1) + positions_.unsqueeze(0);
+  const int64_t width = x.size(2) / kPoolerHeads;
+  const auto heads = [&](const at::Tensor& t) {
+    return t.view({t.size(0), t.size(1), kPoolerHeads, width});
+  };
+  const at::Tensor first = x.slice(1, 0, 1).contiguous();
+  const at::Tensor seen = kernels::attention(heads(query_(first)), heads(key_(x)), heads(value_(x)),
+                                             1.0 / std::sqrt(static_cast<double>(width)));
+  return out_(seen.view({x.size(0), x.size(2)}));
+}
+
+Caption HunyuanText::operator()(const std::vector<EncoderOutput>& text, at::Device device,
+                                at::ScalarType compute) const {
+  const auto& bert = text.at(0);
+  const auto& t5 = text.at(1);
+  if (bert.states.dim() != 3 || bert.states.size(1) != spec_.text_len ||
+      bert.states.size(2) != spec_.cross_attention_dim) {
+    refuse_shape(kFamily, "BERT's states", bert.states,
+                 {-1, spec_.text_len, spec_.cross_attention_dim});
+  }
+  if (t5.states.dim() != 3 || t5.states.size(1) != spec_.text_len_t5 ||
+      t5.states.size(2) != spec_.cross_attention_dim_t5) {
+    refuse_shape(kFamily, "T5's states", t5.states,
+                 {-1, spec_.text_len_t5, spec_.cross_attention_dim_t5});
+  }
+  const at::Tensor wide = t5.states.to(device, compute);
+  const at::Tensor states = at::cat({bert.states.to(device, compute), widen_(wide)}, 1);
+  const at::Tensor mask = at::cat({is_token(bert), is_token(t5)}, 1).unsqueeze(2).to(device);
+  return {at::where(mask, states, padding_.unsqueeze(0)), pooled(wide)};
+}
+
+int64_t HunyuanText::bytes() const {
+  return widen_.bytes() + static_cast<int64_t>(padding_.nbytes() + positions_.nbytes()) +
+         query_.bytes() + key_.bytes() + value_.bytes() + out_.bytes();
+}
+
+AffineNorm::AffineNorm(const WeightLoader& weights, const std::string& name, int64_t width)
+    : weight_(weights.copy(name + ".weight", {width})),
+      bias_(weights.copy(name + ".bias", {width})),
+      scale_(weight_ - 1) {}
+
+at::Tensor AffineNorm::operator()(const at::Tensor& x, const at::Tensor& shift) const {
+  const int64_t batch = x.size(0), width = x.size(2);
+  const at::Tensor by = shift.defined() ? shift + bias_ : bias_.unsqueeze(0).expand({batch, width});
+  return kernels::norm_modulate(x, scale_.unsqueeze(0).expand({batch, width}), by, kEps);
+}
+
+at::Tensor AffineNorm::by_head(const at::Tensor& x) const {
+  return at::layer_norm(x, {weight_.size(0)}, weight_, bias_, kEps);
+}
+
+int64_t AffineNorm::bytes() const {
+  return weight_.defined() ? static_cast<int64_t>(weight_.nbytes() + bias_.nbytes()) : 0;
+}
+
+HunyuanBlock::HunyuanBlock(const spec::HunyuanSpec& spec, int index, WeightShard shard,
+                           const WeightLoader& weights)
+    : index_(index),
+      sharded_(shard.degree > 1),
+      takes_skip_(spec.takes_skip(index)),
+      leaves_skip_(spec.leaves_skip(index)),
+      heads_(shard.size(spec.num_attention_heads)),
+      head_dim_(spec.attention_head_dim) {
+  const std::string prefix = "blocks." + std::to_string(index) + ".";
+  const std::string self = prefix + "attn1.", cross = prefix + "attn2.";
+  const int64_t width = spec.inner_dim(), wide = spec.ff_inner_dim();
+  const int64_t text = spec.cross_attention_dim, heads = spec.num_attention_heads;
+  const Slice own{shard.begin(heads) * head_dim_, shard.end(heads) * head_dim_};
+  const Slice columns{shard.begin(wide), shard.end(wide)};
+  const bool first = shard.rank == 0;
+  shift_ = weights.linear(prefix + "norm1.linear", width, width);
+  norm_self_ = AffineNorm(weights, prefix + "norm1.norm", width);
+  qkv_ = weights.joined({self + "to_q", self + "to_k", self + "to_v"}, width, width, true, own);
+  self_out_ = weights.narrow(self + "to_out.0", width, width, own, first);
+  self_q_ = AffineNorm(weights, self + "norm_q", head_dim_);
+  self_k_ = AffineNorm(weights, self + "norm_k", head_dim_);
+  norm_cross_ = AffineNorm(weights, prefix + "norm2", width);
+  cross_q_ = weights.joined({cross + "to_q"}, width, width, true, own);
+  cross_kv_ = weights.joined({cross + "to_k", cross + "to_v"}, text, width, true, own);
+  cross_out_ = weights.narrow(cross + "to_out.0", width, width, own, first);
+  text_q_ = AffineNorm(weights, cross + "norm_q", head_dim_);
+  text_k_ = AffineNorm(weights, cross + "norm_k", head_dim_);
+  norm_forward_ = AffineNorm(weights, prefix + "norm3", width);
+  widen_ = weights.joined({prefix + "ff.net.0.proj"}, width, wide, true, columns);
+  narrow_ = weights.narrow(prefix + "ff.net.2", wide, width, columns, first);
+  if (!takes_skip_) return;
+  norm_skip_ = AffineNorm(weights, prefix + "skip_norm", 2 * width);
+  skip_ = weights.linear(prefix + "skip_linear", 2 * width, width);
+}
+
+at::Tensor HunyuanBlock::caption(const at::Tensor& states) const {
+  const at::Tensor kv =
+      cross_kv_(states).view({states.size(0), states.size(1), 2, heads_, head_dim_});
+  return at::stack({text_k_.by_head(kv.select(2, 0)), kv.select(2, 1)}, 2);
+}
+
+void HunyuanBlock::run(at::Tensor& hidden, const at::Tensor& skip, const at::Tensor& shift,
+                       const at::Tensor& caption, const RotaryAngles& turns,
+                       AttentionPort& attention, TensorParallelPort& sums) const {
+  const int64_t batch = hidden.size(0), tokens = hidden.size(1);
+  const auto joined = [&](const at::Tensor& heads) {
+    return heads.reshape({batch, tokens, heads_ * head_dim_});
+  };
+  if (takes_skip_) hidden = skip_(norm_skip_(at::cat({hidden, skip}, 2)));
+
+  const at::Tensor qkv = qkv_(modulated(hidden, shift)).view({batch, tokens, 3, heads_, head_dim_});
+  at::Tensor q = self_q_.by_head(qkv.select(2, 0)), k = self_k_.by_head(qkv.select(2, 1));
+  kernels::norm_rotate(q, {}, turns.cosine, turns.sine, kEps);
+  kernels::norm_rotate(k, {}, turns.cosine, turns.sine, kEps);
+  const at::Tensor seen = attention.attend(index_, at::stack({q, k, qkv.select(2, 2)}, 2));
+  add_product(hidden, self_out_, joined(seen), std::nullopt, sharded_, sums);
+
+  at::Tensor ask =
+      text_q_.by_head(cross_q_(norm_cross_(hidden)).view({batch, tokens, heads_, head_dim_}));
+  kernels::norm_rotate(ask, {}, turns.cosine, turns.sine, kEps);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim_));
+  const at::Tensor told =
+      kernels::attention(ask, caption.select(2, 0), caption.select(2, 1), scale);
+  add_product(hidden, cross_out_, joined(told), std::nullopt, sharded_, sums);
+
+  add_product(hidden, narrow_, widen_.gelu(norm_forward_(hidden)), std::nullopt, sharded_, sums);
+}
+
+int64_t HunyuanBlock::bytes() const {
+  int64_t total = 0;
+  for (const kernels::Linear* linear :
+       {&shift_, &qkv_, &self_out_, &cross_q_, &cross_kv_, &cross_out_, &widen_, &narrow_, &skip_})
+    total += linear->bytes();
+  for (const AffineNorm* norm : {&norm_self_, &norm_cross_, &norm_forward_, &norm_skip_, &self_q_,
+                                 &self_k_, &text_q_, &text_k_})
+    total += norm->bytes();
+  return total;
+}
+
+void AffineNorm::list_tensors(std::vector<at::Tensor*>& all) {
+  all.insert(all.end(), {&weight_, &bias_, &scale_});
+}
+
+void HunyuanBlock::list_tensors(std::vector<at::Tensor*>& all) {
+  for (kernels::Linear* linear :
+       {&shift_, &qkv_, &self_out_, &cross_q_, &cross_kv_, &cross_out_, &widen_, &narrow_, &skip_})
+    linear->list_tensors(all);
+  for (AffineNorm* norm : {&norm_self_, &norm_cross_, &norm_forward_, &norm_skip_, &self_q_,
+                           &self_k_, &text_q_, &text_k_})
+    norm->list_tensors(all);
+}
 
 Hunyuan::Hunyuan(const spec::HunyuanSpec& spec, int64_t pixels_per_latent, const StagePart& part,
                  const WeightLoader& weights, at::ScalarType compute, at::Device device)

@@ -1,23 +1,20 @@
-#include <memory>
-#include <stdexcept>
-#include <variant>
+#include "models/dit/load_transformer.h"
 
 #include <ATen/ATen.h>
 
-#include "models/dit/block_stream.h"
-#include "models/dit/diffusion_transformer.h"
+#include <stdexcept>
+#include <variant>
+
+#include "models/dit/blocks.h"
 #include "models/dit/flux.h"
 #include "models/dit/hunyuan.h"
 #include "models/dit/pixart.h"
 #include "models/dit/sd3.h"
-#include "models/dit/user_networks.h"
 #include "models/dit/wan.h"
 #include "models/lora/lora_weights.h"
 #include "models/safetensors.h"
-#include "models/spec/model_spec.h"
 
 namespace troupe::models {
-
 namespace {
 
 /// The class of each family's stages.
@@ -55,6 +52,24 @@ struct MakeTransformer {
 };
 
 }  // namespace
+
+void UserNetworks::add(const std::string& class_name, MakeNetwork make) {
+  const std::lock_guard lock(mutex_);
+  networks_[class_name] = std::move(make);
+}
+
+const MakeNetwork& UserNetworks::find(const std::string& class_name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = networks_.find(class_name);
+  if (found != networks_.end()) return found->second;
+  throw std::runtime_error("[model plugin] the transformer class \"" + class_name +
+                           "\" is known, but no network half of a plugin has brought it");
+}
+
+UserNetworks& user_networks() {
+  static UserNetworks networks;
+  return networks;
+}
 
 std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& spec,
                                                        const StagePart& part,

@@ -6,7 +6,6 @@
 
 #include "models/dit/blocks.h"
 #include "models/dit/joint_block.h"
-#include "models/dit/joint_text.h"
 
 namespace troupe::models {
 

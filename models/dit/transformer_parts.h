@@ -1,15 +1,33 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <optional>
 #include <string>
-
-#include <ATen/core/Tensor.h>
+#include <vector>
 
 #include "kernels/linear.h"
 #include "models/dit/diffusion_transformer.h"
 #include "models/dit/weight_loader.h"
 
 namespace troupe::models {
+
+/// Angles by which queries and keys are turned: cosines and sines [tokens, d / 2], for channel
+/// pairs (2i, 2i + 1). If both are undefined, nothing is turned.
+struct RotaryAngles {
+  at::Tensor cosine, sine;
+};
+
+/// Angles of one coordinate: positions [n] times the `width` / 2 frequencies of rotary positions,
+/// [n, width / 2] float64. Source: get_1d_rotary_pos_embed of diffusers.
+at::Tensor rotary_angles(const at::Tensor& positions, int64_t width);
+
+/// Returns the turns of the picture's tokens in `rows`, from those of `all` its tokens.
+RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<TokenRows>& rows,
+                                   int64_t columns);
+
+/// Returns `turns` with `tokens` turns by nothing put before them.
+RotaryAngles with_unrotated(const RotaryAngles& turns, int64_t tokens);
 
 /// Sines of `values` [n] at 128 frequencies: [n, 256], cosines first, in float32.
 /// Source: Timesteps of diffusers with flip_sin_to_cos and no frequency shift.

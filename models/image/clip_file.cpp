@@ -5,11 +5,10 @@
 #include <memory>
 #include <stdexcept>
 
+#include "models/image/clip_writer.h"
 #include "models/image/frames.h"
 #include "models/image/limits.h"
-#include "models/image/mp4.h"
-#include "models/image/png_bytes.h"
-#include "models/image/webm.h"
+#include "models/image/png_text.h"
 
 namespace troupe::models {
 

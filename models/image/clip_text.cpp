@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "base/utf8.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 
 namespace troupe::models {
 namespace {

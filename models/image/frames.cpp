@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "base/big_endian.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 
 namespace troupe::models {
 namespace {

@@ -15,7 +15,6 @@
 
 #include "base/format.h"
 #include "models/image/picture_file.h"
-#include "models/image/png_bytes.h"
 #include "models/image/png_text.h"
 
 #include <jpeglib.h>  // needs <cstdio> before it

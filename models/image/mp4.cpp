@@ -1,4 +1,4 @@
-#include "models/image/mp4.h"
+#include "models/image/clip_writer.h"
 
 #include <wels/codec_api.h>
 

@@ -6,7 +6,7 @@
 
 #include "base/format.h"
 #include "models/image/limits.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 
 namespace troupe::models {
 namespace {

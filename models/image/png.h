@@ -1,4 +1,5 @@
 #pragma once
+
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -8,6 +9,11 @@
 #include "models/image/png_text.h"
 
 namespace troupe::models {
+
+/// Decoded pictures [B, C, H, W] around [-1, 1], any floating dtype and device, to uint8 [B, H, W,
+/// C] on the CPU: halved and shifted to [0, 1], clamped, times 255, ties to even. Throws
+/// std::invalid_argument for another number of dimensions.
+at::Tensor to_uint8(const at::Tensor& decoded);
 
 /// A PNG file of `rgb`, uint8 [H, W, 3] on the CPU, with its text chunks as add_png_text lays them
 /// down. Throws std::invalid_argument for another tensor and as add_png_text does.

@@ -3,12 +3,10 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <stdexcept>
 
 #include "base/big_endian.h"
 #include "base/utf8.h"
-#include "models/image/png_bytes.h"
 
 namespace troupe::models {
 namespace {

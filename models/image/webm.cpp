@@ -1,4 +1,4 @@
-#include "models/image/webm.h"
+#include "models/image/clip_writer.h"
 
 #include <ebml/EbmlHead.h>
 #include <ebml/EbmlSubHead.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "models/dit/user_networks.h"
+#include "models/dit/load_transformer.h"
 #include "models/samplers/user_samplers.h"
 #include "models/spec/model_plugin.h"
 

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "models/spec/config.h"
-#include "models/spec/config_limits.h"
 
 namespace troupe::spec {
 

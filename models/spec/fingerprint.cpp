@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/spec/lora_metadata.h"
+#include "models/spec/lora_spec.h"
 
 namespace troupe::spec {
 namespace {

@@ -3,8 +3,7 @@
 #include <numeric>
 
 #include "base/format.h"
-#include "models/spec/config_limits.h"
-#include "models/spec/fit_check.h"
+#include "models/spec/config.h"
 #include "models/spec/pipelines.h"
 #include "models/spec/sd3_spec.h"
 

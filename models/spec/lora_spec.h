@@ -12,6 +12,16 @@
 
 namespace troupe::spec {
 
+/// Returns `text` in quotes on one line, whatever characters it contains.
+std::string in_quotes(const std::string& text);
+
+/// A LoRA's file that does not fit, or its tensor: std::runtime_error of one line.
+[[noreturn]] void refuse_lora(const std::filesystem::path& file, const std::string& why);
+[[noreturn]] void refuse_lora(const TensorEntry& entry, const std::string& why);
+
+/// Name of the file of settings that PEFT writes beside its weights.
+inline constexpr const char* kAdapterConfig = "adapter_config.json";
+
 /// A pair of a file: up [out, rank] · down [rank, in], and what it is added to.
 struct LoraLayer {
   std::string component;  ///< "transformer", "text_encoder", "text_encoder_2", …

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "models/spec/config.h"
-#include "models/spec/fit_check.h"
 #include "models/spec/pipelines.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/user_spec.h"

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "base/format.h"
 #include "models/spec/model_plugin.h"
 
 namespace troupe::spec {
@@ -50,6 +51,21 @@ const Pipeline& pipeline_of(const std::string& name, const std::filesystem::path
   }
   throw std::runtime_error("[read_model] " + index_file.string() + ": pipeline class \"" + name +
                            "\" is not supported (supported: " + joined(names) + ")");
+}
+
+void FitCheck::require(const char* what, std::int64_t wanted, const std::string& of,
+                       std::int64_t has) const {
+  if (wanted == has) return;
+  throw std::runtime_error(
+      fmt::format("[read_model] {}: {}{} = {} does not fit {} = {}", model.folder.string(),
+                  model.transformer.unet() ? "unet " : "transformer ", what, wanted, of, has));
+}
+
+void check_fit(const ModelSpec& spec) {
+  const FitCheck fit(spec);
+  std::visit([&](const auto& family) { check_fit(family, fit); }, spec.transformer.family);
+  fit.require("in_channels", spec.transformer.in_channels, "vae latent_channels",
+              spec.vae.latent_channels);
 }
 
 }  // namespace troupe::spec

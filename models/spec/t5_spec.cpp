@@ -1,7 +1,7 @@
 #include "models/spec/t5_spec.h"
 
 #include "base/format.h"
-#include "models/spec/config_limits.h"
+#include "models/spec/config.h"
 
 namespace troupe::spec {
 namespace {

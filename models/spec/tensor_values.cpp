@@ -7,7 +7,7 @@
 
 #include "base/finite.h"
 #include "base/format.h"
-#include "models/spec/lora_refusal.h"
+#include "models/spec/lora_spec.h"
 
 namespace troupe::spec {
 namespace {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -91,5 +92,38 @@ struct TransformerFacts {
 
   bool operator==(const TransformerFacts&) const = default;
 };
+
+/// Returns the number of hidden states that blocks [first, last) leave and blocks
+/// [later_first, later_last) take up again; skip_from as in TransformerFacts.
+inline std::int64_t count_skip_connections(const std::vector<int>& skip_from, std::int64_t first,
+                                           std::int64_t last, std::int64_t later_first,
+                                           std::int64_t later_last) {
+  const auto end = std::min<std::int64_t>(later_last, std::ssize(skip_from));
+  std::int64_t states = 0;
+  for (std::int64_t block = later_first; block < end; ++block)
+    states += first <= skip_from[block] && skip_from[block] < last ? 1 : 0;
+  return states;
+}
+
+/// Text tokens [begin, end) that one rank of a sequence group computes in one micro-step.
+struct TextShare {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  std::int64_t size() const { return end - begin; }
+  bool operator==(const TextShare&) const = default;
+};
+
+/// Place of a rank in its sequence group; sequence rank = ring rank × ulysses + ulysses rank.
+struct SequencePlace {
+  int rank = 0;
+  int ring = 1;
+  int ulysses = 1;
+};
+
+/// Share of the text's tokens of a joint model. They are computed once a step: in a step of the
+/// whole picture (micro_step -1) with the picture, else with patch 0, which under distrifusion is
+/// ring rank 0's alone. They are split over the ranks that compute them, remainders first.
+TextShare text_share(std::int64_t tokens, int micro_step, SequencePlace place, bool distrifusion);
 
 }  // namespace troupe::spec

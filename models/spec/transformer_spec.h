@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/choices.h"
 #include "models/spec/flux_spec.h"
 #include "models/spec/hunyuan_spec.h"
 #include "models/spec/pixart_spec.h"
@@ -85,5 +86,16 @@ std::uint64_t streamed_bytes(const TransformerSpec& spec, const TransformerPart&
 
 /// Buffers that some published checkpoints carry and no computation reads.
 bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name);
+
+/// Returns the threshold of a request that names none: diffusers' own for the first-block cache,
+/// TeaCache's mildest published one for TeaCache.
+double default_cache_threshold(StepCacheRule rule);
+/// Largest threshold that is taken.
+inline constexpr double kLargestCacheThreshold = 10;
+
+/// Returns the polynomial that turns the relative change of a model's step signal into that of its
+/// output, highest power first. It is published for FLUX.1 and Wan 2.1 1.3B and 14B from text; for
+/// all other models it is x itself. Source: TeaCache (Liu et al.), github.com/ali-vilab/TeaCache.
+std::vector<double> teacache_polynomial(const TransformerSpec& transformer);
 
 }  // namespace troupe::spec

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "models/spec/config.h"
-#include "models/spec/expected_tensors.h"
 #include "models/spec/planned_tensors.h"
 #include "models/spec/transformer_facts.h"
 

@@ -1,8 +1,7 @@
 #include "models/spec/wan_spec.h"
 
 #include "base/format.h"
-#include "models/spec/config_limits.h"
-#include "models/spec/fit_check.h"
+#include "models/spec/config.h"
 #include "models/spec/pipelines.h"
 
 namespace troupe::spec {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "models/spec/config.h"
-#include "models/spec/expected_tensors.h"
+#include "models/spec/planned_tensors.h"
 #include "models/spec/vae_spec.h"
 
 namespace troupe::spec {

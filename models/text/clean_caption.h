@@ -8,6 +8,13 @@
 
 namespace troupe::models {
 
+/// A prompt as WanPipeline takes it: repaired (`repair_text`), character references undone twice,
+/// every run of white space a single space, none at the ends. Case stays. `text` is valid UTF-8.
+///
+/// Equals prompt_clean of diffusers 0.42 with ftfy 6.3, except for what `repair_text` and
+/// `unescape_html` name. Where ftfy is not installed diffusers skips the repair; this does not.
+std::string clean_prompt(std::string_view text);
+
 /// Cleans prompts as the captions of PixArt's training were cleaned: lower case; percent escapes,
 /// addresses on the net, HTML, @names, Chinese characters, &quot; and &amp;, IP addresses, article
 /// and product numbers, file names, runs of punctuation, sizes like 10x20 and shop phrases gone;

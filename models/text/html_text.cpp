@@ -1,14 +1,101 @@
 #include "models/text/html_text.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
+#include <unordered_map>
 #include <vector>
 
-#include "models/text/ascii.h"
-#include "models/text/html_entities.h"
 #include "models/text/unicode.h"
 
 namespace troupe::models {
 namespace {
+
+constexpr std::string_view kEntities =
+#include "models/text/html_entities.inc"
+    ;
+
+constexpr std::uint64_t kBeyond = 0x110000;
+constexpr std::size_t kLongestName = 32;  // characters that a lenient reference may have
+
+struct Entity {
+  std::string text;
+  bool bare = false;  // may end without a semicolon
+};
+
+std::uint64_t hex_number(std::string_view digits) {
+  std::uint64_t value = 0;
+  for (const char c : digits)
+    value = std::min(value * 16 + hex_value(c), kBeyond);
+  return value;
+}
+
+using Table = std::unordered_map<std::string_view, Entity>;
+
+Table read_table() {
+  Table table;
+  for (std::size_t at = 0; at < kEntities.size();) {
+    const auto end = kEntities.find(' ', at);
+    const auto entry = kEntities.substr(at, end - at);
+    const auto equals = entry.find('=');
+    auto name = entry.substr(0, equals);
+    Entity entity;
+    entity.bare = name.back() == '*';
+    if (entity.bare) name.remove_suffix(1);
+    for (auto points = entry.substr(equals + 1); !points.empty();) {
+      const auto plus = std::min(points.find('+'), points.size());
+      append_utf8(entity.text, static_cast<char32_t>(hex_number(points.substr(0, plus))));
+      points.remove_prefix(std::min(plus + 1, points.size()));
+    }
+    table.emplace(name, std::move(entity));
+    at = end + 1;
+  }
+  return table;
+}
+
+const Entity* find_entity(std::string_view name) {
+  static const Table table = read_table();
+  const auto found = table.find(name);
+  return found == table.end() ? nullptr : &found->second;
+}
+
+/// A reference at the front of a text: bytes that it takes, 0 for none, and what it stands for.
+struct Match {
+  std::size_t bytes = 0;
+  std::string text;
+};
+
+/// `text` begins with "&#".
+Match match_numeric(std::string_view text) {
+  std::size_t at = 2;
+  const bool hex = at < text.size() && (text[at] == 'x' || text[at] == 'X');
+  if (hex) ++at;
+  const std::size_t first = at;
+  std::uint64_t value = 0;
+  for (; at < text.size() && (hex ? hex_value(text[at]) >= 0 : is_digit(text[at])); ++at) {
+    value = std::min<std::uint64_t>(value * (hex ? 16 : 10) + hex_value(text[at]), kBeyond);
+  }
+  if (at == first) return {};
+  if (at < text.size() && text[at] == ';') ++at;
+  return {at, numeric_reference_text(value)};
+}
+
+/// `text` begins with "&"; the longest name that the table knows wins.
+Match match_name(std::string_view text) {
+  std::size_t end = 1;
+  for (std::size_t points = 0; end < text.size() && points < kLongestName; ++points) {
+    if (std::string_view("\t\n\f <&#;").find(text[end]) != std::string_view::npos) break;
+    end += code_point_at(text, end).bytes;
+  }
+  if (end < text.size() && text[end] == ';') {
+    if (const Entity* entity = find_entity(text.substr(1, end - 1))) return {end + 1, entity->text};
+  }
+  for (std::size_t length = end - 1; length > 1; --length) {
+    const Entity* entity = find_entity(text.substr(1, length));
+    if (entity && entity->bare) return {length + 1, entity->text};
+  }
+  return {};
+}
 
 constexpr auto npos = std::string_view::npos;
 
@@ -289,10 +376,138 @@ class HtmlReader {
   std::string raw_element_;
 };
 
+struct Ligature {
+  char32_t value;
+  std::string_view text;
+};
+
+constexpr Ligature kLigatures[] = {{0x0132, "IJ"}, {0x0133, "ij"}, {0x0149, "ʼn"},  {0x01C4, "DŽ"},
+                                   {0x01C5, "Dž"}, {0x01C6, "dž"}, {0x01C7, "LJ"},  {0x01C8, "Lj"},
+                                   {0x01C9, "lj"}, {0x01CA, "NJ"}, {0x01CB, "Nj"},  {0x01CC, "nj"},
+                                   {0x01F1, "DZ"}, {0x01F2, "Dz"}, {0x01F3, "dz"},  {0xFB00, "ff"},
+                                   {0xFB01, "fi"}, {0xFB02, "fl"}, {0xFB03, "ffi"}, {0xFB04, "ffl"},
+                                   {0xFB05, "ſt"}, {0xFB06, "st"}};
+
+char32_t straight_quote(char32_t value) {
+  if (value == 0x02BC || (value >= 0x2018 && value <= 0x201B)) return '\'';
+  return value >= 0x201C && value <= 0x201F ? U'"' : value;
+}
+
+bool is_dropped(char32_t value) {
+  if (value < 0x20) return value != '\t' && value != '\n' && value != '\f' && value != '\r';
+  return value == 0x7F || (value >= 0x206A && value <= 0x206F) || value == 0xFEFF ||
+         (value >= 0xFFF9 && value <= 0xFFFC);
+}
+
+/// Bytes of the terminal escape at the front of `text`, ESC [ digits and semicolons, a letter; or
+/// 0.
+std::size_t terminal_escape(std::string_view text) {
+  if (!text.starts_with("\x1b[")) return 0;
+  const auto end = text.find_first_not_of("0123456789;", 2);
+  if (end == std::string_view::npos) return 0;
+  const char lower = static_cast<char>(text[end] | 0x20);
+  return lower >= 'a' && lower <= 'z' ? end + 1 : 0;
+}
+
+void append_usual(std::string& out, char32_t value) {
+  const auto* ligature = std::ranges::find(kLigatures, value, &Ligature::value);
+  if (ligature != std::end(kLigatures)) {
+    out += ligature->text;
+  } else {
+    out += usual_width(straight_quote(value));
+  }
+}
+
+/// Repairs a line once.
+std::string repair_once(std::string_view line, bool unescape) {
+  const std::string text =
+      unescape ? unescape_html(line, References::terminated) : std::string(line);
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    if (const auto escape = terminal_escape(std::string_view(text).substr(at))) {
+      at += escape;
+      continue;
+    }
+    const CodePoint point = code_point_at(text, at);
+    at += point.bytes;
+    const char32_t value = from_windows_1252(point.value);
+    if (is_dropped(value)) continue;
+    const bool breaks = value == '\r' || value == 0x2028 || value == 0x2029;
+    if (value == '\r' && at < text.size() && text[at] == '\n') continue;
+    append_usual(out, breaks ? U'\n' : value);
+  }
+  return nfc(out);
+}
+
 }  // namespace
+
+std::string_view entity_text(std::string_view name) {
+  const Entity* entity = find_entity(name);
+  return entity ? std::string_view(entity->text) : std::string_view();
+}
+
+char32_t from_windows_1252(char32_t value) {
+  static constexpr std::array<char32_t, 32> kTable = {
+      0x20AC, 0x81,   0x201A, 0x0192, 0x201E, 0x2026, 0x2020, 0x2021, 0x02C6, 0x2030, 0x0160,
+      0x2039, 0x0152, 0x8D,   0x017D, 0x8F,   0x90,   0x2018, 0x2019, 0x201C, 0x201D, 0x2022,
+      0x2013, 0x2014, 0x02DC, 0x2122, 0x0161, 0x203A, 0x0153, 0x9D,   0x017E, 0x0178};
+  return value >= 0x80 && value <= 0x9F ? kTable[value - 0x80] : value;
+}
+
+std::string numeric_reference_text(std::uint64_t number) {
+  std::string text;
+  const bool surrogate = number >= 0xD800 && number <= 0xDFFF;
+  if (number == 0 || surrogate || number >= kBeyond) {
+    append_utf8(text, 0xFFFD);
+    return text;
+  }
+  const auto value = static_cast<char32_t>(number);
+  const bool control =
+      (value < 0x20 && value != '\t' && value != '\n' && value != '\f' && value != '\r') ||
+      value == 0x7F;
+  const bool no_character = (value >= 0xFDD0 && value <= 0xFDEF) || (value & 0xFFFEU) == 0xFFFEU;
+  if (!control && !no_character) append_utf8(text, from_windows_1252(value));
+  return text;
+}
+
+std::string unescape_html(std::string_view text, References references) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto next = std::min(text.find('&', at), text.size());
+    out += text.substr(at, next - at);
+    at = next;
+    if (at == text.size()) break;
+    const auto rest = text.substr(at);
+    Match match = rest.substr(0, 2) == "&#" ? match_numeric(rest) : match_name(rest);
+    const bool open = match.bytes > 0 && rest[match.bytes - 1] != ';';
+    if (match.bytes == 0 || (open && references == References::terminated)) match = {1, "&"};
+    out += match.text;
+    at += match.bytes;
+  }
+  return out;
+}
 
 std::string html_text(std::string_view text) {
   return HtmlReader(text).read();
+}
+
+std::string repair_text(std::string_view text) {
+  std::string out;
+  bool unescape = true;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    std::string line(text.substr(at, end - at));
+    unescape = unescape && line.find('<') == std::string::npos;
+    for (;;) {
+      auto repaired = repair_once(line, unescape);
+      const bool done = repaired == line;
+      line = std::move(repaired);
+      if (done) break;
+    }
+    out += line;
+    at = end;
+  }
+  return out;
 }
 
 }  // namespace troupe::models

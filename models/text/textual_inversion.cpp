@@ -7,9 +7,9 @@
 #include "base/read_file.h"
 #include "models/spec/fingerprint.h"
 #include "models/spec/json_text.h"
-#include "models/spec/lora_refusal.h"
+#include "models/spec/lora_spec.h"
 #include "models/spec/tensor_values.h"
-#include "models/text/added_vocabulary.h"
+#include "models/text/special_tokens.h"
 #include "models/text/tokenizers.h"
 
 namespace troupe::models {

@@ -4,10 +4,8 @@
 #include <stdexcept>
 
 #include "models/spec/config.h"
-#include "models/text/added_vocabulary.h"
 #include "models/text/piece_model.h"
 #include "models/text/special_tokens.h"
-#include "models/text/tokenizer_json.h"
 #include "models/text/unicode.h"
 
 namespace troupe::models {

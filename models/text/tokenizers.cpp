@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "models/text/added_vocabulary.h"
+#include "models/text/special_tokens.h"
 
 namespace troupe::models {
 namespace {

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <stdexcept>
+#include <string>
 
 #include "kernels/attention.h"
 
@@ -22,6 +24,53 @@ at::Tensor edges(const at::Tensor& x) {
 }
 
 }  // namespace
+
+PatchCuts::PatchCuts(std::int64_t height, int patches, int levels) : patches_(patches) {
+  const RowShards shards(height, patches);
+  std::vector<std::int64_t> cuts = {0};
+  for (int p = 0; p < patches; ++p)
+    cuts.push_back(shards.of(p).end);
+  for (int level = 0; level < levels; ++level) {
+    levels_.push_back(cuts);
+    for (std::int64_t& cut : cuts)
+      cut = halved(cut);
+  }
+}
+
+std::vector<at::Tensor> LocalExchange::fresh(const Site& site, const std::vector<at::Tensor>& own,
+                                             bool keep) {
+  if (keep && patches_ > 1) kept_[site] = own;
+  return own;
+}
+
+std::vector<at::Tensor> LocalExchange::stale(const Site& site, const std::vector<at::Tensor>& own,
+                                             bool keep) {
+  const auto found = kept_.find(site);
+  if (found == kept_.end()) {
+    throw std::logic_error("[unet] layer " + std::to_string(site.index) + " of kind " +
+                           std::to_string(static_cast<int>(site.kind)) +
+                           " has no values of an earlier step: the first step is synchronous");
+  }
+  const std::vector<at::Tensor> before = found->second;
+  if (keep) found->second = own;
+  return before;
+}
+
+std::int64_t LocalExchange::bytes() const {
+  std::int64_t sum = 0;
+  for (const auto& [kind, bytes] : bytes_by_kind())
+    sum += bytes;
+  return sum;
+}
+
+std::map<Site::Kind, std::int64_t> LocalExchange::bytes_by_kind() const {
+  std::map<Site::Kind, std::int64_t> result;
+  for (const auto& [site, values] : kept_) {
+    for (const at::Tensor& value : values)
+      result[site.kind] += static_cast<std::int64_t>(value.nbytes());
+  }
+  return result;
+}
 
 std::vector<RowRun> PatchPort::rows(int level) const {
   std::vector<RowRun> result;

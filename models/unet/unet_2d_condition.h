@@ -8,7 +8,6 @@
 #include "models/safetensors.h"
 #include "models/spec/unet_spec.h"
 #include "models/unet/layers.h"
-#include "models/unet/transformer_2d.h"
 #include "models/unet/unet_port.h"
 
 namespace troupe::models::unet {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "models/vae/halo_port.h"
-#include "models/vae/row_shards.h"
 
 namespace troupe::models::unet {
 

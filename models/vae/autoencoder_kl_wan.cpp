@@ -3,11 +3,165 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
+#include <cmath>
 #include <sstream>
 #include <stdexcept>
-#include <vector>
+#include <utility>
 
-#include "models/vae/row_shards.h"
+namespace troupe::models::vae {
+namespace {
+
+constexpr double kLeastNorm = 1e-12;
+
+/// `name.weight` [out, in, 1, 1, 1] as a convolution of one frame.
+Conv2d pointwise(const Loader& load, const std::string& name, std::int64_t in, std::int64_t out) {
+  const at::Tensor weight = load.get(name + ".weight", {out, in, 1, 1, 1});
+  return {weight.squeeze(2).contiguous(load.memory_format()), load.get(name + ".bias", {out})};
+}
+
+}  // namespace
+
+CausalConv3d::CausalConv3d(const Loader& load, const std::string& name, std::int64_t in,
+                           std::int64_t out, std::int64_t side, int& memories)
+    : memory_(memories++) {
+  const at::Tensor weight = load.get(name + ".weight", {out, in, 3, side, side});
+  const auto of_frame = [&](std::int64_t frame) {
+    return weight.select(2, frame).contiguous(load.memory_format());
+  };
+  now_ = Conv2d(of_frame(2), load.get(name + ".bias", {out}));
+  last_ = Conv2d(of_frame(1), {});
+  before_ = Conv2d(of_frame(0), {});
+}
+
+at::Tensor CausalConv3d::operator()(const at::Tensor& x, FrameMemories& memories,
+                                    const Pass& pass) const {
+  FrameMemory& memory = memories.at(memory_);
+  const at::Tensor y = now_({x}, pass);
+  if (memory.last.defined()) last_.add_to(y, {memory.last}, pass);
+  if (memory.before.defined()) before_.add_to(y, {memory.before}, pass);
+  memory.before = std::move(memory.last);
+  memory.last = x;
+  return y;
+}
+
+ChannelNorm::ChannelNorm(const Loader& load, const std::string& name,
+                         std::vector<std::int64_t> shape)
+    : weight((load.get(name + ".gamma", shape) * std::sqrt(static_cast<double>(shape[0])))
+                 .view({1, -1, 1, 1})) {}
+
+at::Tensor ChannelNorm::operator()(const at::Tensor& x) const {
+  const at::Tensor length = at::linalg_vector_norm(x, 2, at::IntArrayRef{1}, /*keepdim=*/true);
+  return x.div(length.clamp_min_(kLeastNorm)).mul_(weight);
+}
+
+at::Tensor ChannelNorm::with_silu(const at::Tensor& x) const {
+  at::Tensor y = (*this)(x);
+  return at::silu_(y);
+}
+
+WanResidual::WanResidual(const Loader& load, const std::string& name, std::int64_t in,
+                         std::int64_t out, int& memories)
+    : norm1(load, name + ".norm1", {in, 1, 1, 1}),
+      norm2(load, name + ".norm2", {out, 1, 1, 1}),
+      conv1(load, name + ".conv1", in, out, 3, memories),
+      conv2(load, name + ".conv2", out, out, 3, memories) {
+  if (in != out) conv_shortcut = pointwise(load, name + ".conv_shortcut", in, out);
+}
+
+at::Tensor WanResidual::operator()(const at::Tensor& x, FrameMemories& memories,
+                                   const Pass& pass) const {
+  at::Tensor h = conv1(norm1.with_silu(x), memories, pass);
+  h = conv2(norm2.with_silu(h), memories, pass);
+  if (!conv_shortcut) return h.add_(x);
+  conv_shortcut->add_to(h, {x}, pass);
+  return h;
+}
+
+WanAttention::WanAttention(const Loader& load, const std::string& name, std::int64_t channels)
+    : norm(load, name + ".norm", {channels, 1, 1}),
+      qkv(load.get(name + ".to_qkv.weight", {3 * channels, channels, 1, 1}).flatten(1)),
+      qkv_bias(load.get(name + ".to_qkv.bias", {3 * channels})),
+      out(load.get(name + ".proj.weight", {channels, channels, 1, 1}).flatten(1)),
+      out_bias(load.get(name + ".proj.bias", {channels})) {}
+
+at::Tensor WanAttention::operator()(const at::Tensor& x, const Pass& pass) const {
+  const at::Tensor tokens = norm(x).flatten(2).transpose(1, 2).contiguous();
+  const auto parts = at::linear(tokens, qkv, qkv_bias).chunk(3, 2);
+  const at::Tensor keys = pass.port.gather(parts[1][0].contiguous());
+  const at::Tensor values = pass.port.gather(parts[2][0].contiguous());
+  const at::Tensor seen = attend(parts[0].contiguous(), keys, values);
+  return x + at::linear(seen, out, out_bias).transpose(1, 2).reshape(x.sizes());
+}
+
+WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load) {
+  using Kind = spec::VaeLayer::Kind;
+  ChannelNorm norm;
+  for (const auto& layer : spec::layers_of(spec)) {
+    switch (layer.kind) {
+      case Kind::norm:
+        norm = ChannelNorm(load, layer.name, {layer.in, 1, 1, 1});
+        break;
+      case Kind::residual:
+        layers_.emplace_back(std::in_place_type<WanResidual>, load, layer.name, layer.in, layer.out,
+                             memories_);
+        break;
+      case Kind::attention:
+        layers_.emplace_back(std::in_place_type<WanAttention>, load, layer.name, layer.in);
+        break;
+      case Kind::upsample:
+      case Kind::downsample:
+        layers_.emplace_back(
+            FrameConvolution{Conv2d(load, layer.name, layer.in, layer.out, layer.side), 2});
+        break;
+      case Kind::doubled_frames:
+        layers_.emplace_back(
+            DoubledFrames{CausalConv3d(load, layer.name, layer.in, 2 * layer.out, 1, memories_)});
+        break;
+      case Kind::convolution:
+        if (layer.side == 1) {
+          layers_.emplace_back(FrameConvolution{pointwise(load, layer.name, layer.in, layer.out)});
+        } else {
+          layers_.emplace_back(
+              TimeConvolution{std::exchange(norm, {}),
+                              CausalConv3d(load, layer.name, layer.in, layer.out, 3, memories_)});
+        }
+        break;
+    }
+  }
+}
+
+void WanDecoder::push(at::Tensor x, State& state, const Pass& pass, const Tick& tick,
+                      const FrameSink& sink) const {
+  run(0, std::move(x), state, pass, tick, sink);
+  state.first = false;
+}
+
+void WanDecoder::run(std::size_t first, at::Tensor x, State& state, const Pass& pass,
+                     const Tick& tick, const FrameSink& sink) const {
+  for (std::size_t i = first; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    if (const auto* frame = std::get_if<FrameConvolution>(&layer)) {
+      x = frame->conv({.x = x, .repeat = frame->repeat}, pass);
+    } else if (const auto* convolution = std::get_if<TimeConvolution>(&layer)) {
+      if (convolution->norm.weight.defined()) x = convolution->norm.with_silu(x);
+      x = convolution->conv(x, state.memories, pass);
+    } else if (const auto* residual = std::get_if<WanResidual>(&layer)) {
+      x = (*residual)(x, state.memories, pass);
+    } else if (const auto* attention = std::get_if<WanAttention>(&layer)) {
+      x = (*attention)(x, pass);
+    } else if (!state.first) {
+      // The first latent frame stays one frame, and later ones do not see it here.
+      const auto& doubled = std::get<DoubledFrames>(layer);
+      for (const at::Tensor& one : doubled.conv(x, state.memories, pass).chunk(2, 1))
+        run(i + 1, one.contiguous(x.suggest_memory_format()), state, pass, tick, sink);
+      return;
+    }
+    tick();
+  }
+  sink(x.clamp_(-1, 1));
+}
+
+}  // namespace troupe::models::vae
 
 namespace troupe::models {
 namespace {

@@ -1,4 +1,4 @@
-#include "actors/device_error.h"
+#include "actors/device.h"
 
 #include <c10/util/Exception.h>
 

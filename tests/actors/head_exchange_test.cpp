@@ -1,4 +1,4 @@
-#include "actors/parallel/head_exchange.h"
+#include "actors/parallel/sequence_attention.h"
 
 #include <ATen/ATen.h>
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "actors/device_error.h"
+#include "actors/device.h"
 #include "tests/support/doctest.h"
 
 namespace troupe::actors {

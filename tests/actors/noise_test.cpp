@@ -1,4 +1,4 @@
-#include "actors/stage/noise.h"
+#include "actors/stage/job_latents.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "actors/stage/prompt_cache.h"
+#include "actors/stage/text_encoder.h"
 
 #include <ATen/ATen.h>
 

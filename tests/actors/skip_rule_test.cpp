@@ -1,4 +1,4 @@
-#include "actors/stage/skip_rule.h"
+#include "actors/stage/step_cache.h"
 
 #include <cmath>
 #include <vector>

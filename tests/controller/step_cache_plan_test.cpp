@@ -1,6 +1,6 @@
 #include "controller/jobs/refill.h"
 #include "controller/plan/plan.h"
-#include "models/spec/step_cache.h"
+#include "models/spec/transformer_spec.h"
 #include "tests/controller/planning.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"

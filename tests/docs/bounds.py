@@ -119,13 +119,13 @@ BOUNDS = {
          ("1 MiB", "transport/control/keys.h", "kMaxAllowList = 1 << 20;")],
         ""),
     "tensor-plane hello": (
-        [("255 bytes", "transport/tensor/handshake.h", "kMaxName = 255;")],
+        [("255 bytes", "transport/tensor/rendezvous.h", "kMaxName = 255;")],
         "hellos that make no sense are refused with the reason"),
     "unproven and unclaimed": (
         [("64;", "transport/tensor/rendezvous.h", "kMaxGuests = 64;"),
          ("4096", "transport/tensor/rendezvous.cpp", "kMaxArrivals = 4096;")],
         "strangers who stay silent, also many of them, keep nobody out"),
-    "shared-memory ring": ([("1 GiB", "transport/tensor/shm/shm_device.cpp", "kMaxRing = 1u << 30;")], ""),
+    "shared-memory ring": ([("1 GiB", "transport/tensor/shm.cpp", "kMaxRing = 1u << 30;")], ""),
     "safetensors header": (
         [("100 MB", "models/spec/weight_index.cpp", "kMaxHeaderBytes = 100'000'000;"),
          ("65,536 tensors", "models/spec/weight_index.cpp", "kMaxTensors = 65'536;"),
@@ -141,11 +141,11 @@ BOUNDS = {
          ("25 s", "controller/gateway/tools.h", "accept_within = std::chrono::seconds(25);")],
         "four folders are read at once, and no more"),
     "tokenizer files": (
-        [("256 MiB", "models/text/sentencepiece_model.cpp", "kMaxModelBytes = 256U << 20U;"),
-         ("256 MiB", "models/text/tokenizer_json.cpp", "kMaxTokenizerBytes = 256U << 20U;"),
-         ("64 MiB", "models/text/clip_vocabulary.cpp", "kMaxVocabularyBytes = 64U << 20U;"),
+        [("256 MiB", "models/text/piece_model.cpp", "kMaxModelBytes = 256U << 20U;"),
+         ("256 MiB", "models/text/piece_model.cpp", "kMaxTokenizerBytes = 256U << 20U;"),
+         ("64 MiB", "models/text/clip_tokenizer.cpp", "kMaxVocabularyBytes = 64U << 20U;"),
          ("4 million values", "models/text/special_tokens.h", "kMaxVocabularyValues = 4'000'000;"),
-         ("512 bytes", "models/text/tokenizer_json.cpp", "kMaxPieceBytes = 512;"),
+         ("512 bytes", "models/text/piece_model.cpp", "kMaxPieceBytes = 512;"),
          ("10,000 added tokens", "models/text/special_tokens.h", "kMaxAddedTokens = 10'000;")],
         "damaged tokenizer files are refused without a crash"),
     "embeddings": (

@@ -21,9 +21,8 @@
 #include "kernels/elementwise.h"
 #include "kernels/group_moments.h"
 #include "kernels/kv_history.h"
-#include "kernels/norm_rotate.h"
-#include "models/dit/local_attention.h"
 #include "models/dit/pixart.h"
+#include "models/dit/ports.h"
 #include "tests/gpu/gpu.h"
 
 using namespace troupe;

@@ -1,7 +1,7 @@
 // The numbers that actors know CUDA's errors by are CUDA's.
 #include <cuda_runtime_api.h>
 
-#include "actors/device_error.h"
+#include "actors/device.h"
 #include "tests/support/doctest.h"
 
 TEST_CASE("errors that stick have CUDA's numbers") {

@@ -52,7 +52,6 @@ at::Tensor group_moments(const at::Tensor& x, int64_t groups);
 #include "kernels/elementwise.h"
 #include "kernels/group_moments.h"
 #include "kernels/kv_history.h"
-#include "kernels/norm_rotate.h"
 #include "tests/gpu/gpu.h"
 
 namespace troupe::testing {

@@ -7,7 +7,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/group_moments.h"
 #include "kernels/kv_history.h"
-#include "kernels/norm_rotate.h"
 #include "tests/gpu/gpu_kernels.h"
 #include "tests/gpu/nearness.h"
 

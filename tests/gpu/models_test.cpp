@@ -5,7 +5,7 @@
 #include <string>
 
 #include "models/dit/diffusion_transformer.h"
-#include "models/dit/local_attention.h"
+#include "models/dit/ports.h"
 #include "models/safetensors.h"
 #include "models/spec/model_spec.h"
 #include "models/vae/autoencoder_kl.h"

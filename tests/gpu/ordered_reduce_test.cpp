@@ -5,7 +5,7 @@
 
 #include "tests/gpu/gpu_kernels.h"
 #include "transport/tensor/nccl/ordered_reduce.h"
-#include "transport/tensor/reduce.h"
+#include "transport/tensor/pair_group.h"
 
 #include "tests/support/doctest.h"
 

@@ -1,6 +1,6 @@
 // What a recording of LibTorch's takes and does not give back where it fails: here a graph that
 // fails at each of its steps stands for that.
-#include "kernels/capture_cleanup.h"
+#include "kernels/graph_recorder.h"
 
 #include <stdexcept>
 #include <string>

@@ -1,4 +1,4 @@
-#include "models/text/added_vocabulary.h"
+#include "models/text/special_tokens.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>

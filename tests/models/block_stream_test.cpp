@@ -1,4 +1,4 @@
-#include "models/dit/block_stream.h"
+#include "models/dit/blocks.h"
 
 #include <atomic>
 #include <random>

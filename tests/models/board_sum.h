@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "models/dit/tensor_parallel_port.h"
+#include "models/dit/ports.h"
 #include "tests/models/memory_halo.h"
 
 namespace troupe::models::testing {

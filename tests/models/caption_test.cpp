@@ -2,10 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "models/text/clean_caption.h"
-#include "models/text/html_entities.h"
 #include "models/text/html_text.h"
 #include "models/text/pattern.h"
-#include "models/text/text_repair.h"
 #include "models/text/unicode.h"
 #include "tests/support/doctest.h"
 

@@ -6,7 +6,7 @@
 
 #include "kernels/attention.h"
 #include "models/dit/kv_store.h"
-#include "models/dit/local_attention.h"
+#include "models/dit/ports.h"
 #include "models/spec/model_spec.h"
 #include "tests/models/board_sum.h"
 #include "tests/models/family_fixtures.h"

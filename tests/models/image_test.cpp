@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "models/image/pixels.h"
 #include "models/image/png.h"
 #include "models/image/png_text.h"
 #include "tests/support/doctest.h"

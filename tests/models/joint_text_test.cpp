@@ -1,4 +1,4 @@
-#include "models/dit/joint_text.h"
+#include "models/dit/joint_block.h"
 
 #include <ATen/ATen.h>
 

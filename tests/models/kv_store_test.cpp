@@ -5,7 +5,7 @@
 #include <random>
 
 #include "kernels/kv_history.h"
-#include "models/dit/local_attention.h"
+#include "models/dit/ports.h"
 #include "tests/models/kv_rule.h"
 #include "tests/models/kv_seen.h"
 #include "tests/support/doctest.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "models/dit/local_attention.h"
 #include "models/dit/pixart.h"
+#include "models/dit/ports.h"
 #include "models/safetensors.h"
 #include "models/spec/model_spec.h"
 #include "tests/models/fixtures.h"

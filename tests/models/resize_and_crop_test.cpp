@@ -1,4 +1,4 @@
-#include "models/image/resize_and_crop.h"
+#include "models/image/resize.h"
 
 #include <ATen/ATen.h>
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "models/text/added_vocabulary.h"
+#include "models/text/special_tokens.h"
 #include "models/text/tokenizers.h"
 #include "tests/models/fixtures.h"
 #include "tests/spec/model_folder.h"

@@ -11,7 +11,7 @@
 #include "models/safetensors.h"
 #include "models/spec/json_text.h"
 #include "models/spec/unet_spec.h"
-#include "models/unet/patch_exchange.h"
+#include "models/unet/patch_port.h"
 #include "models/unet/unet_2d_condition.h"
 #include "tests/models/memory_halo.h"
 

@@ -11,7 +11,7 @@
 #include "models/safetensors.h"
 #include "models/spec/vae_spec.h"
 #include "models/vae/autoencoder_kl.h"
-#include "models/vae/group_norm.h"
+#include "models/vae/layers.h"
 #include "tests/models/vae_support.h"
 #include "tests/support/doctest.h"
 

@@ -13,7 +13,7 @@
 #include "base/big_endian.h"
 #include "models/image/clip_text.h"
 #include "models/image/frames.h"
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;

@@ -4,7 +4,7 @@
 #include "models/safetensors.h"
 #include "models/spec/json_text.h"
 #include "models/spec/model_spec.h"
-#include "models/text/clean_prompt.h"
+#include "models/text/clean_caption.h"
 #include "tests/models/vae_support.h"
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"

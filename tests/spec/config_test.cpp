@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include <functional>
-#include "models/spec/dtype.h"
 #include "models/spec/json_text.h"
+#include "models/spec/weight_index.h"
 
 #include "tests/spec/model_folder.h"
 #include "tests/support/doctest.h"

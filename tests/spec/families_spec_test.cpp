@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "models/spec/scheduler_config.h"
-#include "models/spec/text_share.h"
+#include "models/spec/transformer_facts.h"
 #include "tests/spec/published_folder.h"
 #include "tests/spec/published_hunyuan.h"
 #include "tests/support/doctest.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/spec/expected_tensors.h"
+#include "models/spec/planned_tensors.h"
 #include "tests/support/scratch.h"
 
 namespace troupe::testing {

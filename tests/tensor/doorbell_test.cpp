@@ -1,4 +1,4 @@
-#include "transport/tensor/doorbell.h"
+#include "transport/tensor/engine.h"
 
 #include <poll.h>
 

@@ -1,4 +1,4 @@
-#include "transport/tensor/handshake.h"
+#include "transport/tensor/rendezvous.h"
 
 #include <ATen/ATen.h>
 #include <arpa/inet.h>
@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "tests/tensor/ranks.h"
-#include "transport/tensor/rendezvous.h"
 
 #include "tests/support/doctest.h"
 

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/tensor/shm/ring.h"
+#include "transport/tensor/shm.h"
 
 #include "tests/support/doctest.h"
 

@@ -1,6 +1,6 @@
 #include "web/pictures.h"
 
-#include "models/image/png_bytes.h"
+#include "models/image/png_text.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 

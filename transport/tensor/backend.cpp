@@ -1,8 +1,8 @@
 #include "transport/tensor/backend.h"
 
-#include "transport/tensor/nccl/nccl_device.h"
-#include "transport/tensor/shm/shm_device.h"
-#include "transport/tensor/tcp/tcp_device.h"
+#include "transport/tensor/nccl/load_nccl.h"
+#include "transport/tensor/shm.h"
+#include "transport/tensor/tcp.h"
 
 namespace troupe::tensor {
 

@@ -21,7 +21,7 @@ Backend backend_from(const std::string& name);
 
 struct DeviceOptions {
   /// The secret that all members of a cluster share, at most 128 bytes. It is never sent; peers
-  /// that cannot prove to know it are refused (handshake.h).
+  /// that cannot prove to know it are refused (rendezvous.h).
   std::string token;
   /// shm: bytes of each directed ring in a group of two, rounded up to a power of two; a larger
   /// group's are shorter, so that a member holds about two of them in all.

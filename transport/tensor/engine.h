@@ -1,18 +1,142 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "transport/tensor/doorbell.h"
-#include "transport/tensor/operation.h"
+#include "transport/tensor/fd.h"
+#include "transport/tensor/group.h"
 
 namespace troupe::tensor {
+
+/// The words of a doorbell, in memory that a process shares with its peers.
+struct DoorbellWords {
+  std::atomic<std::uint32_t> rings;      ///< counts; the futex that waiting threads sleep on
+  std::atomic<std::uint32_t> attending;  ///< threads that will look at `rings` before they sleep
+  std::atomic<std::uint32_t> sleeping;   ///< threads inside the futex
+  std::atomic<std::uint32_t> signalled;  ///< the event descriptor has been written to
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+/// One per process and device. Peers ring it when they have written what this process awaits, or
+/// read what it could not write past. A thread that attends gets the ring through a futex; when
+/// none does, the progress thread gets it through an event descriptor.
+class Doorbell {
+ public:
+  static constexpr std::size_t kBytes = 4096;
+
+  /// A doorbell of this process's own.
+  Doorbell();
+  /// A peer's, from the descriptors it passed.
+  Doorbell(const UniqueFd& memory, UniqueFd event);
+
+  /// Wakes the thread that looks after this doorbell.
+  void ring();
+  /// Wakes only threads that attend, of this process.
+  void ring_attendants();
+
+  std::uint32_t rings() const { return words().rings.load(); }
+  void attend() { words().attending.fetch_add(1); }
+  void leave() { words().attending.fetch_sub(1); }
+  std::uint32_t attendants() const { return words().attending.load(); }
+  /// Sleeps until `rings() != seen` or the deadline.
+  void sleep(std::uint32_t seen, Deadline deadline);
+  /// Clears the event descriptor; for the progress thread, when the descriptor became readable.
+  /// Whoever calls this looks for work afterwards, not before: rings up to its return are not
+  /// signalled again.
+  void clear_event();
+
+  int memory_fd() const { return memory_.get(); }
+  int event_fd() const { return event_.get(); }
+
+ private:
+  DoorbellWords& words() const { return *reinterpret_cast<DoorbellWords*>(mapping_.data()); }
+  void wake_sleepers();
+
+  UniqueFd memory_;
+  UniqueFd event_;
+  Mapping mapping_;
+};
+
+class Engine;
+
+/// Owner of an operation: backend, group and rank. Lives as long as the last of a group's
+/// operations.
+struct Membership {
+  std::string backend;
+  std::string group;
+  int rank = 0;
+  std::weak_ptr<Engine> engine;
+  std::atomic<std::uint64_t> waiting_nanoseconds{0};
+
+  /// `[tensor.shm] group "g" rank 0: `
+  std::string prefix() const;
+};
+
+/// An operation over pairs. Everything but `done` and `wait` happens under the engine's drive lock,
+/// or before the operation is handed to the engine.
+class Operation : public WorkState {
+ public:
+  enum class State { pending, succeeded, failed };
+
+  Operation(std::shared_ptr<Membership> member, const char* kind, const char* relation, int peer,
+            std::size_t bytes)
+      : member_(std::move(member)), kind_(kind), relation_(relation), peer_(peer), bytes_(bytes) {}
+
+  bool done() override { return state_.load(std::memory_order_acquire) != State::pending; }
+  void wait(Deadline deadline) override;
+
+  /// Keeps `tensor` until the operation has ended.
+  void keep(at::Tensor tensor) { tensors_.push_back(std::move(tensor)); }
+
+  void succeed();
+  void fail(Failure failure, int peer, const std::string& cause);
+  /// `receive of 4096 bytes from rank 1`
+  std::string describe() const;
+
+  /// Transfers that have not ended yet.
+  std::size_t transfers_left = 0;
+  /// Number of those that are receives which must end before `open_gate` runs and gated transfers
+  /// may start.
+  std::size_t gate_left = 0;
+  bool gate_open = true;
+  std::function<void()> open_gate;
+
+ private:
+  void settle(State state);
+  TransferError error() const;
+
+  std::shared_ptr<Membership> member_;
+  const char* kind_;
+  const char* relation_;
+  int peer_;
+  std::size_t bytes_;
+  std::vector<at::Tensor> tensors_;
+  Failure failure_ = Failure::aborted;
+  int culprit_ = -1;
+  std::string cause_;
+  std::atomic<State> state_{State::pending};
+};
+
+/// Bytes to move over one pair in one direction, as one message.
+struct Transfer {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  std::shared_ptr<Operation> operation;
+  bool gated = false;       ///< a send that may start only when its operation's gate is open
+  bool opens_gate = false;  ///< a receive that the gate waits for
+};
 
 /// Something that moves bytes when pollable.
 class Pollable {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/tensor/deadline.h"
+#include "transport/tensor/fd.h"
 
 namespace troupe::tensor {
 

@@ -4,7 +4,7 @@
 #include "models/image/clip_text.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
-#include "models/spec/prompt_embeds_file.h"
+#include "models/spec/prompt_embeds.h"
 #include "tests/fuzz/targets/all.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"

@@ -1,9 +1,7 @@
 // Tokenizer files, and prompts.
-#include "models/text/charsmap.h"
 #include "models/text/clean_caption.h"
 #include "models/text/piece_model.h"
 #include "models/text/tokenizer.h"
-#include "models/text/tokenizer_json.h"
 #include "tests/fuzz/targets/all.h"
 #include "tests/support/scratch.h"
 

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "models/spec/expected_tensors.h"
+#include "models/spec/planned_tensors.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::testing {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "transport/tensor/deadline.h"
+#include "transport/tensor/fd.h"
 #include "transport/tensor/group.h"
 
 namespace troupe::tensor::nccl {

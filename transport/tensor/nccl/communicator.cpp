@@ -1,14 +1,29 @@
 #include "transport/tensor/nccl/communicator.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "transport/tensor/nccl/operation.h"
-#include "transport/tensor/nccl/polling.h"
+#include <cstring>
+#include <thread>
 
 namespace troupe::tensor::nccl {
 namespace {
+
+/// Pauses between two looks of a waiting thread. Busy at first, since most waits end within
+/// microseconds; then easy on the processor.
+inline void pause(int turn) {
+  using namespace std::chrono_literals;
+  if (turn < 200)
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(turn < 2000 ? 20us : 200us);
+}
+
+inline bool is_failure(ncclResult_t result) {
+  return result != ncclSuccess && result != ncclInProgress;
+}
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
@@ -21,7 +36,134 @@ constexpr auto kGrace = 1s;
 /// Time that the members' own word about a failure is waited for, once NCCL speaks of one.
 constexpr auto kHearsayLimit = 200ms;
 
+/// Times that `abort` waits for the device to let go, and a leaving member for the others.
+constexpr auto kAbortLimit = 500ms;
+constexpr auto kCloseLimit = 2s;
+/// Time that an abort waits for a thread that is inside NCCL with this communicator.
+constexpr auto kOthersLeave = 50ms;
+/// Time behind other work after which the tensors of an aborted operation are never freed.
+constexpr auto kDrainLimit = 120s;
+
 }  // namespace
+
+/// Operation that a communicator has queued on its stream: done once the event behind it has
+/// passed.
+class Communicator::Operation : public WorkState {
+ public:
+  Operation(std::shared_ptr<Communicator> owner, std::string what, std::vector<at::Tensor> tensors,
+            Event event)
+      : owner_(std::move(owner)),
+        what_(std::move(what)),
+        tensors_(std::move(tensors)),
+        event_(std::move(event)) {}
+
+  bool done() override;
+  void wait(Deadline deadline) override;
+  void join_stream(Deadline deadline) override;
+
+  // All of this under the owner's mutex.
+  const Event& event() const { return event_; }
+  bool succeeded() const { return succeeded_; }
+  void succeed() { succeeded_ = true; }
+  void release() { tensors_.clear(); }
+  /// Takes the event for another operation, once nobody asks this operation for it any more.
+  Event take_event() { return std::move(event_); }
+
+ private:
+  std::shared_ptr<Communicator> owner_;
+  std::string what_;
+  std::vector<at::Tensor> tensors_;
+  Event event_;
+  bool succeeded_ = false;
+};
+
+bool Communicator::Operation::done() {
+  std::lock_guard lock(owner_->mutex_);
+  if (succeeded_ || owner_->ended() || owner_->watch_->failure()) return true;
+  return owner_->finished(*this) || owner_->ended();
+}
+
+void Communicator::Operation::wait(Deadline deadline) {
+  const auto start = Clock::now();
+  const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  for (int turn = 0;; ++turn) {
+    {
+      std::lock_guard lock(owner_->mutex_);
+      if (succeeded_ || (!owner_->ended() && owner_->finished(*this))) {
+        owner_->reap();
+        owner_->counters_.waiting_seconds += waited();
+        return;
+      }
+      owner_->check_alive(what_);
+      ncclResult_t state = ncclSuccess;
+      owner_->call(ncclCommGetAsyncError(owner_->comm_, &state), what_);
+      owner_->call(state, what_);
+      if (Clock::now() >= deadline) {
+        owner_->counters_.waiting_seconds += waited();
+        throw TransferError(Failure::timeout, -1,
+                            owner_->settings_.prefix + what_ + ": deadline passed");
+      }
+    }
+    pause(turn);
+  }
+}
+
+void Communicator::Operation::join_stream(Deadline) {
+  std::lock_guard lock(owner_->mutex_);
+  if (succeeded_) return;
+  owner_->check_alive(what_);
+  check(cudaStreamWaitEvent(c10::cuda::getCurrentCUDAStream(owner_->settings_.device), event_.get(),
+                            0),
+        "cudaStreamWaitEvent");
+}
+
+PeerWatch::PeerWatch(Group& group) {
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank == group.rank()) continue;
+    const at::Tensor byte = at::empty({1}, at::kByte);
+    peers_.push_back({rank, group.receive(byte, rank), byte, std::nullopt});
+  }
+}
+
+void PeerWatch::share(Group& group, ncclUniqueId& id, Deadline deadline) {
+  const at::Tensor bytes = at::empty({static_cast<std::int64_t>(sizeof id)}, at::kByte);
+  std::memcpy(bytes.data_ptr(), &id, sizeof id);
+  group.broadcast(bytes, 0).wait(deadline);
+  std::memcpy(&id, bytes.data_ptr(), sizeof id);
+}
+
+std::optional<TransferError> PeerWatch::failure() {
+  for (Peer& peer : peers_) {
+    if (peer.gone_since || !peer.goodbye.done()) continue;
+    try {
+      peer.goodbye.wait(Clock::now());
+      peer.gone_since = Clock::now();
+    } catch (const TransferError& error) {
+      return error;
+    }
+  }
+  return std::nullopt;
+}
+
+int PeerWatch::left(Clock::duration grace) {
+  for (const Peer& peer : peers_)
+    if (peer.gone_since && Clock::now() - *peer.gone_since > grace) return peer.rank;
+  return -1;
+}
+
+void PeerWatch::leave(Group& group, Deadline deadline) {
+  try {
+    std::vector<Work> sent;
+    for (const Peer& peer : peers_)
+      sent.push_back(group.send(at::zeros({1}, at::kByte), peer.rank));
+    for (const Work& work : sent)
+      work.wait(deadline);
+    for (const Peer& peer : peers_)
+      peer.goodbye.wait(deadline);
+  } catch (const TransferError&) {
+    // Whoever is late or dead does not hold up those who leave.
+  }
+}
 
 Communicator::Communicator(Settings settings)
     : settings_(std::move(settings)), stream_(std::make_shared<Stream>()) {}
@@ -218,6 +360,108 @@ void Communicator::reap() {
     spare_events_.push_back(in_flight_.front()->take_event());
     in_flight_.pop_front();
   }
+}
+
+void Communicator::collapse(Failure kind, int culprit, const std::string& cause) {
+  if (verdict_.give({kind, culprit, cause})) aborter_->ask();
+}
+
+void Communicator::tear_down() {
+  verdict_.give({Failure::aborted, -1, "the group was destroyed"});
+  // A thread that is inside NCCL comes out of it first, so that nothing goes under its feet. One
+  // that does not is stuck behind the device, and this abort is what frees it.
+  const bool alone = mutex_.try_lock_for(kOthersLeave);
+  const ncclComm_t comm = comm_.exchange(nullptr);
+  if (alone) mutex_.unlock();
+  // NCCL sets its kernels' abort flag first, then frees memory, for which the device must come to
+  // rest. That may take another communicator's abort: each has a thread of its own.
+  if (comm) (void)(flushed_ ? ncclCommDestroy(comm) : ncclCommAbort(comm));
+  release_when_idle();
+}
+
+void Communicator::release_when_idle() {
+  const Deadline end = within(kDrainLimit);
+  for (int turn = 0; stream_->query() == cudaErrorNotReady; ++turn) {
+    if (Clock::now() >= end) {
+      // A kernel may still write: memory is lost instead.
+      new std::shared_ptr<Communicator>(shared_from_this());
+      return;
+    }
+    pause(turn);
+  }
+  std::lock_guard lock(mutex_);
+  for (const auto& operation : std::exchange(in_flight_, {}))
+    operation->release();
+}
+
+void Communicator::begin_abort(Failure kind, int culprit, const std::string& why) {
+  collapse(kind, culprit, why);
+}
+
+void Communicator::abort(Failure kind, int culprit, const std::string& why) {
+  collapse(kind, culprit, why);
+  aborter_->await_end(kAbortLimit);
+}
+
+bool Communicator::await_idle(Deadline deadline) {
+  for (int turn = 0;; ++turn) {
+    {
+      std::lock_guard lock(mutex_);
+      reap();
+      if (ended() || watch_->failure()) return false;
+      if (in_flight_.empty()) return true;
+    }
+    if (Clock::now() >= deadline) return false;
+    pause(turn);
+  }
+}
+
+void Communicator::flush(Deadline deadline) {
+  ncclResult_t state = ncclSuccess;
+  {
+    std::lock_guard turn(settings_.turns->issuing);
+    std::lock_guard lock(mutex_);
+    if (ended()) return;
+    state = ncclCommFinalize(comm_);
+  }
+  for (int turn = 0; state == ncclInProgress && Clock::now() < deadline; ++turn) {
+    std::lock_guard lock(mutex_);
+    if (ended() || ncclCommGetAsyncError(comm_, &state) != ncclSuccess) return;
+    if (state == ncclInProgress) pause(turn);
+  }
+  std::lock_guard lock(mutex_);
+  flushed_ = state == ncclSuccess;
+}
+
+void Communicator::leave(Group& watch) {
+  const Deadline deadline = within(kCloseLimit);
+  (void)cudaSetDevice(settings_.device);
+  try {
+    if (await_idle(deadline)) {
+      flush(deadline);
+      watch_->leave(watch, deadline);
+    }
+  } catch (const std::exception&) {
+    // Nobody is left to be told; the abort follows.
+  }
+  abort(Failure::aborted, watch.rank(), "the group was destroyed");
+}
+
+void Communicator::close(std::unique_ptr<Group> watch) {
+  aborter_->ask_by(within(kCloseLimit + kAbortLimit));  // also where leaving is stuck
+  const auto turns = settings_.turns;
+  {
+    std::lock_guard lock(turns->mutex);
+    ++turns->leaving;
+  }
+  std::thread([self = shared_from_this(), watch = std::move(watch), turns]() mutable {
+    self->leave(*watch);
+    watch.reset();
+    self.reset();
+    std::lock_guard lock(turns->mutex);
+    --turns->leaving;
+    turns->changed.notify_all();
+  }).detach();
 }
 
 }  // namespace troupe::tensor::nccl

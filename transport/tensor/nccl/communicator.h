@@ -1,22 +1,112 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/tensor/group.h"
 #include "transport/tensor/nccl/aborter.h"
-#include "transport/tensor/nccl/cuda_handles.h"
-#include "transport/tensor/nccl/peer_watch.h"
 
 namespace troupe::tensor::nccl {
+
+inline void check(cudaError_t status, const char* call) {
+  if (status != cudaSuccess)
+    throw std::runtime_error(std::string("[tensor.nccl] ") + call + ": " +
+                             cudaGetErrorString(status));
+}
+
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+  ~Event() {
+    if (event_) cudaEventDestroy(event_);
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  cudaEvent_t get() const { return event_; }
+
+  /// cudaSuccess, cudaErrorNotReady, or what went wrong on the device. "Not ready" is not left
+  /// behind as the thread's last error, where the next launch would find it.
+  cudaError_t query() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) (void)cudaGetLastError();
+    return status;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// A stream of the highest priority: transfers are short, and others wait for them.
+class Stream {
+ public:
+  Stream() {
+    int lowest = 0, highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest),
+          "cudaStreamCreateWithPriority");
+  }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+  /// Same as Event::query, for all that is queued on the stream.
+  cudaError_t query() const {
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status == cudaErrorNotReady) (void)cudaGetLastError();
+    return status;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// Watch over a communicator's members, by a group over TCP with the same members: it tells of a
+/// death or an abort at once, which NCCL itself would not, and that a member leaves in good order.
+/// Every member awaits a byte from every other one, which is sent when a member leaves.
+class PeerWatch {
+ public:
+  /// Collective over all members; `group` must outlive `leave`, but not the watch.
+  explicit PeerWatch(Group& group);
+
+  /// Hands rank 0's id to everybody.
+  static void share(Group& group, ncclUniqueId& id, Deadline deadline);
+
+  /// Returns why the group failed, if it has. Never blocks.
+  std::optional<TransferError> failure();
+
+  /// Returns a rank that has been gone in good order for longer than `grace`, or -1.
+  int left(std::chrono::steady_clock::duration grace);
+
+  /// Says goodbye and waits for everybody else's, at most until `deadline`.
+  void leave(Group& group, Deadline deadline);
+
+ private:
+  struct Peer {
+    int rank;
+    Work goodbye;
+    at::Tensor byte;
+    std::optional<std::chrono::steady_clock::time_point> gone_since;
+  };
+  std::vector<Peer> peers_;
+};
 
 /// State that the communicators of a device share.
 struct Turns {

@@ -1,9 +1,8 @@
+#include "transport/tensor/nccl/load_nccl.h"
+
 #include <dlfcn.h>
 
 #include <filesystem>
-
-#include "transport/tensor/nccl/nccl_device.h"
-#include "transport/tensor/nccl/plugin.h"
 
 namespace troupe::tensor::nccl {
 namespace {

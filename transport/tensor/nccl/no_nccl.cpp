@@ -1,4 +1,4 @@
-#include "transport/tensor/nccl/nccl_device.h"
+#include "transport/tensor/nccl/load_nccl.h"
 
 namespace troupe::tensor::nccl {
 
