@@ -11,10 +11,10 @@ namespace troupe::client {
 namespace {
 
 Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
-  std::string code = "unreachable";
-  if (failure.code == wire::FailureCode::refused) code = "refused";
-  if (failure.code == wire::FailureCode::timeout) code = "timeout";
-  if (failure.code == wire::FailureCode::version_mismatch) code = "version_mismatch";
+  ErrorCode code = ErrorCode::unreachable;
+  if (failure.code == wire::FailureCode::refused) code = ErrorCode::refused;
+  if (failure.code == wire::FailureCode::timeout) code = ErrorCode::timeout;
+  if (failure.code == wire::FailureCode::version_mismatch) code = ErrorCode::version_mismatch;
   std::string what = failure.what;
   if (what.find(endpoint) == std::string::npos) what = endpoint + ": " + what;
   return {code, what};
@@ -22,8 +22,9 @@ Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
 
 /// Names the endpoint once.
 Error lost_error(const std::string& endpoint, const std::string& why) {
-  if (why.find(endpoint) != std::string::npos) return {"lost", "the connection is lost: " + why};
-  return {"lost", "the connection to " + endpoint + " is lost: " + why};
+  if (why.find(endpoint) != std::string::npos)
+    return {ErrorCode::lost, "the connection is lost: " + why};
+  return {ErrorCode::lost, "the connection to " + endpoint + " is lost: " + why};
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ Link::Link(std::string endpoint, Handlers handlers)
 
 Link::~Link() {
   post([this] {
-    if (exchange_) exchange_->close({"lost", "[client] the client has ended"});
+    if (exchange_) exchange_->close({ErrorCode::lost, "[client] the client has ended"});
     if (control_) control_->close("the client ends");
     if (blobs_) blobs_->close();
     control_.reset();
@@ -56,7 +57,7 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
     const control::Endpoint parsed = control::parse_endpoint(endpoint);
     if (parsed.ipc) {
       if (const auto why = listener_missing(parsed); !why.empty()) {
-        error = {"unreachable", "no controller at " + endpoint + ": " + why};
+        error = {ErrorCode::unreachable, "no controller at " + endpoint + ": " + why};
         return nullptr;
       }
     } else {
@@ -64,11 +65,12 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
     }
   } catch (const control::NoOwnKeys& none) {
     const auto why = listener_missing(control::parse_endpoint(endpoint));
-    error = why.empty() ? Error{"refused", none.what()}
-                        : Error{"unreachable", "no controller at " + endpoint + ": " + why};
+    error = why.empty()
+                ? Error{ErrorCode::refused, none.what()}
+                : Error{ErrorCode::unreachable, "no controller at " + endpoint + ": " + why};
     return nullptr;
   } catch (const std::exception& bad) {
-    error = {"bad_request", bad.what()};
+    error = {ErrorCode::bad_request, bad.what()};
     return nullptr;
   }
   std::unique_ptr<Link> link(new Link(endpoint, std::move(handlers)));
@@ -77,7 +79,7 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
   auto future = answer->get_future();
   link->post([&link = *link, timeout, answer] { link.start(timeout, answer); });
   if (future.wait_for(timeout + std::chrono::seconds(2)) != std::future_status::ready) {
-    error = {"unreachable", "no controller at " + endpoint + ": nobody answered"};
+    error = {ErrorCode::unreachable, "no controller at " + endpoint + ": nobody answered"};
     return nullptr;
   }
   if (const std::optional<Error> failed = future.get()) {
@@ -99,7 +101,7 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
   try {
     socket_.context = control::make_context();
   } catch (const std::exception& error) {
-    return answer->set_value(Error{"failed", error.what()});
+    return answer->set_value(Error{ErrorCode::failed, error.what()});
   }
   try {
     control::ConnectionOptions options;
@@ -111,7 +113,7 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
     options.keys = keys_;
     control_ = std::make_unique<control::Connection>(loop_->io(), std::move(options));
   } catch (const std::exception& error) {
-    return answer->set_value(Error{"bad_request", error.what()});
+    return answer->set_value(Error{ErrorCode::bad_request, error.what()});
   }
   exchange_ = calls::Exchange::make({.loop = loop_,
                                      .controller = [this] { return control_.get(); },
@@ -152,7 +154,7 @@ void Link::start(control::Milliseconds timeout, const Outcome& answer) {
   watch_for_missing_listener(loop_->io(), endpoint, [this, settle](const std::string& why) {
     if (lost_ || !control_ || control_->connected()) return;
     control_->close("nobody listens");
-    lost_ = Error{"unreachable", "no controller at " + endpoint_ + ": " + why};
+    lost_ = Error{ErrorCode::unreachable, "no controller at " + endpoint_ + ": " + why};
     settle(lost_);
   });
 }
@@ -216,7 +218,7 @@ control::BlobId Link::hold(std::string bytes) {
     try {
       open_blobs();
     } catch (const std::exception& error) {
-      lose({"lost", error.what()});
+      lose({ErrorCode::lost, error.what()});
     }
   });
   return id;

@@ -48,7 +48,7 @@ bool may_see(const Caller& caller, const Job& job) {
 JobPtr job_of(const Api& api, const Request& request) {
   const JobPtr job = api.service.job(request.params.at(0));
   if (may_see(*request.caller, *job)) return job;
-  throw ApiError(404, "not_found", "there is no job " + request.params.at(0));
+  throw ApiError(404, ErrorCode::not_found, "there is no job " + request.params.at(0));
 }
 
 void submit_for(Api& api, Submission submission, const PictureKind& kind, const Request& request,
@@ -57,7 +57,7 @@ void submit_for(Api& api, Submission submission, const PictureKind& kind, const 
   // What a picture was made into may be larger than the body was.
   constexpr std::size_t kCopies = 2;  // here, and at the client until the cluster has fetched it
   if (!request.memory->resize(kCopies * std::max(next_bytes, bytes_brought(submission.request))))
-    return answer_error(reply, {503, "overloaded",
+    return answer_error(reply, {503, ErrorCode::overloaded,
                                 "there is no room for what the job begins with: try again when "
                                 "other requests are done with"});
   const auto gone = std::make_shared<bool>(false);

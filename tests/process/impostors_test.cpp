@@ -160,7 +160,7 @@ TEST_CASE("another user's controller in this user's place is told nothing, by no
   CHECK(has(start.err, "belongs to another user"));
   const auto client = Client::connect(impostor.at, kPatience);
   REQUIRE_FALSE(client);
-  CHECK(client.error().code == "refused");
+  CHECK(client.error().code == ErrorCode::refused);
   CHECK_FALSE(Inspector::connect(impostor.at, kPatience));
   // By another name.
   fs::create_directory_symlink(folder, open.path / "link");
@@ -200,7 +200,7 @@ TEST_CASE("on loopback, who cannot show that it is this user's cluster is told n
   }
   const auto client = Client::connect(impostor.at, kPatience);
   REQUIRE_FALSE(client);
-  CHECK(client.error().code == "refused");
+  CHECK(client.error().code == ErrorCode::refused);
   CHECK(impostor.heard() == 0);
 }
 
