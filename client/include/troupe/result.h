@@ -37,7 +37,7 @@ enum class ErrorCode {
 
 /// Returns the code's name, as JSON has it: "bad_request".
 inline std::string to_string(ErrorCode code) {
-  constexpr std::array kNames = {ErrorCode::unreachable, "version_mismatch", "refused",       "lost",
+  constexpr std::array kNames = {"unreachable", "version_mismatch", "refused",       "lost",
                                  "timeout",     "protocol",         "bad_request",   "not_found",
                                  "gone",        "overloaded",       "out_of_memory", "cancelled",
                                  "stopped",     "not_fetched",      "failed",        "exception",
