@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 template <class T>
 T take(troupe::Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().code + ": " + result.error().what);
+  if (!result)
+    throw std::runtime_error(to_string(result.error().code) + ": " + result.error().what);
   return std::move(result.value());
 }
 

@@ -31,8 +31,9 @@ void wait_for(const char* what, const std::function<bool()>& holds) {
 void wait_until_whole(Client& client, std::size_t wanted) {
   wait_for("whole cluster", [&] {
     const auto actors = take(client.status()).actors;
-    const auto ready = std::count_if(actors.begin(), actors.end(),
-                                     [](const auto& actor) { return actor.state == "ready"; });
+    const auto ready = std::count_if(actors.begin(), actors.end(), [](const auto& actor) {
+      return actor.state == ActorState::ready;
+    });
     return ready == static_cast<std::ptrdiff_t>(wanted);
   });
 }

@@ -29,7 +29,8 @@ constexpr milliseconds kOpenDeadline{2000};
 constexpr milliseconds kTryAgain{50};
 
 Error called_from_callback(const std::string& call) {
-  return {"bad_request", "[client] " + call + " would wait for itself inside a progress callback"};
+  return {ErrorCode::bad_request,
+          "[client] " + call + " would wait for itself inside a progress callback"};
 }
 
 }  // namespace
@@ -57,7 +58,8 @@ struct Client::Impl {
   client::Link& link() { return talk()->link(); }
   bool can_revive(const Talk& lost, const Error& error) {
     // What could not be fetched may come over the next connection.
-    return (error.code == "lost" || error.code == "not_fetched") && !lost->link().journal().empty();
+    return (error.code == ErrorCode::lost || error.code == ErrorCode::not_fetched) &&
+           !lost->link().journal().empty();
   }
   void watched_by(std::uint64_t job, const OnProgress& on_progress) {
     std::lock_guard lock(mutex);
@@ -114,7 +116,7 @@ void Client::Impl::say_lost(std::uint64_t job, const Talk& talk, const Error& er
   if (!on_progress) return;
   Progress progress;
   progress.job = job;
-  progress.phase = "waiting for the controller";
+  progress.phase = JobPhase::unreachable;
   progress.warnings = {
       error.what +
       (talk->link().replaced()
@@ -128,7 +130,7 @@ void Client::Impl::say_lost(std::uint64_t job, const Talk& talk, const Error& er
 /// one; else code timeout (not until then), or why there will be none.
 std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
                                           std::chrono::steady_clock::time_point until) {
-  const Error later{"timeout", error.what};
+  const Error later{ErrorCode::timeout, error.what};
   std::unique_lock one(reviving, std::defer_lock);
   if (!one.try_lock_until(std::max(until, Clock::now() + kOpenDeadline))) return later;
   {
@@ -148,14 +150,17 @@ std::optional<Error> Client::Impl::revive(const Talk& lost, const Error& error,
       return std::nullopt;
     }
     if (stop.stop_requested())
-      return Error{"interrupted", error.what + "; interrupted while looking for it again"};
+      return Error{ErrorCode::interrupted, error.what + "; interrupted while looking for it again"};
     if (next) {
-      gone = Error{"lost", error.what + "; the cluster that is there now has another journal"};
-    } else if (why.code != "unreachable" && why.code != "timeout") {
-      gone = Error{"lost", error.what + "; the controller cannot be reached again: " + why.what};
+      gone = Error{ErrorCode::lost,
+                   error.what + "; the cluster that is there now has another journal"};
+    } else if (why.code != ErrorCode::unreachable && why.code != ErrorCode::timeout) {
+      gone = Error{ErrorCode::lost,
+                   error.what + "; the controller cannot be reached again: " + why.what};
     } else if (now >= *give_up_at) {
-      gone = Error{"lost", fmt::format("{}; the controller was not started again within {} s",
-                                       error.what, kComeBack.count())};
+      gone =
+          Error{ErrorCode::lost, fmt::format("{}; the controller was not started again within {} s",
+                                             error.what, kComeBack.count())};
     }
     if (gone) return gone;
     if (now >= until) return later;
@@ -265,7 +270,7 @@ Result<JobResult> Client::wait(std::uint64_t job, milliseconds timeout, OnProgre
       if (!failed) continue;
       result = *failed;
     }
-    if (result || result.error().code != "timeout") {
+    if (result || result.error().code != ErrorCode::timeout) {
       std::lock_guard lock(impl_->mutex);
       impl_->watching.erase(job);
     }

@@ -132,8 +132,8 @@ Result<JobResult> Conversation::await(std::uint64_t job, milliseconds timeout,
   const bool ended = changed_.wait_until(lock, until, [&] { return ending.result.has_value(); });
   --ending.waiters;
   if (!ended) {
-    return Error{"timeout", fmt::format("job {} has not ended within {}; it goes on", job,
-                                        seconds_text(timeout))};
+    return Error{ErrorCode::timeout, fmt::format("job {} has not ended within {}; it goes on", job,
+                                                 seconds_text(timeout))};
   }
   if (ending.waiters > 0) return *ending.result;
   Result<JobResult> result = std::move(*ending.result);
@@ -146,7 +146,7 @@ void Conversation::accepted(const wire::JobAccepted& accepted, Client::OnProgres
   if (accepted.queue_position <= 0 && accepted.warnings.empty()) return;
   wire::JobProgress progress;
   progress.job = accepted.job;
-  progress.phase = "queued";
+  progress.phase = JobPhase::queued;
   progress.steps = accepted.steps;
   progress.warnings = accepted.warnings;
   followers_[accepted.job]->set_queue_position(accepted.queue_position);

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "latents travel little
 constexpr std::int64_t kLatentScale = 8;  // pixels a latent row or column
 
 Error refused(wire::JobField field, const std::string& why) {
-  return {"bad_request", why, to_string(field)};
+  return {ErrorCode::bad_request, why, to_string(field)};
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -242,14 +242,16 @@ Error job_error(const wire::JobFinished& finished) {
   const std::string job = fmt::format("job {}", finished.job);
   Error error = calls::to_error(finished.failure);
   // Inside a job these mean its actors, not the link between client and controller.
-  if (error.code == "timeout" || error.code == "lost" || error.code == "protocol")
-    error.code = "failed";
+  if (error.code == ErrorCode::timeout || error.code == ErrorCode::lost ||
+      error.code == ErrorCode::protocol)
+    error.code = ErrorCode::failed;
   // Nobody cancelled the job: its cluster was stopped.
-  if (error.code == "cancelled") error.code = "stopped";
-  if (finished.state == wire::JobState::cancelled) error.code = "cancelled";
+  if (error.code == ErrorCode::cancelled) error.code = ErrorCode::stopped;
+  if (finished.state == JobState::cancelled) error.code = ErrorCode::cancelled;
   if (error.what.empty()) {
     error.what = job + " was cancelled";
-    if (error.code != "cancelled") error.what = job + " failed, and the controller gave no cause";
+    if (error.code != ErrorCode::cancelled)
+      error.what = job + " failed, and the controller gave no cause";
   } else if (error.what.find(job) == std::string::npos) {
     error.what = job + ": " + error.what;
   }
@@ -266,7 +268,7 @@ std::vector<JobInfo> to_public(wire::JobList list) {
   std::vector<JobInfo> jobs;
   for (wire::JobRow& row : list.jobs) {
     jobs.push_back({.id = row.id,
-                    .state = row.paused ? "paused" : wire::to_string(row.state),
+                    .state = row.state,
                     .prompt = std::move(row.prompt),
                     .pictures = row.pictures,
                     .step = row.step,
@@ -313,7 +315,7 @@ ClusterInfo to_public(wire::ClusterStatus status) {
     ActorInfo actor;
     actor.id = row.id;
     actor.incarnation = row.incarnation;
-    actor.state = std::move(row.state);
+    actor.state = row.state;
     actor.host = std::move(row.host);
     actor.device = std::move(row.device);
     actor.doing = std::move(row.doing);

@@ -14,13 +14,13 @@ std::optional<Error> check_picture(const std::string& field, std::string_view fi
   if (file.empty()) return {};
   if (file.starts_with(models::kPngSignature)) {
     const auto wrong = wrong_with_png(file);
-    if (!wrong.empty()) return Error{"bad_request", field + " " + wrong, field};
+    if (!wrong.empty()) return Error{ErrorCode::bad_request, field + " " + wrong, field};
   }
   try {
     models::read_picture_header(file);
     return {};
   } catch (const std::runtime_error& error) {
-    return Error{"bad_request", field + " " + error.what(), field};
+    return Error{ErrorCode::bad_request, field + " " + error.what(), field};
   }
 }
 
@@ -28,10 +28,11 @@ std::optional<Error> check_picture(const std::string& field, std::string_view fi
 
 std::optional<Error> check_init_image(const ImageRequest& request) {
   if (!request.init_image.empty() && request.init_latents)
-    return Error{"bad_request", "init_image and init_latents do not go together", "init_image"};
+    return Error{ErrorCode::bad_request, "init_image and init_latents do not go together",
+                 "init_image"};
   if (!request.mask_image.empty() && request.init_image.empty())
-    return Error{"bad_request", "mask_image needs init_image, the picture that it is laid over",
-                 "mask_image"};
+    return Error{ErrorCode::bad_request,
+                 "mask_image needs init_image, the picture that it is laid over", "mask_image"};
   if (auto error = check_picture("init_image", request.init_image)) return error;
   return check_picture("mask_image", request.mask_image);
 }

@@ -42,7 +42,7 @@ struct Inspector::Impl {
       });
     });
     if (future.wait_for(kBlobDeadline) == std::future_status::ready) return future.get();
-    return Error{"timeout", "[client] blob \"" + blob.name + "\" did not arrive in time"};
+    return Error{ErrorCode::timeout, "[client] blob \"" + blob.name + "\" did not arrive in time"};
   }
 
   Result<std::string> document(wire::DocumentKind kind, std::uint64_t job,
@@ -124,7 +124,8 @@ Result<LatentsNow> Inspector::latents(std::uint64_t job) {
   const auto bytes = impl_->fetch(answer.value().blob);
   if (!bytes) return bytes.error();
   auto latents = client::latents_from(bytes.value(), answer.value().blob.shape);
-  if (!latents) return Error{"protocol", "[client] the latents' bytes do not fit their shape"};
+  if (!latents)
+    return Error{ErrorCode::protocol, "[client] the latents' bytes do not fit their shape"};
   return LatentsNow{answer.value().first_step, answer.value().last_step, std::move(*latents)};
 }
 
@@ -151,7 +152,7 @@ Result<std::string> Inspector::inject(std::uint32_t actor, Fault fault, double s
                                       const HoldAt& at) {
   const auto phase = parse_choice<wire::HoldPhase>(at.phase);
   if (!phase) {
-    return Error{"bad_request", "[client] phase " + not_one_of(at.phase, hold_phases())};
+    return Error{ErrorCode::bad_request, "[client] phase " + not_one_of(at.phase, hold_phases())};
   }
   const auto done = impl_->ask<wire::Done>(
       wire::InjectFault{actor, to_wire(fault), seconds, {*phase, at.step, at.patch}});

@@ -59,13 +59,13 @@ void JobFollower::hand_on(wire::JobProgress& from) {
   Progress progress;
   progress.job = job_;
   // A word about the job's client, not about the job: that is where it was.
-  if (from.phase.empty()) std::tie(from.phase, from.step, from.steps, from.timestep) = last_;
+  if (!from.phase) std::tie(from.phase, from.step, from.steps, from.timestep) = last_;
   last_ = {from.phase, from.step, from.steps, from.timestep};
-  progress.phase = std::move(from.phase);
+  progress.phase = from.phase.value_or(JobPhase::queued);
   progress.step = from.step;
   progress.steps = from.steps;
   progress.timestep = from.timestep;
-  if (progress.phase == "queued") progress.queue_position = queue_position_;
+  if (progress.phase == JobPhase::queued) progress.queue_position = queue_position_;
   progress.seconds_per_step = from.seconds_per_step;
   progress.warnings = std::move(from.warnings);
   progress.interim_step = from.blobs_step;
@@ -89,7 +89,7 @@ void JobFollower::hand_on(wire::JobProgress& from) {
 }
 
 void JobFollower::hand_on(wire::JobFinished& from) {
-  if (from.state != wire::JobState::succeeded) return end(job_error(from));
+  if (from.state != JobState::succeeded) return end(job_error(from));
   const std::string job = fmt::format("job {}", job_);
   JobResult result;
   result.job = job_;
@@ -98,7 +98,7 @@ void JobFollower::hand_on(wire::JobFinished& from) {
     const wire::BlobRef& ref = from.blobs[i];
     const control::BlobResult& blob = fetched_[i];
     if (!blob) {
-      return end(Error{"not_fetched",
+      return end(Error{ErrorCode::not_fetched,
                        job + ": its " + ref.name + " could not be fetched: " + blob.failure.what});
     }
     if (ref.name == "picture") {
@@ -106,7 +106,7 @@ void JobFollower::hand_on(wire::JobFinished& from) {
     } else if (ref.name == "latents") {
       auto part = latents_from(*blob.bytes, ref.shape);
       if (!part || !append_latents(result.latents, std::move(*part))) {
-        return end(Error{"protocol",
+        return end(Error{ErrorCode::protocol,
                          fmt::format("{}: its latents have {} bytes, which do not fill their shape",
                                      job, blob.bytes->size())});
       }

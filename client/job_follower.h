@@ -51,8 +51,8 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
   Client::OnProgress on_progress_;
   std::shared_ptr<void> own_thread_;
   /// Phase, step, steps, timestep.
-  std::tuple<std::string, std::int32_t, std::int32_t, std::optional<double>> last_{
-      "queued", 0, 0, {}};
+  std::tuple<std::optional<JobPhase>, std::int32_t, std::int32_t, std::optional<double>> last_{
+      JobPhase::queued, 0, 0, {}};
   int queue_position_ = 0;  // when it was accepted
   std::deque<Event> events_;
   bool fetching_ = false;

@@ -11,10 +11,10 @@ namespace troupe::client {
 namespace {
 
 Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
-  std::string code = "unreachable";
-  if (failure.code == wire::FailureCode::refused) code = "refused";
-  if (failure.code == wire::FailureCode::timeout) code = "timeout";
-  if (failure.code == wire::FailureCode::version_mismatch) code = "version_mismatch";
+  ErrorCode code = ErrorCode::unreachable;
+  if (failure.code == wire::FailureCode::refused) code = ErrorCode::refused;
+  if (failure.code == wire::FailureCode::timeout) code = ErrorCode::timeout;
+  if (failure.code == wire::FailureCode::version_mismatch) code = ErrorCode::version_mismatch;
   std::string what = failure.what;
   if (what.find(endpoint) == std::string::npos) what = endpoint + ": " + what;
   return {code, what};
@@ -22,8 +22,9 @@ Error connect_error(const std::string& endpoint, const wire::Failure& failure) {
 
 /// Names the endpoint once.
 Error lost_error(const std::string& endpoint, const std::string& why) {
-  if (why.find(endpoint) != std::string::npos) return {"lost", "the connection is lost: " + why};
-  return {"lost", "the connection to " + endpoint + " is lost: " + why};
+  if (why.find(endpoint) != std::string::npos)
+    return {ErrorCode::lost, "the connection is lost: " + why};
+  return {ErrorCode::lost, "the connection to " + endpoint + " is lost: " + why};
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ Link::Link(std::string endpoint, Handlers handlers)
 
 Link::~Link() {
   post([this] {
-    if (exchange_) exchange_->close({"lost", "[client] the client has ended"});
+    if (exchange_) exchange_->close({ErrorCode::lost, "[client] the client has ended"});
     if (control_) control_->close("the client ends");
     if (blobs_) blobs_->close();
     control_.reset();
@@ -57,7 +58,7 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
     const control::Endpoint parsed = control::parse_endpoint(endpoint);
     if (parsed.ipc) {
       if (const auto why = listener_missing(parsed); !why.empty()) {
-        error = {"unreachable", "no controller at " + endpoint + ": " + why};
+        error = {ErrorCode::unreachable, "no controller at " + endpoint + ": " + why};
         return nullptr;
       }
     } else {
@@ -65,11 +66,12 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
     }
   } catch (const control::NoOwnKeys& none) {
     const auto why = listener_missing(control::parse_endpoint(endpoint));
-    error = why.empty() ? Error{"refused", none.what()}
-                        : Error{"unreachable", "no controller at " + endpoint + ": " + why};
+    error = why.empty()
+                ? Error{ErrorCode::refused, none.what()}
+                : Error{ErrorCode::unreachable, "no controller at " + endpoint + ": " + why};
     return nullptr;
   } catch (const std::exception& bad) {
-    error = {"bad_request", bad.what()};
+    error = {ErrorCode::bad_request, bad.what()};
     return nullptr;
   }
   std::unique_ptr<Link> link(new Link(endpoint, std::move(handlers)));
@@ -81,14 +83,14 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
                [answer](std::optional<Error> failed) { answer->set_value(std::move(failed)); });
   });
   const auto give_up = [&link = *link] {
-    link.give_up({"interrupted", "interrupted while connecting to " + link.endpoint_});
+    link.give_up({ErrorCode::interrupted, "interrupted while connecting to " + link.endpoint_});
   };
   const auto answered = [&] {
     const std::stop_callback on_stop(stop, [&link = *link, give_up] { link.post(give_up); });
     return future.wait_for(timeout + std::chrono::seconds(2)) == std::future_status::ready;
   }();
   if (!answered) {
-    error = {"unreachable", "no controller at " + endpoint + ": nobody answered"};
+    error = {ErrorCode::unreachable, "no controller at " + endpoint + ": nobody answered"};
     return nullptr;
   }
   if (const std::optional<Error> failed = future.get()) {
@@ -126,7 +128,7 @@ void Link::start(control::Milliseconds timeout, Outcome outcome) {
   try {
     socket_.context = control::make_context();
   } catch (const std::exception& error) {
-    return settle(Error{"failed", error.what()});
+    return settle(Error{ErrorCode::failed, error.what()});
   }
   try {
     control::ConnectionOptions options;
@@ -138,7 +140,7 @@ void Link::start(control::Milliseconds timeout, Outcome outcome) {
     options.keys = keys_;
     control_ = std::make_unique<control::Connection>(loop_->io(), std::move(options));
   } catch (const std::exception& error) {
-    return settle(Error{"bad_request", error.what()});
+    return settle(Error{ErrorCode::bad_request, error.what()});
   }
   exchange_ = calls::Exchange::make({.loop = loop_,
                                      .controller = [this] { return control_.get(); },
@@ -174,7 +176,7 @@ void Link::start(control::Milliseconds timeout, Outcome outcome) {
   const auto endpoint = control::parse_endpoint(endpoint_);
   if (endpoint.ipc || endpoint.host == "*") return;
   watch_for_missing_listener(loop_->io(), endpoint, [this](const std::string& why) {
-    give_up({"unreachable", "no controller at " + endpoint_ + ": " + why});
+    give_up({ErrorCode::unreachable, "no controller at " + endpoint_ + ": " + why});
   });
 }
 
@@ -237,7 +239,7 @@ control::BlobId Link::hold(std::string bytes) {
     try {
       open_blobs();
     } catch (const std::exception& error) {
-      lose({"lost", error.what()});
+      lose({ErrorCode::lost, error.what()});
     }
   });
   return id;

@@ -131,8 +131,8 @@ Result<Answer> Link::ask(M message, control::Milliseconds deadline,
     });
   });
   if (future.wait_for(deadline + kThreadMargin) == std::future_status::ready) return future.get();
-  return Error{"timeout", "[client] " + endpoint_ + ": no answer within " +
-                              std::to_string(deadline.count()) + " ms"};
+  return Error{ErrorCode::timeout, "[client] " + endpoint_ + ": no answer within " +
+                                       std::to_string(deadline.count()) + " ms"};
 }
 
 }  // namespace troupe::client

@@ -83,7 +83,7 @@ Result<Place> found_place(const std::string& endpoint, const std::string& keys) 
     }
     place.endpoint = full_endpoint(place.endpoint);
   } catch (const std::exception& error) {
-    return Error{"bad_request", std::string("[client] ") + error.what()};
+    return Error{ErrorCode::bad_request, std::string("[client] ") + error.what()};
   }
   return place;
 }

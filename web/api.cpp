@@ -59,7 +59,7 @@ bool may_see(const Caller& caller, const Job& job) {
 JobPtr job_of(const Api& api, const Request& request) {
   const JobPtr job = api.service.job(request.params.at(0));
   if (may_see(*request.caller, *job)) return job;
-  throw ApiError(404, "not_found", "there is no job " + request.params.at(0));
+  throw ApiError(404, ErrorCode::not_found, "there is no job " + request.params.at(0));
 }
 
 void submit_for(Api& api, HandIn handed, const Request& request, const ReplyPtr& reply,
@@ -69,7 +69,7 @@ void submit_for(Api& api, HandIn handed, const Request& request, const ReplyPtr&
   const std::size_t next_bytes = handed.next_bytes;
   const std::size_t bytes = bytes_brought(handed.submission.request);
   if (!request.memory->resize(kCopies * std::max(next_bytes, bytes)))
-    return answer_error(reply, {503, "overloaded",
+    return answer_error(reply, {503, ErrorCode::overloaded,
                                 "there is no room for what the job begins with: try again when "
                                 "other requests are done with"});
   const auto gone = std::make_shared<bool>(false);

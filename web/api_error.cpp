@@ -1,7 +1,6 @@
 #include "web/api_error.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/text.h"
 #include "transport/wire/request_fields.h"
@@ -9,15 +8,42 @@
 namespace troupe::web {
 namespace {
 
-/// The status of an answer for each code of the client API.
-int status_of(const std::string& code) {
-  static const std::map<std::string, int> kStatus = {
-      {"bad_request", 400},   {"not_found", 404},       {"gone", 410},        {"cancelled", 409},
-      {"overloaded", 429},    {"refused", 503},         {"unreachable", 503}, {"lost", 503},
-      {"stopped", 503},       {"not_fetched", 503},     {"timeout", 504},     {"protocol", 502},
-      {"out_of_memory", 507}, {"version_mismatch", 502}};
-  const auto found = kStatus.find(code);
-  return found == kStatus.end() ? 500 : found->second;
+/// Returns the status of an answer for a code of the client API.
+int status_of(ErrorCode code) {
+  using enum ErrorCode;
+  switch (code) {
+    case bad_request:
+      return 400;
+    case not_found:
+      return 404;
+    case cancelled:
+      return 409;
+    case gone:
+      return 410;
+    case overloaded:
+      return 429;
+    case protocol:
+    case version_mismatch:
+      return 502;
+    case refused:
+    case unreachable:
+    case lost:
+    case stopped:
+    case not_fetched:
+      return 503;
+    case timeout:
+      return 504;
+    case out_of_memory:
+      return 507;
+    case failed:
+    case exception:
+    case died:
+    case restarting:
+    case interrupted:
+    case usage:
+      break;
+  }
+  return 500;
 }
 
 const char* type_of(int status) {

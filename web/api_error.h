@@ -1,5 +1,6 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -16,11 +17,16 @@ struct ApiError : std::runtime_error {
         status(status),
         code(std::move(code)),
         param(std::move(param)) {}
+  ApiError(int status, ErrorCode code, const std::string& message, std::string param = {})
+      : ApiError(status, to_string(code), message, std::move(param)) {
+    kind = code;
+  }
 
   int status;        // of HTTP
   std::string code;  // the client API's, or one of HTTP's own (unknown_field, not_allowed, …)
-  int retry_after_s = 1;  // seconds after which a 429 or 503 may be otherwise
-  std::string param;      // the field that is wrong; "" = none alone
+  std::optional<ErrorCode> kind;  // none with a code of HTTP's own
+  int retry_after_s = 1;          // seconds after which a 429 or 503 may be otherwise
+  std::string param;              // the field that is wrong; "" = none alone
 };
 
 /// Returns a name that a client gave, cut where it is too long to be one.
@@ -29,7 +35,7 @@ std::string short_name(const std::string& name);
 /// Returns the error for a field of a request that is wrong: status 400, code bad_request.
 inline ApiError bad_field(const std::string& field, const std::string& why) {
   const std::string name = short_name(field);
-  return {400, "bad_request", name + ": " + why, name};
+  return {400, ErrorCode::bad_request, name + ": " + why, name};
 }
 
 /// Returns a cluster's text about a request or a job in HTTP's words: the name of the field whose

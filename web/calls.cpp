@@ -235,7 +235,7 @@ nlohmann::json parameters_of(const std::string& file, const std::set<std::string
   } catch (const wire::MissingInput& missing) {
     throw bad_field(missing.field, missing.what());
   } catch (const std::runtime_error& error) {
-    throw ApiError(400, "bad_request", "the body: " + without_rooms(error.what()));
+    throw ApiError(400, ErrorCode::bad_request, "the body: " + without_rooms(error.what()));
   }
 }
 

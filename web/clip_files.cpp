@@ -39,7 +39,7 @@ std::uint64_t ClipFiles::make(const Key& key, const std::string& owner,
   if (at == making_.end()) {
     if (busy_.size() + waiting(nullptr) >= limits_.threads + limits_.waiting ||
         waiting(&owner) >= limits_.waiting_of_one) {
-      then(Error{"overloaded", "too many clips are being encoded: try again"});
+      then(Error{ErrorCode::overloaded, "too many clips are being encoded: try again"});
       return asked;
     }
     at = making_.insert(making_.end(), std::make_shared<Making>());
@@ -72,7 +72,7 @@ void ClipFiles::begin_next() {
         file->emplace(encode_(making->result->pictures.at(key.picture).png, key.format, key.quality,
                               making->stop.get_token()));
       } catch (const std::exception& error) {
-        file->emplace(Error{"failed", error.what()});
+        file->emplace(Error{ErrorCode::failed, error.what()});
       }
       boost::asio::post(io_, [this, making, file] { made(making, std::move(**file)); });
     });

@@ -2,6 +2,7 @@
 
 #include "base/format.h"
 #include "base/parse_number.h"
+#include "transport/json/info_json.h"
 #include "web/api.h"
 #include "web/cluster_watchers.h"
 
@@ -9,7 +10,7 @@ namespace troupe::web {
 namespace {
 
 bool can_paint(const ActorInfo& actor) {
-  return actor.state == "ready" || actor.state == "busy";
+  return actor.state == ActorState::ready || actor.state == ActorState::busy;
 }
 
 /// A number; of the second cluster on a text, NUMBER-CLUSTER.
@@ -20,18 +21,9 @@ nlohmann::json actor_id(std::uint32_t actor, std::size_t cluster) {
 
 /// `operate`: the caller may see everybody's jobs, else not whose job the actor has.
 nlohmann::json actor_json(const ActorInfo& actor, bool operate) {
-  nlohmann::json groups = nlohmann::json::array();
-  for (const GroupInfo& group : actor.groups)
-    groups.push_back({{"axis", group.axis}, {"ranks", group.ranks}, {"rank", group.rank_in_group}});
-  return {{"id", actor.id},
-          {"host", actor.host},
-          {"device", actor.device},
-          {"state", actor.state},
-          {"doing", operate || actor.doing.empty() ? actor.doing : "a job"},
-          {"memory_bytes", actor.memory_bytes},
-          {"groups", std::move(groups)},
-          {"restarts", actor.restarts},
-          {"pid", actor.pid}};
+  auto document = troupe::to_json(actor);
+  if (!operate && !actor.doing.empty()) document["doing"] = "a job";
+  return document;
 }
 
 /// "ok": all actors are there; "starting": some are not yet, and none is missing otherwise;
@@ -45,8 +37,8 @@ std::string health_of(const std::vector<JobService::Cluster>& clusters) {
     }
     for (const ActorInfo& actor : cluster.info->actors) {
       able += can_paint(actor);
-      starting += actor.state == "starting";
-      lost += actor.state == "dead";
+      starting += actor.state == ActorState::starting;
+      lost += actor.state == ActorState::dead;
     }
   }
   if (able == 0) return starting > 0 ? "starting" : "down";
@@ -215,7 +207,7 @@ std::pair<std::size_t, std::uint32_t> actor_of(const JobService& service, const 
   const auto cluster = dash == id.npos ? std::optional<std::size_t>(1)
                                        : parse_number<std::size_t>(id.substr(dash + 1));
   if (!number || !cluster || *cluster < 1 || *cluster > service.clusters().size())
-    throw ApiError(404, "not_found", "there is no actor " + id);
+    throw ApiError(404, ErrorCode::not_found, "there is no actor " + id);
   return {*cluster - 1, *number};
 }
 

@@ -164,14 +164,14 @@ json parse_body(const std::string& body) {
     if (what.starts_with(kMark)) what.erase(0, kMark.size());
     // It may quote a text of megabytes.
     if (what.size() > kMostSaid) what = what.substr(0, kMostSaid) + "…";
-    throw ApiError(400, "bad_request", what);
+    throw ApiError(400, ErrorCode::bad_request, what);
   }
 }
 
 Fields::Fields(json body, std::map<std::string, std::string> aliases, bool form)
     : body_(std::move(body)), aliases_(std::move(aliases)), form_(form) {
   if (!body_.is_object())
-    throw ApiError(400, "bad_request", "the body is not a JSON object: {\"prompt\": …}");
+    throw ApiError(400, ErrorCode::bad_request, "the body is not a JSON object: {\"prompt\": …}");
 }
 
 Fields Fields::parse(const std::string& body, std::map<std::string, std::string> aliases) {

@@ -194,9 +194,9 @@ class Gateway::Impl {
                   } catch (const ApiError& error) {
                     answer_error(reply, error);
                   } catch (const std::bad_alloc&) {
-                    answer_error(reply, {503, "overloaded", "out of memory"});
+                    answer_error(reply, {503, ErrorCode::overloaded, "out of memory"});
                   } catch (const std::exception& error) {
-                    answer_error(reply, {500, "failed", error.what()});
+                    answer_error(reply, {500, ErrorCode::failed, error.what()});
                   }
                 },
             .refusal = {},
@@ -207,7 +207,8 @@ class Gateway::Impl {
     const bool get = head.method == "GET" || head.method == "HEAD";
     if (const PageFile* file = page_file(head); file && get)
       return {.most_body = 0, .serve = {}, .refusal = page_response(*file, head)};
-    if (allow.empty()) throw ApiError(404, "not_found", "there is nothing at " + head.path_text());
+    if (allow.empty())
+      throw ApiError(404, ErrorCode::not_found, "there is nothing at " + head.path_text());
     Response response = error_response(
         ApiError(405, "not_allowed", head.path_text() + " takes " + allow + " only"));
     response.fields.emplace_back("Allow", allow);
@@ -228,7 +229,8 @@ class Gateway::Impl {
                          : "this key is not known here");
     }
     if (access == Access::operate && !caller->operate)
-      throw ApiError(403, "refused", "the key " + caller->name + " has not the role operate");
+      throw ApiError(403, ErrorCode::refused,
+                     "the key " + caller->name + " has not the role operate");
     return caller;
   }
 
@@ -251,7 +253,7 @@ class Gateway::Impl {
                                     ? 1
                                     : parse_number<std::size_t>(asked->second).value_or(0);
     if (cluster < 1 || cluster > service_->clusters().size())
-      throw ApiError(404, "not_found", "there is no such cluster", "cluster");
+      throw ApiError(404, ErrorCode::not_found, "there is no such cluster", "cluster");
     service_->ask<std::string>(
         cluster - 1, [](Inspector& inspector) { return inspector.metrics(); },
         [reply, own = own.text()](Result<std::string> text) {

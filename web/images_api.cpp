@@ -120,7 +120,7 @@ struct Painting : std::enable_shared_from_this<Painting> {
     api.service.with_result(job, [self = shared_from_this(), job](const auto& result) {
       if (!result) return self->failed(to_api_error(result.error()));
       if (result.value()->pictures.empty())
-        return self->failed({500, "failed", "job " + job->id + " has made no pictures"});
+        return self->failed({500, ErrorCode::failed, "job " + job->id + " has made no pictures"});
       self->succeeded(job);
     });
   }

@@ -13,9 +13,15 @@
 namespace troupe::web {
 namespace {
 
-JobState state_of(const std::string& phase) {
-  if (phase == "queued") return JobState::queued;
-  return phase == "loading" ? JobState::loading : JobState::running;
+JobState state_of(JobPhase phase) {
+  if (phase == JobPhase::queued) return JobState::queued;
+  return phase == JobPhase::loading ? JobState::loading : JobState::running;
+}
+
+/// Returns the phase where it is known, else the state.
+std::string phase_text(const Job& job) {
+  if (job.unreachable_since > 0) return to_string(JobPhase::unreachable);
+  return job.phase ? to_string(*job.phase) : to_string(job.state);
 }
 
 std::size_t bytes_of(const JobResult& result) {
@@ -88,7 +94,7 @@ nlohmann::json to_json(const Job& job) {
   return {{"id", job.id},
           {"number", job.key.number},
           {"state", to_string(job.state)},
-          {"phase", since.is_null() ? job.phase : "unreachable"},
+          {"phase", phase_text(job)},
           {"unreachable_since", since},
           {"prompt", job.prompt},
           {"model", job.model},
@@ -127,7 +133,7 @@ JobPtr JobBoard::submitted(const JobKey& key, double now) {
   job->followed = true;
   if (job->ended() && !job->result && !job->error) {
     job->state = JobState::running;
-    job->phase = to_string(job->state);
+    job->phase.reset();
   }
   return job;
 }
@@ -141,7 +147,7 @@ void JobBoard::progress(const JobPtr& job, const Progress& progress, double now)
   job->timestep = progress.timestep;
   if (progress.steps > 0) job->steps = progress.steps;
   job->seconds_per_step = progress.seconds_per_step;
-  job->queue_position = progress.phase == "queued" ? progress.queue_position : 0;
+  job->queue_position = progress.phase == JobPhase::queued ? progress.queue_position : 0;
   for (const std::string& warning : progress.warnings)
     job->warnings.push_back(in_fields(warning));
   constexpr std::size_t kMostWarnings = 100;
@@ -168,11 +174,12 @@ void JobBoard::end(const JobPtr& job, const Outcome& outcome, double now) {
     keep(job, outcome.value());
   } else {
     job->error = outcome.error();
-    job->state = outcome.error().code == "cancelled" ? JobState::cancelled : JobState::failed;
+    job->state =
+        outcome.error().code == ErrorCode::cancelled ? JobState::cancelled : JobState::failed;
     job->cause = cause_of(*job, outcome.error().what);
     if (job->state == JobState::cancelled) job->error->what = job->cause;
   }
-  job->phase = to_string(job->state);
+  job->phase.reset();
   tell(job, What::end);
   forget_jobs();
 }
@@ -247,15 +254,14 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
                       const std::vector<JobInfo>& jobs, double now) {
   for (const JobInfo& info : jobs) {
     const JobKey key{cluster, series, info.id};
-    const auto state = parse_choice<JobState>(info.state).value_or(JobState::running);
     JobPtr job = find(key.id());
     if (job) job->passes = 0;
-    if (job && job->error && job->error->code == "lost")
+    if (job && job->error && job->error->code == ErrorCode::lost)
       job->error.reset();  // it is not
     else if (job && (job->followed || job->ended())) {
       if (job->followed && !job->ended() &&
-          (state == JobState::paused) != (job->state == JobState::paused))
-        job->state = state;
+          (info.state == JobState::paused) != (job->state == JobState::paused))
+        job->state = info.state;
       if (job->ended()) continue;
       job->seconds = info.seconds;
       job->cause = in_fields(info.cause);
@@ -268,8 +274,8 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
         continue;
       job = add(key, now - info.seconds);
     }
-    job->state = state;
-    job->phase = info.state;
+    job->state = info.state;
+    job->phase.reset();
     job->prompt = info.prompt;
     job->pictures = info.pictures;
     job->step = info.step;

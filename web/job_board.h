@@ -10,20 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/choice.h"
 #include "troupe/client.h"
 #include "web/calls.h"
-
-namespace troupe {
-
-namespace web {
-enum class JobState { queued, loading, running, paused, succeeded, failed, cancelled };
-}
-template <>
-inline constexpr auto kNamesOf<web::JobState> = std::to_array<std::string_view>(
-    {"queued", "loading", "running", "paused", "succeeded", "failed", "cancelled"});
-
-}  // namespace troupe
 
 namespace troupe::web {
 
@@ -44,7 +32,7 @@ struct Job {
   JobKey key;
   std::string id;  // the key's
   JobState state = JobState::queued;
-  std::string phase = "queued";
+  std::optional<JobPhase> phase = JobPhase::queued;
   std::string prompt, model, share, cause;
   int priority = 0, step = 0, steps = 0, queue_position = 0, pictures = 0;
   double seconds = 0;              // since it was submitted, or of its whole life

@@ -22,7 +22,7 @@ double load_of(const JobService::Cluster& cluster) {
   const ClusterInfo& info = *cluster.info;
   double able = 0;
   for (const ActorInfo& actor : info.actors)
-    able += actor.state == "ready" || actor.state == "busy";
+    able += actor.state == ActorState::ready || actor.state == ActorState::busy;
   return able == 0 ? std::numeric_limits<double>::max()
                    : (info.jobs_queued + info.jobs_running + cluster.handed_in) / able;
 }
@@ -111,18 +111,18 @@ JobPtr JobService::job(const std::string& id) const {
     if (named && number && cluster.is_long && !cluster.unknown.contains(*number)) {
       cluster.link->seek(*number);
     } else if (named && cluster.is_listed) {
-      throw ApiError(404, "not_found", "there is no job " + id);
+      throw ApiError(404, ErrorCode::not_found, "there is no job " + id);
     }
     if (named || cluster.series.empty()) unknown = &cluster;
   }
   if (unknown) {
-    throw ApiError(503, "unreachable",
+    throw ApiError(503, ErrorCode::unreachable,
                    unknown->why.empty() ? "the cluster's jobs are not known here yet: try again"
                                         : unknown->why);
   }
   if (!number || series.size() != series_name("").size() + 1)
-    throw ApiError(404, "not_found", "there is no job " + id);
-  throw ApiError(410, "gone",
+    throw ApiError(404, ErrorCode::not_found, "there is no job " + id);
+  throw ApiError(410, ErrorCode::gone,
                  "job " + id +
                      " is of a cluster that is served here no more, or was started anew without a "
                      "journal of its jobs");
@@ -143,8 +143,9 @@ void JobService::listed(std::size_t index, const ClusterLink::Listing& listing) 
 Result<JobService::Connection> JobService::connection_of(const JobKey& job) const {
   const Cluster& cluster = clusters_[job.cluster];
   const auto connection = cluster.link->connection();
-  if (!connection) return Error{"unreachable", cluster.why};
-  if (connection->series != job.series) return Error{"gone", job.id() + ": " + kStartedAnew};
+  if (!connection) return Error{ErrorCode::unreachable, cluster.why};
+  if (connection->series != job.series)
+    return Error{ErrorCode::gone, job.id() + ": " + kStartedAnew};
   return connection;
 }
 
@@ -155,7 +156,7 @@ void JobService::connected(std::size_t index, const std::string& series) {
   cluster.series = series;
   cluster.is_listed = false;
   cluster.unknown.clear();
-  board_.begin_series(index, series, {"lost", kStartedAnew}, now());
+  board_.begin_series(index, series, {ErrorCode::lost, kStartedAnew}, now());
 }
 
 void JobService::status(std::size_t index, Result<ClusterInfo> info) {
@@ -202,8 +203,8 @@ void JobService::status_of_gone(std::size_t index) {
   if (!cluster.gone_since) cluster.gone_since = time;
   if (time - *cluster.gone_since > kComesBack) {
     board_.lose(index,
-                {"lost", fmt::format("the cluster has not come back within {} minutes: {}",
-                                     kComesBack.count(), cluster.why)},
+                {ErrorCode::lost, fmt::format("the cluster has not come back within {} minutes: {}",
+                                              kComesBack.count(), cluster.why)},
                 now());
   }
   for (auto at = wanted_results_.begin(); at != wanted_results_.end();) {
@@ -216,7 +217,9 @@ void JobService::status_of_gone(std::size_t index) {
     at = wanted_results_.erase(at);
     // Each of them may ask for another result.
     for (const auto& then : waiting)
-      boost::asio::post(io_, [then, why = cluster.why] { then(Error{"unreachable", why}); });
+      boost::asio::post(io_, [then, why = cluster.why] {
+        then(Error{ErrorCode::unreachable, why});
+      });
   }
 }
 
@@ -254,7 +257,8 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
   const auto index = choose(asked, submission.model);
   if (!index) {
     for (const Cluster& cluster : clusters_)
-      if (!cluster.info) return fail({503, "unreachable", "no cluster can paint: " + cluster.why});
+      if (!cluster.info)
+        return fail({503, ErrorCode::unreachable, "no cluster can paint: " + cluster.why});
     if (asked.empty())
       return fail(bad_field("model", "is missing, and no cluster has one of its own"));
     return fail({404, "model_not_found",
@@ -269,24 +273,24 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
     for (const Cluster& cluster : clusters_)
       if (cluster.info && !cluster.is_listed)
         return fail(
-            {503, "unreachable",
+            {503, ErrorCode::unreachable,
              "which jobs the key " + caller->name + " has is not known here yet: try again"});
   auto& submitting = submitting_[caller->name];
   if (caller->most_jobs > 0 && board_.open_jobs(caller->name) + submitting >= caller->most_jobs) {
-    return fail({429, "overloaded",
+    return fail({429, ErrorCode::overloaded,
                  fmt::format("the key {} has {} jobs that have not ended, which is its limit",
                              caller->name, caller->most_jobs)});
   }
   if (const double wait = rates_.ask(*caller, now()); wait > 0) {
     const int seconds = static_cast<int>(std::ceil(wait));
-    ApiError error(429, "overloaded",
+    ApiError error(429, ErrorCode::overloaded,
                    fmt::format("the key {} may hand in {} jobs a minute: wait {} s", caller->name,
                                static_cast<int>(caller->per_minute), seconds));
     error.retry_after_s = seconds;
     return fail(error);
   }
   const auto connection = clusters_[*index].link->connection();
-  if (!connection) return fail({503, "unreachable", clusters_[*index].why});
+  if (!connection) return fail({503, ErrorCode::unreachable, clusters_[*index].why});
   submission.key = random_key();
   ++clusters_[*index].handed_in;
   const auto handed = std::make_shared<Handed>(Handed{JobKey{*index, connection->series}, now(),
@@ -321,13 +325,14 @@ void JobService::hand_in_after(std::function<void()> work, const Connection& con
       if (work) work();
       hand_in(connection, handed);
     } catch (const ApiError& error) {
-      fail({error.code, error.what(), error.param});
+      fail({error.kind.value_or(ErrorCode::bad_request), error.what(), error.param});
     } catch (const std::exception& error) {
-      fail({"failed", error.what()});
+      fail({ErrorCode::failed, error.what()});
     }
   };
   if (!workers_.post(task, handed->caller->name))
-    handed_in(*handed, Error{"overloaded", "too many jobs are being handed in: try again"});
+    handed_in(*handed,
+              Error{ErrorCode::overloaded, "too many jobs are being handed in: try again"});
 }
 
 void JobService::hand_in(const Connection& connection, const HandedPtr& handed) {
@@ -337,7 +342,7 @@ void JobService::hand_in(const Connection& connection, const HandedPtr& handed) 
       [this, handed, weak = std::weak_ptr(connection)](const Result<std::uint64_t>& number) {
         boost::asio::post(io_, [this, handed, number, weak] {
           const auto connection = weak.lock();
-          const bool lost = !number && number.error().code == "lost";
+          const bool lost = !number && number.error().code == ErrorCode::lost;
           if (lost && connection) return hand_in_again(connection, handed);
           handed_in(*handed, number);
         });
@@ -413,10 +418,10 @@ void JobService::follow(const JobPtr& job) {
 void JobService::ended(const JobKey& key, const Outcome& outcome) {
   const JobPtr job = board_.add(key, now());
   // It may go on, and is watched again once there is a connection.
-  const bool lost = !outcome && outcome.error().code == "lost";
+  const bool lost = !outcome && outcome.error().code == ErrorCode::lost;
   if (lost && !job->ended()) return;
   const auto connection = connection_of(key);
-  if (!outcome && outcome.error().code == "not_fetched" && !job->ended() && connection &&
+  if (!outcome && outcome.error().code == ErrorCode::not_fetched && !job->ended() && connection &&
       !std::exchange(job->watched_again, true))
     return watch(job, connection.value());
   board_.end(job, outcome, now());
@@ -438,7 +443,8 @@ void JobService::with_result(const JobPtr& job, OnResult then) {
   if (job->result) return then(job->result);
   if (job->error) return then(*job->error);
   if (job->ended() && job->state != JobState::succeeded) {
-    return then(Error{to_string(job->state), "job " + job->id + ": " + job->cause});
+    return then(Error{job->state == JobState::cancelled ? ErrorCode::cancelled : ErrorCode::failed,
+                      "job " + job->id + ": " + job->cause});
   }
   const auto connection = connection_of(job->key);
   if (!connection) return then(connection.error());
@@ -453,7 +459,8 @@ void JobService::cancel(const JobPtr& job, const std::string& by,
   const auto tell = [job, then](std::optional<Error> error) {
     if (error && then) job->cancelled_by.clear();
     if (then) return then(std::move(error));
-    static const std::set<std::string> kLater = {"unreachable", "overloaded", "lost", "timeout"};
+    static const std::set kLater = {ErrorCode::unreachable, ErrorCode::overloaded, ErrorCode::lost,
+                                    ErrorCode::timeout};
     job->cancel_owed = error && !job->ended() && kLater.contains(error->code);
   };
   if (!then) job->cancel_owed = false;  // on its way

@@ -165,19 +165,19 @@ void JobService::work_of(Workers& workers, std::function<Result<T>()> work,
     try {
       result->emplace(work());
     } catch (const std::exception& error) {
-      result->emplace(Error{"failed", error.what()});
+      result->emplace(Error{ErrorCode::failed, error.what()});
     }
     boost::asio::post(io_, [then, result] { then(std::move(**result)); });
   };
   const bool begun = workers.post(task, asker);
-  if (!begun) then(Error{"overloaded", "too much is being done: try again"});
+  if (!begun) then(Error{ErrorCode::overloaded, "too much is being done: try again"});
 }
 
 template <class T>
 void JobService::ask(std::size_t cluster, std::function<Result<T>(Inspector&)> question,
                      std::function<void(Result<T>)> then, const std::string& asker) {
   const auto connection = clusters_.at(cluster).link->connection();
-  if (!connection) return then(Error{"unreachable", clusters_[cluster].why});
+  if (!connection) return then(Error{ErrorCode::unreachable, clusters_[cluster].why});
   ask(connection, std::move(question), std::move(then), asker);
 }
 

@@ -193,7 +193,8 @@ class JobStreams : public std::enable_shared_from_this<JobStreams> {
 void picture(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = job_of(api, *request);
   const auto number = parse_number<std::size_t>(request->params.at(1));
-  if (!number) throw ApiError(404, "not_found", "a picture is named by its number, from 0 on");
+  if (!number)
+    throw ApiError(404, ErrorCode::not_found, "a picture is named by its number, from 0 on");
   send_picture(api, job, *number, asked_kind(job->kind, *request), reply);
 }
 
@@ -202,7 +203,7 @@ void linked_picture(Api& api, const std::shared_ptr<Request>& request, const Rep
   const auto link = api.links.find(request->params.at(0), JobService::now());
   const JobPtr job = link ? link->job.lock() : nullptr;
   if (!job || api.service.board().find(job->id) != job)
-    throw ApiError(404, "not_found", "there is no such picture, or no more");
+    throw ApiError(404, ErrorCode::not_found, "there is no such picture, or no more");
   send_picture(api, job, link->picture, link->kind, reply);
 }
 
@@ -270,7 +271,7 @@ void logs(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
             break;
           }
           const auto log = inspector.logs(actor, 0, kLines);
-          if (!log && (actor < 0 || log.error().code == "lost")) return log.error();
+          if (!log && (actor < 0 || log.error().code == ErrorCode::lost)) return log.error();
           text += actor < 0 ? "controller\n" : fmt::format("\nactor {}\n", actor);
           for (const auto& line : log ? log.value().lines : std::vector{log.error().what})
             text += "  " + line + "\n";
@@ -347,7 +348,7 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
     if (!result) return answer_error(reply, to_api_error(result.error()));
     const auto kept = result.value();
     if (number >= kept->pictures.size()) {
-      return answer_error(reply, {404, "not_found",
+      return answer_error(reply, {404, ErrorCode::not_found,
                                   fmt::format("job {} has {} pictures, numbered from 0", job->id,
                                               kept->pictures.size())});
     }
@@ -360,8 +361,8 @@ void send_picture(Api& api, const JobPtr& job, std::size_t number, const Picture
       const auto asked = api.clips.make(
           key, job->caller, kept, [reply, kind](const Result<ClipFiles::File>& file) {
             if (file) return send_file(reply, kind.format, *file.value());
-            const bool full = file.error().code == "overloaded";
-            answer_error(reply, full ? ApiError(503, "overloaded", file.error().what)
+            const bool full = file.error().code == ErrorCode::overloaded;
+            answer_error(reply, full ? ApiError(503, ErrorCode::overloaded, file.error().what)
                                      : to_api_error(file.error()));
           });
       return reply->on_gone([&api, asked] { api.clips.leave(asked); });

@@ -49,7 +49,7 @@ std::string parameter(std::string_view header, std::string_view name) {
 }
 
 ApiError wrong(const std::string& why) {
-  return {400, "bad_request", "the form " + why};
+  return {400, ErrorCode::bad_request, "the form " + why};
 }
 
 FormPart part_of(std::string_view header, std::string_view bytes) {
@@ -70,7 +70,7 @@ FormPart part_of(std::string_view header, std::string_view bytes) {
 
 std::vector<FormPart> parse_multipart(const std::string& content_type, std::string_view body) {
   if (!lower(content_type).starts_with("multipart/form-data"))
-    throw ApiError(415, "bad_request", "this call takes a form: multipart/form-data");
+    throw ApiError(415, ErrorCode::bad_request, "this call takes a form: multipart/form-data");
   const std::string boundary = parameter(content_type, "boundary");
   if (boundary.empty() || boundary.size() > 70) throw wrong("has no boundary of 1 to 70 letters");
   const std::string mark = "\r\n--" + boundary;

@@ -40,13 +40,13 @@ void check_body(const Route& route, const RequestHead& head) {
                          [](char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });
   const bool is_form = type.starts_with("multipart/");
   if (route.body == Body::form && !is_form)
-    throw ApiError(415, "bad_request",
+    throw ApiError(415, ErrorCode::bad_request,
                    "this call takes a form (multipart/form-data), not " +
                        (type.empty() ? "a body without Content-Type" : short_name(type)));
   if (is_form && route.body == Body::json)
-    throw ApiError(415, "bad_request", "this call takes JSON, not a form");
+    throw ApiError(415, ErrorCode::bad_request, "this call takes JSON, not a form");
   if (is_form && route.body == Body::file)
-    throw ApiError(415, "bad_request",
+    throw ApiError(415, ErrorCode::bad_request,
                    "this call takes the file itself as its body, not a form (curl: --data-binary "
                    "@FILE)");
 }

@@ -260,7 +260,7 @@ class CountedMemory final : public RequestMemory {
 /// RFC 9110, 10.1.1 and 15.5.16.
 std::optional<ApiError> wrong_frame(const http::request_header<>& head) {
   const auto wrong = [](int status, const std::string& why) {
-    return ApiError(status, "bad_request", why);
+    return ApiError(status, ErrorCode::bad_request, why);
   };
   const auto hosts = head.count(http::field::host);
   if (head.version() >= 11 && (hosts == 0 || head[http::field::host].empty()))
@@ -353,8 +353,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
       asio::post(executor, [session = std::move(session_), number = number_] {
         if (session->turn_ == number && session->state_ == State::serving)
           session->send({.status = 500,
-                         .body = json_text(
-                             to_json(ApiError(500, "failed", "the request was not answered")))});
+                         .body = json_text(to_json(
+                             ApiError(500, ErrorCode::failed, "the request was not answered")))});
       });
     }
     void send(Response response) override {
@@ -517,12 +517,13 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   }
 
   void refuse(int status, const std::string& what) {
-    send({.status = status, .body = json_text(to_json(ApiError(status, "bad_request", what)))});
+    send({.status = status,
+          .body = json_text(to_json(ApiError(status, ErrorCode::bad_request, what)))});
   }
 
   static Response overloaded(const std::string& what) {
     return {.status = 503,
-            .body = json_text(to_json(ApiError(503, "overloaded", what))),
+            .body = json_text(to_json(ApiError(503, ErrorCode::overloaded, what))),
             .fields = {{"Retry-After", "1"}}};
   }
 

@@ -30,7 +30,7 @@ nlohmann::json video_json(const Job& job) {
                           {"error", nullptr}};
   if (job.ended()) video["completed_at"] = static_cast<std::int64_t>(job.created_at + job.seconds);
   if (job.ended() && !succeeded)
-    video["error"] = {{"code", job.error ? job.error->code : to_string(job.state)},
+    video["error"] = {{"code", job.error ? to_string(job.error->code) : to_string(job.state)},
                       {"message", job.cause}};
   if (job.result && !job.result->pictures.empty()) {
     const auto size = models::png_size(job.result->pictures[0].png);
@@ -42,7 +42,7 @@ nlohmann::json video_json(const Job& job) {
 JobPtr video_of(const Api& api, const Request& request, const std::string& id) {
   const JobPtr job = id.starts_with(kPrefix) ? api.service.job(id.substr(kPrefix.size())) : nullptr;
   if (job && job->is_video && may_see(*request.caller, *job)) return job;
-  throw ApiError(404, "not_found", "there is no video " + id);
+  throw ApiError(404, ErrorCode::not_found, "there is no video " + id);
 }
 
 JobPtr video_of(const Api& api, const Request& request) {

@@ -302,7 +302,8 @@ int UserHost::run() {
 void UserHost::leave() {
   mailbox_.close();
   server_->close();
-  exchange_->close({"lost", "[actor] the process of actor " + std::to_string(id()) + " leaves"});
+  exchange_->close(
+      {ErrorCode::lost, "[actor] the process of actor " + std::to_string(id()) + " leaves"});
 }
 
 void UserHost::on_message(const wire::Header& header, std::span<const std::byte> payload) {

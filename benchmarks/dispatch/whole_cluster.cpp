@@ -186,7 +186,7 @@ class Client {
                        const auto status = reply.as<wire::ClusterStatus>();
                        if (seen == 0) ready = 0;
                        for (const auto& actor : status.actors)
-                         ready += actor.state == "ready" ? 1 : 0;
+                         ready += actor.state == ActorState::ready ? 1 : 0;
                        seen += static_cast<std::uint32_t>(status.actors.size());
                        if (!status.actors.empty() && seen < status.actors_all) return io_.stop();
                        seen = 0;
@@ -225,10 +225,10 @@ class Client {
                    });
   }
   void progress(const wire::JobProgress& progress) {
-    if (progress.phase == "recovering") {
+    if (progress.phase == JobPhase::recovering) {
       if (lost.insert(progress.job).second) noticed = seconds_since(lost_at_);
       waiting_.insert(progress.job);
-    } else if (progress.phase == "text") {
+    } else if (progress.phase == JobPhase::text) {
       if (waiting_.erase(progress.job) > 0) placed = seconds_since(lost_at_);
       if (begun_.insert(progress.job).second && --to_begin_ == 0) {
         timer_.expires_after(std::chrono::seconds(1));
@@ -240,7 +240,7 @@ class Client {
     }
   }
   void finished(const wire::JobFinished& end) {
-    if (end.state != wire::JobState::succeeded)
+    if (end.state != JobState::succeeded)
       return fail("job " + std::to_string(end.job) + ": " + end.failure.what);
     const auto report = nlohmann::json::parse(end.report);
     for (const auto& actor : report.at("actors")) {

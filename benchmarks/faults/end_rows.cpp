@@ -80,7 +80,7 @@ Row lost_clients(const std::string& name, int number, const Options& options) {
   wait_for("cancelled jobs", [&] {
     for (const auto& job : take(client.jobs())) {
       const auto blow = struck.find(job.id);
-      if (blow == struck.end() || job.state != "cancelled") continue;
+      if (blow == struck.end() || job.state != JobState::cancelled) continue;
       cancelled.push_back(since(blow->second));
       struck.erase(blow);
     }
@@ -113,13 +113,14 @@ Row cancelled_job(const std::string& name, int pixels, const Options& options) {
     const auto start = Clock::now();
     std::thread waiter([&] {
       const auto result = client.wait(job, 120s);
-      if (!result && result.error().code == "cancelled") told.push_back(since(start));
+      if (!result && result.error().code == ErrorCode::cancelled) told.push_back(since(start));
     });
     const auto answer = client.cancel(job);
     wait_for("free actors", [&] {
       const auto actors = take(client.status()).actors;
-      return std::ranges::all_of(
-          actors, [](const auto& actor) { return actor.state == "ready" && actor.doing.empty(); });
+      return std::ranges::all_of(actors, [](const auto& actor) {
+        return actor.state == ActorState::ready && actor.doing.empty();
+      });
     });
     free.push_back(since(start));
     waiter.join();

@@ -69,9 +69,9 @@ std::optional<Outcome> blow(const Scene& scene, const Options& options,
   std::atomic<bool> loading = false;
   const auto job =
       take(client.submit(job_of(options, scene.degrees), [&](const Progress& progress) {
-        if (progress.phase == "denoising") step = progress.step;
-        if (progress.phase == "loading") loading = true;
-        if (progress.phase == "decoding") step = options.steps + 1;
+        if (progress.phase == JobPhase::denoising) step = progress.step;
+        if (progress.phase == JobPhase::loading) loading = true;
+        if (progress.phase == JobPhase::decoding) step = options.steps + 1;
       }));
   wait_for("job under way", [&] { return scene.while_loading ? loading.load() : step >= from; });
   const auto victim = scene.choose(take(client.status()).actors, random);
@@ -83,7 +83,7 @@ std::optional<Outcome> blow(const Scene& scene, const Options& options,
     const auto it = std::find_if(now.begin(), now.end(),
                                  [&](const auto& actor) { return actor.id == victim.id; });
     return it == now.end() || it->incarnation != victim.incarnation ||
-           (it->state != "ready" && it->state != "busy");
+           (it->state != ActorState::ready && it->state != ActorState::busy);
   });
   outcome.noticed = since(start);
   const int before = step;

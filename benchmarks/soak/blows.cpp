@@ -53,7 +53,7 @@ class Striker {
     auto there = actors();
     std::erase_if(there, [&](const ActorInfo& actor) {
       return actor.pid == 0 || frozen_.contains(actor.pid) || (!controllers_ && actor.id == 0) ||
-             (actor.state != "ready" && actor.state != "busy");
+             (actor.state != ActorState::ready && actor.state != ActorState::busy);
     });
     if (there.empty()) return std::nullopt;
     return there[random_() % there.size()];
@@ -98,7 +98,7 @@ class Striker {
     const auto users = client_.actors().list();
     if (!users) return;
     for (const auto& user : users.value()) {
-      if (user.pid == 0 || user.state != "running") continue;
+      if (user.pid == 0 || user.state != UserActorState::running) continue;
       kill(static_cast<pid_t>(user.pid), SIGKILL);
       ++counts_.users_killed;
       return;

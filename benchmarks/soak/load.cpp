@@ -33,7 +33,7 @@ std::uint64_t Load::hand_in(Client& client, const Kind& kind) {
   auto taken = client.submit(submission(kind));
   // A hostile one may have filled the queue.
   for (const auto end = Clock::now() + kUserPatience;
-       !taken && taken.error().code == "overloaded" && Clock::now() < end;) {
+       !taken && taken.error().code == ErrorCode::overloaded && Clock::now() < end;) {
     std::this_thread::sleep_for(200ms);
     taken = client.submit(submission(kind));
   }
@@ -87,7 +87,7 @@ void Load::hand_in(Clock::time_point end, unsigned seed) {
 
 void Load::judge(const Kind& kind, const Result<JobResult>& result, bool look_at_trace) {
   if (!result) {
-    if (result.error().code == "cancelled") {
+    if (result.error().code == ErrorCode::cancelled) {
       ++counts_.cancelled;
     } else if (result.error().what.find("was lost with its host") != std::string::npos ||
                result.error().what.find("the host is leaving") != std::string::npos) {
@@ -96,7 +96,7 @@ void Load::judge(const Kind& kind, const Result<JobResult>& result, bool look_at
       ++counts_.lost_and_named;
     } else {
       ++counts_.failed;
-      faults_.note(result.error().code + ": " + result.error().what);
+      faults_.note(to_string(result.error().code) + ": " + result.error().what);
     }
     return;
   }

@@ -200,8 +200,9 @@ bool SoakCluster::whole() const {
       continue;
     }
     const auto& now = status.value();
-    const auto ready = std::count_if(now.actors.begin(), now.actors.end(),
-                                     [](const auto& actor) { return actor.state == "ready"; });
+    const auto ready = std::count_if(now.actors.begin(), now.actors.end(), [](const auto& actor) {
+      return actor.state == ActorState::ready;
+    });
     if (ready >= places() && now.jobs_queued == 0 && now.jobs_running == 0) return true;
   }
   return false;

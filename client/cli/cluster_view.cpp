@@ -32,7 +32,7 @@ constexpr std::array kActorHeads = {"ID",         "STATE",    "HOST",   "PID",  
 
 Row actor_row(const ActorInfo& actor) {
   return {std::to_string(actor.id),
-          actor.state,
+          to_string(actor.state),
           actor.host,
           std::to_string(actor.pid),
           actor.device,

@@ -43,9 +43,9 @@ void say(const std::string& what) {
 }
 
 int report(Error error, int exit_code, bool json) {
-  if (error.code == "unreachable") error.what = one_line(error.what) + kStartOne;
+  if (error.code == ErrorCode::unreachable) error.what = one_line(error.what) + kStartOne;
   // Where a terminal showed ^C.
-  if (error.code == "interrupted" && isatty(STDERR_FILENO)) std::cerr << "\r\x1b[K";
+  if (error.code == ErrorCode::interrupted && isatty(STDERR_FILENO)) std::cerr << "\r\x1b[K";
   if (json) print_json({{"error", to_json(error)}});
   say(one_line(error.what));
   return exit_code;
@@ -79,14 +79,14 @@ int run_verb(Verb& verb) {
   try {
     return verb.run();
   } catch (const UsageError& error) {
-    if (verb.json()) print_json({{"error", to_json(Error{"usage", error.what()})}});
+    if (verb.json()) print_json({{"error", to_json(Error{ErrorCode::usage, error.what()})}});
     return usage(verb.app().get_name(), error.what());
   } catch (const CommandError& error) {
     return report(error.error, error.exit_code, verb.json());
   } catch (const std::bad_alloc& error) {
-    return report({"out_of_memory", text_of(error)}, kFailed, verb.json());
+    return report({ErrorCode::out_of_memory, text_of(error)}, kFailed, verb.json());
   } catch (const std::exception& error) {
-    return report({"failed", text_of(error)}, kFailed, verb.json());
+    return report({ErrorCode::failed, text_of(error)}, kFailed, verb.json());
   }
 }
 
@@ -125,7 +125,7 @@ int run_command_line(int argc, const char* const* argv) {
   } catch (const UsageError& error) {
     return usage(command, error.what());
   } catch (const std::runtime_error& error) {
-    return report({"failed", error.what()}, kFailed, false);
+    return report({ErrorCode::failed, error.what()}, kFailed, false);
   }
   const bool asks_help = app.remaining() == std::vector<std::string>{"help"};
   for (const auto& verb : verbs) {

@@ -48,8 +48,7 @@ constexpr auto kCancelGrace = std::chrono::seconds(15);
 /// Grace where the actors end with the command anyway.
 constexpr auto kOwnGrace = std::chrono::seconds(3);
 
-[[noreturn]] void give_up(const std::string& code, const std::string& what,
-                          int exit_code = kFailed) {
+[[noreturn]] void give_up(ErrorCode code, const std::string& what, int exit_code = kFailed) {
   throw CommandError(Error{code, what}, exit_code);
 }
 
@@ -64,9 +63,9 @@ struct Stopping {
 [[noreturn]] void leave(const Stopping& stopping, const std::string& name, const std::string& how,
                         const ResultOptions& options, const SignalWatch& signals) {
   if (stopping.timed_out)
-    give_up("timeout", name + " " + how + ": not done within the --timeout of " +
-                           seconds_text(options.timeout_seconds));
-  give_up("interrupted", "interrupted: " + name + " " + how, signals.exit_code());
+    give_up(ErrorCode::timeout, name + " " + how + ": not done within the --timeout of " +
+                                    seconds_text(options.timeout_seconds));
+  give_up(ErrorCode::interrupted, "interrupted: " + name + " " + how, signals.exit_code());
 }
 
 /// Waits for the job's end. A signal or the deadline cancels the job first; `say` is told of that.
@@ -82,8 +81,8 @@ JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
     auto result = client.wait(job, kSlice, std::exchange(on_progress, nullptr));
     if (result) return std::move(result.value());
     const Error& error = result.error();
-    if (error.code != "timeout") {
-      if (stopping && error.code == "cancelled")
+    if (error.code != ErrorCode::timeout) {
+      if (stopping && error.code == ErrorCode::cancelled)
         leave(*stopping, name, "was cancelled", options, signals);
       throw CommandError(error, signals.caught() ? signals.exit_code() : kFailed);
     }
@@ -104,10 +103,10 @@ JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
     if (!timed_out && !signals.caught()) continue;
     if (!options.cancels) {
       if (signals.caught())
-        give_up("interrupted", "stopped waiting for " + name + ", which goes on",
+        give_up(ErrorCode::interrupted, "stopped waiting for " + name + ", which goes on",
                 signals.exit_code());
-      give_up("timeout", name + " is not done within the --timeout of " +
-                             seconds_text(options.timeout_seconds) + "; it goes on");
+      give_up(ErrorCode::timeout, name + " is not done within the --timeout of " +
+                                      seconds_text(options.timeout_seconds) + "; it goes on");
     }
     if (auto asked = client.cancel(job); !asked)
       throw CommandError(asked.error(), signals.caught() ? signals.exit_code() : kFailed);
@@ -198,8 +197,9 @@ class ResultFiles {
   }
   /// Throws where a file is not where it was asked for.
   void check() const {
-    if (interrupted_) give_up("interrupted", "interrupted: " + trouble_, signals_.exit_code());
-    if (!trouble_.empty()) give_up("failed", trouble_);
+    if (interrupted_)
+      give_up(ErrorCode::interrupted, "interrupted: " + trouble_, signals_.exit_code());
+    if (!trouble_.empty()) give_up(ErrorCode::failed, trouble_);
   }
 
  private:
@@ -250,21 +250,22 @@ std::vector<std::string> write_pictures(const JobResult& result, const ResultOpt
                                         ResultFiles& files) {
   const std::string name = fmt::format("job {}", result.job);
   if (result.pictures.empty() && !result.latents)
-    give_up("failed", name + " came without pictures");
+    give_up(ErrorCode::failed, name + " came without pictures");
   if (is_latents_name(options.output) || result.pictures.empty()) {
     const std::string again = fmt::format("`troupe wait {} --output ", result.job);
     if (!result.latents)
-      give_up("failed", name + " came without latents: " + again + "FILE.png` writes its pictures");
+      give_up(ErrorCode::failed,
+              name + " came without latents: " + again + "FILE.png` writes its pictures");
     const bool named = options.output != kDefaultOutput;
     if (named && !is_latents_name(options.output))
-      give_up("bad_request",
+      give_up(ErrorCode::bad_request,
               name + " came with its latents alone: " + again + "FILE.safetensors` writes them");
     const std::string path = named ? options.output : kDefaultLatents;
     return {files.write(path, latents_file_bytes(*result.latents))};
   }
   if (const auto option = video_option(options);
       !option.empty() && !options.makes_video && !has_frames(result)) {
-    give_up("bad_request",
+    give_up(ErrorCode::bad_request,
             fmt::format(
                 "{} is for videos, and {} made {}; `troupe wait {}` without it writes the file",
                 option, name, result.pictures.size() == 1 ? "a picture" : "pictures", result.job));
@@ -279,7 +280,7 @@ std::vector<std::string> write_pictures(const JobResult& result, const ResultOpt
   if (options.output != kStandardOutput)
     paths = picture_paths(options.output, static_cast<int>(result.pictures.size()));
   else if (result.pictures.size() > 1)
-    give_up("bad_request",
+    give_up(ErrorCode::bad_request,
             fmt::format("{} has {} pictures, and standard output takes one: `troupe wait {} "
                         "--output NAME.png` writes them",
                         name, result.pictures.size(), result.job));
@@ -487,7 +488,7 @@ void check_video(ResultOptions& options, const std::string& model) {
     return;  // the controller says what is wrong with it, or has another folder of that name
   }
   if (!options.makes_video)
-    give_up("bad_request", option + " is for videos: " + model + " makes pictures");
+    give_up(ErrorCode::bad_request, option + " is for videos: " + model + " makes pictures");
 }
 
 std::uint64_t hand_in(Client& client, const Submission& submission) {
@@ -579,9 +580,9 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   ResultFiles files(result.job, options, signals);
   const auto paths = write_pictures(result, options, files);
   if (!options.save_latents.empty() && !result.latents) {
-    give_up("failed", fmt::format("job {} came without latents: it was handed in without "
-                                  "--save-latents. Its pictures are written",
-                                  job));
+    give_up(ErrorCode::failed, fmt::format("job {} came without latents: it was handed in without "
+                                           "--save-latents. Its pictures are written",
+                                           job));
   }
   if (!options.save_latents.empty())
     files.write(options.save_latents, latents_file_bytes(*result.latents));
@@ -596,7 +597,8 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   } else {
     tell_files(paths, report_of(result), options.quiet);
   }
-  if (!shown->preview_error.empty()) give_up("failed", "--preview " + shown->preview_error);
+  if (!shown->preview_error.empty())
+    give_up(ErrorCode::failed, "--preview " + shown->preview_error);
   return kOk;
 }
 

@@ -104,7 +104,7 @@ std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
   };
   std::vector<Row> rows;
   for (const JobInfo& job : jobs) {
-    rows.push_back({std::to_string(job.id), job.state, steps_text(job),
+    rows.push_back({std::to_string(job.id), to_string(job.state), steps_text(job),
                     std::to_string(job.pictures), std::to_string(job.priority),
                     or_dash(fitted(job.share, 16)),
                     job.batch == 0 ? "-" : std::to_string(job.batch), duration_text(job.seconds),
@@ -135,7 +135,7 @@ std::string job_text(const JobInfo& job, std::size_t width) {
   const std::size_t room =
       width == 0 ? kUncut : std::max(width, kLabel + kNarrowestView) - kLabel - 4;
   for (const auto& [label, value] :
-       std::vector<std::pair<std::string, std::string>>{{"state", job.state},
+       std::vector<std::pair<std::string, std::string>>{{"state", to_string(job.state)},
                                                         {"step", steps_text(job)},
                                                         {"pictures", std::to_string(job.pictures)},
                                                         {"seed", seed_text(job)},
@@ -160,7 +160,7 @@ std::vector<JobInfo> chosen_jobs(std::vector<JobInfo> jobs, std::uint64_t id) {
   if (id == 0) return jobs;
   std::erase_if(jobs, [id](const JobInfo& job) { return job.id != id; });
   if (jobs.empty())
-    throw CommandError(Error{"not_found", fmt::format("job {} is not known here", id)});
+    throw CommandError(Error{ErrorCode::not_found, fmt::format("job {} is not known here", id)});
   return jobs;
 }
 

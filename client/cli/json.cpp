@@ -4,27 +4,10 @@
 
 #include "client/cli/parse_errors.h"
 #include "client/cli/table.h"
+#include "transport/json/info_json.h"
 
 namespace troupe::cli {
 namespace {
-
-nlohmann::json actor_json(const ActorInfo& actor) {
-  nlohmann::json groups = nlohmann::json::array();
-  for (const GroupInfo& group : actor.groups) {
-    groups.push_back({{"axis", group.axis}, {"ranks", group.ranks}, {"rank", group.rank_in_group}});
-  }
-  return {{"id", actor.id},
-          {"incarnation", actor.incarnation},
-          {"state", actor.state},
-          {"host", actor.host},
-          {"pid", actor.pid},
-          {"device", actor.device},
-          {"local_rank", actor.local_rank},
-          {"groups", groups},
-          {"doing", actor.doing},
-          {"restarts", actor.restarts},
-          {"memory_bytes", known_bytes(actor.memory_bytes)}};
-}
 
 /// The document with \u escapes for what a terminal would obey: the same values to who reads JSON.
 std::string json_text(const nlohmann::json& document, int indent) {
@@ -49,12 +32,8 @@ std::string json_text(const nlohmann::json& document, int indent) {
 
 }  // namespace
 
-nlohmann::json known_bytes(std::uint64_t bytes) {
-  return bytes == 0 ? nlohmann::json() : nlohmann::json(bytes);
-}
-
 nlohmann::json to_json(const Error& error) {
-  nlohmann::json document = {{"code", error.code}, {"message", one_line(error.what)}};
+  nlohmann::json document = {{"code", to_string(error.code)}, {"message", one_line(error.what)}};
   if (!error.field.empty()) document["field"] = error.field;
   return document;
 }
@@ -66,7 +45,7 @@ nlohmann::json to_json(const JobInfo& job) {
 #define DEGREE_FIELD(name, option, most, help) degrees[#name] = job.parallelism.name;
 #include "transport/wire/degree_fields.def"
   return {{"id", job.id},
-          {"state", job.state},
+          {"state", to_string(job.state)},
           {"prompt", job.prompt},
           {"pictures", job.pictures},
           {"seed", job.seed},
@@ -85,7 +64,7 @@ nlohmann::json to_json(const JobInfo& job) {
 nlohmann::json to_json(const ClusterInfo& cluster) {
   nlohmann::json actors = nlohmann::json::array();
   for (const ActorInfo& actor : cluster.actors)
-    actors.push_back(actor_json(actor));
+    actors.push_back(troupe::to_json(actor));
   return {{"version", cluster.version},
           {"endpoint", cluster.endpoint},
           {"host", cluster.host},

@@ -8,8 +8,6 @@ namespace troupe::cli {
 nlohmann::json to_json(const Error& error);
 nlohmann::json to_json(const JobInfo& job);
 nlohmann::json to_json(const ClusterInfo& cluster);
-/// Returns the bytes, null for 0: not known, as of actors of other hosts.
-nlohmann::json known_bytes(std::uint64_t bytes);
 
 /// One document on standard output, indented.
 void print_json(const nlohmann::json& document);

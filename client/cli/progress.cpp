@@ -33,12 +33,13 @@ std::string rate_text(const Progress& progress) {
 }
 
 bool counts_steps(const Progress& progress) {
-  return progress.phase == "denoising" && progress.steps > 0;
+  return progress.phase == JobPhase::denoising && progress.steps > 0;
 }
 
 std::string phase_text(const Progress& progress) {
-  if (progress.phase != "queued" || progress.queue_position == 0)
-    return on_one_line(progress.phase);
+  if (progress.phase == JobPhase::unreachable) return "waiting for the controller";
+  if (progress.phase != JobPhase::queued || progress.queue_position == 0)
+    return to_string(progress.phase);
   return "queued behind " + counted(progress.queue_position, "job");
 }
 
@@ -72,6 +73,7 @@ void ProgressView::show(const Progress& progress) {
     out_ << coloured("troupe: warning:", Colour::yellow, STDERR_FILENO) << " " << printable(warning)
          << "\n";
   }
+  before_.clear();
   shown_.phase = progress.phase;
   shown_.step = progress.step;
   shown_.steps = progress.steps;
@@ -79,6 +81,12 @@ void ProgressView::show(const Progress& progress) {
   shown_.queue_position = progress.queue_position;
   if (style_ == ProgressStyle::bar) draw_bar();
   if (style_ == ProgressStyle::lines) print_line(progress);
+  out_.flush();
+}
+
+void ProgressView::show(const std::string& text) {
+  before_ = text;
+  draw_bar();
   out_.flush();
 }
 
@@ -94,7 +102,7 @@ std::string ProgressView::bar_text(std::size_t room) const {
   const std::string so_far = seconds < 1    ? ""
                              : seconds < 60 ? fmt::format(", {} s", static_cast<int>(seconds))
                                             : ", " + duration_text(seconds);
-  const std::string phase = phase_text(shown_);
+  const std::string phase = before_.empty() ? phase_text(shown_) : before_;
   std::vector<std::string> texts;  // the richest first
   if (counts_steps(shown_)) {
     const auto bar = [&](int width) {
@@ -138,8 +146,9 @@ void ProgressView::print_line(const Progress& progress) {
   const auto now = clock_();
   const bool new_phase = progress.phase != phase_;
   const bool all_steps_done = progress.steps > 0 && progress.step == progress.steps;
-  if (new_phase && phase_ == "denoising" && all_steps_done && printed_step_ != progress.step) {
-    out_ << phase_ << " step " << steps_text(progress) << "\n";
+  if (new_phase && phase_ == JobPhase::denoising && all_steps_done &&
+      printed_step_ != progress.step) {
+    out_ << *phase_ << " step " << steps_text(progress) << "\n";
   }
   if (!new_phase && !counts_steps(progress)) return;
   if (!new_phase && !all_steps_done && now - printed_at_ < kLineInterval) return;

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 #include <iosfwd>
+#include <optional>
 #include <string>
 
 #include "troupe/client.h"
@@ -28,6 +29,8 @@ class ProgressView {
                Clock clock = nullptr);
 
   void show(const Progress& progress);
+  /// Shows what is done before there is a job: "starting 2 actors".
+  void show(const std::string& text);
   /// Draws the bar again if a second has passed, so that the time goes on.
   void tick();
   /// Takes the bar away, so that what is printed next starts on a line of its own.
@@ -45,8 +48,9 @@ class ProgressView {
   Width width_;
   Clock clock_;
   std::chrono::steady_clock::time_point began_;
-  Progress shown_;  // the last progress, without what it carried
-  std::string phase_;
+  Progress shown_;                 // the last progress, without what it carried
+  std::string before_;             // what is done before there is a job
+  std::optional<JobPhase> phase_;  // of the line that was printed last
   std::chrono::steady_clock::time_point printed_at_{};
   int printed_step_ = -1;
   std::size_t drawn_ = 0;  // characters of the bar; 0 = none stands there

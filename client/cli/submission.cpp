@@ -159,7 +159,7 @@ void read_picture(const std::string& option, const std::string& path, Submission
   if (path.empty()) return;
   submission.request.*picture = naming(option, [&] {
     auto bytes = read_file(path, models::kMaxPictureBytes);
-    if (bytes.empty()) throw CommandError(Error{"bad_request", path + ": is empty"});
+    if (bytes.empty()) throw CommandError(Error{ErrorCode::bad_request, path + ": is empty"});
     return bytes;
   });
   const auto refuse = [&](const Error& error) {
@@ -169,7 +169,7 @@ void read_picture(const std::string& option, const std::string& path, Submission
   try {
     models::load_picture(submission.request.*picture);
   } catch (const std::runtime_error& error) {
-    refuse({"bad_request", error.what()});
+    refuse({ErrorCode::bad_request, error.what()});
   }
 }
 

@@ -14,6 +14,7 @@
 #include "client/cli/verb.h"
 #include "client/repl/command.h"
 #include "client/repl/session.h"
+#include "transport/json/info_json.h"
 
 namespace troupe::repl {
 namespace {
@@ -47,7 +48,7 @@ void nodes(Session& session, const Words&) {
   for (const ActorInfo& actor : cluster.actors) {
     Node& node = nodes[actor.host];
     ++node.actors;
-    if (actor.state == "ready" || actor.state == "busy") ++node.ready;
+    if (actor.state == ActorState::ready || actor.state == ActorState::busy) ++node.ready;
     node.restarts += actor.restarts;
     node.memory += actor.memory_bytes;
     node.devices.insert(actor.device);
@@ -59,7 +60,7 @@ void nodes(Session& session, const Words&) {
                       {"actors", node.actors},
                       {"ready", node.ready},
                       {"restarts", node.restarts},
-                      {"memory_bytes", cli::known_bytes(node.memory)},
+                      {"memory_bytes", known_bytes(node.memory)},
                       {"devices", node.devices},
                       {"controller", host == cluster.host}});
     return print_json_line({{"nodes", list}});
@@ -82,9 +83,9 @@ void actors(Session& session, const Words&) {
   if (session.json()) return print_json_line({{"actors", cli::to_json(cluster)["actors"]}});
   std::vector<Row> rows;
   for (const ActorInfo& actor : cluster.actors) {
-    rows.push_back({std::to_string(actor.id), actor.state, actor.host, std::to_string(actor.pid),
-                    actor.device, std::to_string(actor.restarts), bytes_cell(actor.memory_bytes),
-                    actor.doing.empty() ? "-" : actor.doing});
+    rows.push_back({std::to_string(actor.id), to_string(actor.state), actor.host,
+                    std::to_string(actor.pid), actor.device, std::to_string(actor.restarts),
+                    bytes_cell(actor.memory_bytes), actor.doing.empty() ? "-" : actor.doing});
   }
   print({"ID", "STATE", "HOST", "PID", "DEVICE", "RESTARTS", "MEMORY", "DOING"}, rows, "no actors");
 }
@@ -150,7 +151,7 @@ void queue(Session& session, const Words&) {
   auto jobs = take(session.client().jobs());
   std::stable_sort(jobs.begin(), jobs.end(),
                    [](const auto& a, const auto& b) { return a.priority > b.priority; });
-  std::erase_if(jobs, [](const auto& job) { return job.state != "queued"; });
+  std::erase_if(jobs, [](const auto& job) { return job.state != JobState::queued; });
   if (session.json()) return print_jobs(jobs);
   const std::size_t longest = cli::output_width() == 0 ? std::string::npos : 48;
   std::vector<Row> rows;

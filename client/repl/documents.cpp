@@ -64,7 +64,7 @@ json to_json(const UserActorInfo& actor) {
   return {{"id", actor.id},
           {"name", actor.name},
           {"class", actor.class_name},
-          {"state", actor.state},
+          {"state", to_string(actor.state)},
           {"host", actor.host},
           {"pid", actor.pid},
           {"detached", actor.detached},

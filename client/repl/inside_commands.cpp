@@ -30,7 +30,7 @@ constexpr double kUntilSeconds = 600;
 const std::string kNotFinite = "nan";
 
 bool is_over(const JobInfo& job) {
-  return job.state == "succeeded" || job.state == "failed" || job.state == "cancelled";
+  return has_ended(job.state);
 }
 
 std::string joined(const nlohmann::json& numbers) {
@@ -183,19 +183,20 @@ void until(Session& session, const Words& words) {
     const auto page = take(session.client().jobs(JobQuery{.job = job}));
     const auto found = std::ranges::find(page.jobs, job, &JobInfo::id);
     if (found == page.jobs.end())
-      throw CommandError(Error{"not_found", name_of(job) + " is not remembered any more"});
+      throw CommandError(Error{ErrorCode::not_found, name_of(job) + " is not remembered any more"});
     now = *found;
-    const bool paused = now.state == "paused";
+    const bool paused = now.state == JobState::paused;
     if (step ? !paused : is_over(now)) {
       throw CommandError(
-          Error{"bad_request", fmt::format("{} is {}, not paused at {}{}", name_of(job), now.state,
-                                           goal, now.cause.empty() ? "" : ": " + now.cause)});
+          Error{ErrorCode::bad_request,
+                fmt::format("{} is {}, not paused at {}{}", name_of(job), to_string(now.state),
+                            goal, now.cause.empty() ? "" : ": " + now.cause)});
     }
     if (step ? now.step > *step : paused && !now.cause.empty()) break;
     const bool interrupted = session.signals().caught() != 0;
     if (interrupted || Clock::now() >= deadline) {
       throw CommandError(
-          Error{interrupted ? "interrupted" : "timeout",
+          Error{interrupted ? ErrorCode::interrupted : ErrorCode::timeout,
                 fmt::format("{} has not come to {} yet; it goes on to there", name_of(job), goal)});
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -38,13 +38,14 @@ void show_progress(Session& session, std::uint64_t job, const cli::ResultOptions
   for (;;) {
     constexpr milliseconds kSlice{200};
     const auto result = session.client().wait(job, kSlice, std::exchange(on_progress, nullptr));
-    if (!result && result.error().code == "timeout") {
+    if (!result && result.error().code == ErrorCode::timeout) {
       {
         std::lock_guard lock(shown->mutex);
         shown->view.tick();
       }
       if (session.signals().caught() == 0 && std::chrono::steady_clock::now() < deadline) continue;
-      error = Error{"interrupted", "stopped following " + name_of(job) + ", which goes on"};
+      error =
+          Error{ErrorCode::interrupted, "stopped following " + name_of(job) + ", which goes on"};
     } else if (!result) {
       error = result.error();
     }

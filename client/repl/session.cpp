@@ -133,7 +133,7 @@ bool Session::run(const Words& words) {
     complain(std::string(error.what()));
   } catch (const std::exception& error) {
     if (signals_) caught_ = signals_->caught();
-    complain(Error{"failed", error.what()});
+    complain(Error{ErrorCode::failed, error.what()});
   }
   signals_.reset();
   return false;
@@ -141,9 +141,11 @@ bool Session::run(const Words& words) {
 
 /// The command is not tried again: it may have been carried out. What was lost may as well be an
 /// actor: then the controller still answers.
-void Session::reconnect_if_lost(const std::string& code) {
-  if (code != "lost") return;
-  const auto gone = [](const auto& answer) { return !answer && answer.error().code == "lost"; };
+void Session::reconnect_if_lost(ErrorCode code) {
+  if (code != ErrorCode::lost) return;
+  const auto gone = [](const auto& answer) {
+    return !answer && answer.error().code == ErrorCode::lost;
+  };
   if (!gone(client_->jobs({.most = 1})) && !gone(inspector_->logs(-1, 0, 1))) return;
   constexpr std::chrono::seconds kSoon{1};
   const std::stop_token stop = signals_ ? signals_->token() : std::stop_token();

@@ -26,7 +26,7 @@ class Session {
   /// Does what the words say. Errors go to standard error, one line each; false when one did.
   bool run(const Words& words);
   /// Prints the complaint about a line that no command could be made of.
-  void complain(const std::string& what) const { complain(Error{"usage", what}); }
+  void complain(const std::string& what) const { complain(Error{ErrorCode::usage, what}); }
 
   Client& client() { return *client_; }
   Inspector& inspector() { return *inspector_; }
@@ -63,7 +63,7 @@ class Session {
 
  private:
   void complain(const Error& error) const;
-  void reconnect_if_lost(const std::string& code);
+  void reconnect_if_lost(ErrorCode code);
 
   cli::Target target_;
   bool json_;

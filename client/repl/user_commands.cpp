@@ -50,7 +50,7 @@ void user_actors(Session& session, const Words&) {
   std::vector<Row> rows;
   for (const auto& actor : all) {
     rows.push_back({std::to_string(actor.id), actor.name.empty() ? "-" : actor.name,
-                    actor.class_name, actor.state, actor.host, std::to_string(actor.pid),
+                    actor.class_name, to_string(actor.state), actor.host, std::to_string(actor.pid),
                     std::to_string(actor.restarts), actor.owner.empty() ? "-" : actor.owner,
                     actor.cause.empty() ? "-" : actor.cause});
   }

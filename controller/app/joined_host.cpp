@@ -329,7 +329,8 @@ void JoinedHost::Impl::count_drained(std::uint32_t skip, int drained, int others
         if (!reply || !joined_ || stopping_ || ended_ || orders_->running_actors() > 0) return;
         const auto status = reply.as<wire::ClusterStatus>();
         for (const auto& actor : status.actors) {
-          if (actor.host == options_.name) ++(actor.state == "drained" ? drained : others);
+          if (actor.host == options_.name)
+            ++(actor.state == ActorState::drained ? drained : others);
         }
         skip += static_cast<std::uint32_t>(status.actors.size());
         if (!status.actors.empty() && skip < status.actors_all)

@@ -8,20 +8,6 @@
 
 namespace troupe::cluster {
 
-const char* to_string(ActorState state) {
-  switch (state) {
-    case ActorState::starting:
-      return "starting";
-    case ActorState::ready:
-      return "ready";
-    case ActorState::leaving:
-      return "leaving";
-    case ActorState::dead:
-      return "dead";
-  }
-  return "?";
-}
-
 Actor Members::empty_place(ActorId id, const std::string& host, const std::string& device,
                            bool remote) const {
   Actor actor;

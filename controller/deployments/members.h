@@ -12,6 +12,7 @@
 
 #include "base/choices.h"
 #include "transport/control/server.h"
+#include "troupe/states.h"
 
 namespace troupe::cluster {
 
@@ -19,10 +20,6 @@ using ActorId = std::uint32_t;
 
 /// Bytes that may be held where no limit is known: nothing is too much.
 inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
-
-/// State of an actor. leaving: its link is lost, its process may still live.
-enum class ActorState { starting, ready, leaving, dead };
-const char* to_string(ActorState state);
 
 /// One actor of the cluster: a place that incarnations of a process fill one after another.
 struct Actor {
@@ -62,9 +59,9 @@ struct Actor {
   /// True when the place takes new jobs, whichever process fills it.
   bool accepts_jobs() const { return lasting() && !draining; }
   /// Returns the state as people are told it: of a place that leaves "draining", then "drained".
-  const char* shown_state() const {
-    if (draining) return state == ActorState::dead ? "drained" : "draining";
-    return to_string(state);
+  ActorState shown_state() const {
+    if (draining) return state == ActorState::dead ? ActorState::drained : ActorState::draining;
+    return state;
   }
 };
 

@@ -117,7 +117,7 @@ std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
   for (const auto& [number, upload] : uploads_)
     count(upload.client, upload.behalf, upload.bytes);
   for (const auto& [id, job] : tools_.table.all()) {
-    if (wire::is_terminal(job.state)) continue;
+    if (has_ended(job.state)) continue;
     for (const auto& input : jobs::input_blobs(job.spec.request))
       if (*input.id != 0) count(job.client.number, job.spec.on_behalf_of, *input.bytes);
   }
@@ -303,7 +303,7 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   if (!added) {
     return refused(
         {wire::FailureCode::overloaded, fmt::format("{} jobs are waiting already: try again later",
-                                                    tools_.table.count(wire::JobState::queued))});
+                                                    tools_.table.count(JobState::queued))});
   }
   const auto id = *added;
   auto& entry = *tools_.table.find(id);
@@ -350,7 +350,7 @@ void Admission::accept_again(control::PeerId peer, const wire::Header& header,
     return;
   }
   answer_accepted(peer, header, job);
-  if (wire::is_terminal(job.state) && !job.client.unreported)
+  if (has_ended(job.state) && !job.client.unreported)
     tools_.server.send(peer, jobs::finished_message(job));
 }
 
@@ -369,7 +369,7 @@ void Admission::admit(jobs::JobId id, bool in_time) {
 void Admission::not_kept(jobs::JobId id, const std::string& why) {
   const auto askers = askers_.extract(id);
   const auto* job = tools_.table.find(id);
-  if (job && job->state == wire::JobState::queued) {
+  if (job && job->state == JobState::queued) {
     drop_inputs(job->spec.request);
     tools_.table.withdraw(id);
     if (tools_.recorder) tools_.recorder->withdrawn(id, why, tools_.monotonic());

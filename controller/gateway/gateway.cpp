@@ -76,8 +76,8 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
     job->client.owner = peer;
     job->client.adopted = true;
   }
-  tools_.server.reply(peer, header, wire::Done{wire::to_string(job->state)});
-  if (wire::is_terminal(job->state) && !job->client.unreported)
+  tools_.server.reply(peer, header, wire::Done{to_string(job->state)});
+  if (has_ended(job->state) && !job->client.unreported)
     tools_.server.send(peer, jobs::finished_message(*job));
   if (const auto met = tools_.runner.met(id); !met.empty()) {
     wire::JobProgress progress;
@@ -93,18 +93,18 @@ void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobI
 void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
   const auto* job = job_for(tools_.server, tools_.table, peer, header, id);
   if (!job) return;
-  if (wire::is_terminal(job->state)) {
-    tools_.server.reply(peer, header,
-                        wire::Failure{wire::FailureCode::bad_request,
-                                      fmt::format("job {} has already {}", id,
-                                                  job->state == wire::JobState::cancelled
-                                                      ? "been cancelled"
-                                                      : std::string(wire::to_string(job->state)))});
+  if (has_ended(job->state)) {
+    tools_.server.reply(
+        peer, header,
+        wire::Failure{wire::FailureCode::bad_request,
+                      fmt::format("job {} has already {}", id,
+                                  job->state == JobState::cancelled ? "been cancelled"
+                                                                    : to_string(job->state))});
     return;
   }
   tools_.server.reply(peer, header, wire::Done{fmt::format("job {} is being cancelled", id)});
   tools_.runner.cancel(id, "cancelled by a client");
-  if (tools_.journal && !wire::is_terminal(job->state)) tools_.journal->changed(*job);
+  if (tools_.journal && !has_ended(job->state)) tools_.journal->changed(*job);
 }
 
 void Gateway::client_lost(control::PeerId peer, const control::Loss& loss) {
@@ -112,7 +112,7 @@ void Gateway::client_lost(control::PeerId peer, const control::Loss& loss) {
   for (const auto& [id, listed] : tools_.table.all()) {
     auto& job = *tools_.table.find(id);
     job.client.watchers.erase(peer);
-    if (job.client.owner == peer && !job.client.detached && !wire::is_terminal(job.state))
+    if (job.client.owner == peer && !job.client.detached && !has_ended(job.state))
       orphans.push_back(id);
   }
   for (const auto id : orphans) {
@@ -164,7 +164,7 @@ void Gateway::finished(jobs::JobEntry& job) {
   admission_.drop_inputs(job.plan.request);
   if (!tools_.journal) return say_finished(job);
   // Of a cluster that stops: it is not its end.
-  if (closed_ && job.state != wire::JobState::succeeded) return;
+  if (closed_ && job.state != JobState::succeeded) return;
   job.client.unreported = true;
   tools_.journal->ended(job, [this, id = job.id](const std::optional<std::string>& error) {
     auto* ended = tools_.table.find(id);
@@ -177,7 +177,7 @@ void Gateway::finished(jobs::JobEntry& job) {
 }
 
 void Gateway::say_not_kept(jobs::JobEntry& job, const std::string& error) {
-  if (job.state != wire::JobState::succeeded) {
+  if (job.state != JobState::succeeded) {
     job.failure.what += " (" + error + ")";
     return;
   }
@@ -192,7 +192,7 @@ void Gateway::say_not_kept(jobs::JobEntry& job, const std::string& error) {
 
 void Gateway::say_finished(const jobs::JobEntry& job) {
   tell_watchers(tools_.server, job, jobs::finished_message(job));
-  if (job.state == wire::JobState::failed)
+  if (job.state == JobState::failed)
     tools_.failures.note(fmt::format("job {}: {}", job.id, job.failure.what));
 }
 

@@ -91,9 +91,8 @@ const cluster::Actor* Introspection::ready_actor(const Asker& asker, std::uint32
     refuse(asker, FailureCode::not_found, name_of_actor(id) + " is not known here");
     return nullptr;
   }
-  if (found->second.state != cluster::ActorState::ready) {
-    refuse(asker, FailureCode::lost,
-           name_of_actor(id) + " is " + cluster::to_string(found->second.state));
+  if (found->second.state != ActorState::ready) {
+    refuse(asker, FailureCode::lost, name_of_actor(id) + " is " + to_string(found->second.state));
     return nullptr;
   }
   return &found->second;
@@ -162,12 +161,11 @@ void Introspection::control_job(const Asker& asker, const wire::ControlJob& orde
   if (!job) return;
   auto& runner = tools_.runner;
   const auto name = name_of(order.job);
-  if (wire::is_terminal(job->state)) {
+  if (has_ended(job->state)) {
     return refuse(
         asker, FailureCode::bad_request,
         name + " has already " +
-            (job->state == wire::JobState::cancelled ? "been cancelled"
-                                                     : std::string(wire::to_string(job->state))));
+            (job->state == JobState::cancelled ? "been cancelled" : to_string(job->state)));
   }
   if (const auto run = runner.run_of(order.job); run != order.job) {
     return refuse(asker, FailureCode::bad_request,
@@ -290,7 +288,7 @@ void Introspection::actor_ready(cluster::ActorId actor) {
 
 void Introspection::read_clock(cluster::ActorId id, std::uint64_t incarnation, int readings) {
   const auto& actor = tools_.members.at(id);
-  if (actor.incarnation != incarnation || actor.state != cluster::ActorState::ready) return;
+  if (actor.incarnation != incarnation || actor.state != ActorState::ready) return;
   tools_.environment.request(actor.peer, wire::ReadClock{}, kClockDeadline,
                              [this, id, incarnation, sent = now()](const control::Reply& answer) {
                                if (!answer) return;
@@ -609,11 +607,11 @@ void Introspection::get_latents(const Asker& asker, const wire::GetLatents& ques
   const auto run = tools_.runner.run_of(question.job);
   const auto* notes = tools_.recorder.find(run);
   const auto* computes = tools_.table.find_run(run);
-  if (wire::is_terminal(job->state) || !computes || !tools_.runner.dispatcher().has(run) ||
-      !notes || notes->attempts.empty()) {
+  if (has_ended(job->state) || !computes || !tools_.runner.dispatcher().has(run) || !notes ||
+      notes->attempts.empty()) {
     return refuse(asker, FailureCode::bad_request,
-                  name + (wire::is_terminal(job->state) ? " has ended (" : " is not under way (") +
-                      wire::to_string(job->state) + "): only a running job has latents");
+                  name + (has_ended(job->state) ? " has ended (" : " is not under way (") +
+                      to_string(job->state) + "): only a running job has latents");
   }
   if (collecting_.use_count() > kMostAtOnce) {
     return refuse(

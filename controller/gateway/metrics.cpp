@@ -21,17 +21,16 @@ constexpr std::array kTaskKinds = {wire::TaskKind::encode_text, wire::TaskKind::
                                    wire::TaskKind::decode};
 
 void add_jobs(MetricsText& out, const MetricsFacts& facts) {
-  using wire::JobState;
   out.gauge("troupe_jobs", "Jobs that have not ended, by state.");
   for (const auto state : {JobState::queued, JobState::loading, JobState::running})
-    out.sample(static_cast<double>(facts.table.count(state)), {{"state", wire::to_string(state)}});
+    out.sample(static_cast<double>(facts.table.count(state)), {{"state", to_string(state)}});
   out.counter("troupe_jobs_ended_total",
               "Jobs that have ended since the controller started, by state.");
   for (const auto state : {JobState::succeeded, JobState::failed, JobState::cancelled}) {
-    const auto found = facts.recorder.ended_totals().find(wire::to_string(state));
+    const auto found = facts.recorder.ended_totals().find(state);
     out.sample(
         found == facts.recorder.ended_totals().end() ? 0 : static_cast<double>(found->second),
-        {{"state", wire::to_string(state)}});
+        {{"state", to_string(state)}});
   }
   out.gauge("troupe_queue_length", "Jobs in the queue: troupe_jobs{state=\"queued\"}.")
       .sample(static_cast<double>(facts.table.count(JobState::queued)));
@@ -88,19 +87,18 @@ void add_prompts(MetricsText& out, const MetricsFacts& facts) {
 }
 
 void add_seconds(MetricsText& out, const MetricsFacts& facts) {
-  const auto& phases = facts.recorder.phase_seconds();
   out.histogram("troupe_request_seconds",
                 "Seconds of jobs that succeeded, from the request to the end.");
-  const auto whole = phases.find("");
-  out.sample(whole == phases.end() ? Histogram(recorder::kPhaseBounds) : whole->second);
+  out.sample(facts.recorder.job_seconds());
   out.histogram("troupe_phase_seconds", "Seconds of jobs that succeeded, by phase.");
-  for (const auto& [phase, seconds] : phases)
-    if (!phase.empty()) out.sample(seconds, {{"phase", phase}});
+  for (const auto& [phase, seconds] : facts.recorder.phase_seconds())
+    out.sample(seconds, {{"phase", to_string(phase)}});
 }
 
 void add_actors(MetricsText& out, const MetricsFacts& facts) {
-  std::map<std::string, int> by_state;
-  for (const char* state : {"starting", "ready", "draining", "drained", "leaving", "dead"})
+  std::map<ActorState, int> by_state;
+  for (const auto state : {ActorState::starting, ActorState::ready, ActorState::draining,
+                           ActorState::drained, ActorState::leaving, ActorState::dead})
     by_state[state] = 0;
   std::uint64_t restarts = 0;
   int busy = 0;
@@ -111,13 +109,13 @@ void add_actors(MetricsText& out, const MetricsFacts& facts) {
   }
   out.gauge("troupe_actors", "Actors by state.");
   for (const auto& [state, count] : by_state)
-    out.sample(count, {{"state", state}});
+    out.sample(count, {{"state", to_string(state)}});
   out.gauge("troupe_actors_busy", "Actors that have tasks.").sample(busy);
   out.counter("troupe_actor_restarts_total", "Processes that were started in place of lost ones.")
       .sample(static_cast<double>(restarts));
   out.gauge("troupe_actor_memory_bytes", "Resident memory of each actor's process on this host.");
   for (const auto& [id, actor] : facts.members.all()) {
-    if (actor.state == cluster::ActorState::ready && !actor.remote)
+    if (actor.state == ActorState::ready && !actor.remote)
       out.sample(static_cast<double>(resident_bytes(actor.pid)), {{"actor", std::to_string(id)}});
   }
   out.gauge("troupe_actor_memory_limit_bytes", "What its models and jobs may take, where known.");

@@ -32,7 +32,7 @@ void RestoredJobs::take_up(const journal::Revival& revival, const std::string& c
 
 void RestoredJobs::take_up(jobs::JobId id, const std::string& cause, const ModelReading& reading) {
   auto* job = tools_.table.find(id);
-  if (closed_ || !job || job->state != wire::JobState::queued) return;
+  if (closed_ || !job || job->state != JobState::queued) return;
   const auto give_up = [&](wire::FailureCode code, const std::string& why) {
     tools_.runner.give_up(id, {code, cause + ", and the job cannot go on: " + why});
   };
@@ -72,7 +72,7 @@ void RestoredJobs::await_client(jobs::JobId id, const std::string& cause) {
     if (waited == away_.end() || waited->second != absence) return;
     away_.erase(waited);
     const auto* job = tools_.table.find(id);
-    if (!closed_ && job && job->client.owner == 0 && !wire::is_terminal(job->state))
+    if (!closed_ && job && job->client.owner == 0 && !has_ended(job->state))
       tools_.runner.cancel(id, cause);
   });
 }

@@ -48,10 +48,10 @@ bool may_see_work(const control::ClientUser& user, const Tools& tools, cluster::
 
 wire::JobRow job_row(const Tools& tools, const jobs::JobEntry& job, std::int32_t position) {
   const auto& own_seeds = job.plan.request.picture_seeds;
-  const bool over = wire::is_terminal(job.state);
+  const bool over = has_ended(job.state);
   const auto met = tools.runner.met(job.id);
   return {.id = job.id,
-          .state = job.state,
+          .state = tools.runner.paused(job.id) ? JobState::paused : job.state,
           .prompt = beginning(job.plan.request.prompts.front(), 200),
           .pictures = job.plan.picture_count(),
           .step = job.step,
@@ -63,7 +63,6 @@ wire::JobRow job_row(const Tools& tools, const jobs::JobEntry& job, std::int32_t
                              1000),
           .priority = job.spec.priority,
           .share = job.spec.share,
-          .paused = tools.runner.paused(job.id),
           .batch = job.batching.number,
           .not_batched = beginning(job.batching.why_not, 300),
           .queue_position = position,
@@ -87,9 +86,9 @@ std::vector<Listed> in_order(const Tools& tools) {
   const auto& all = tools.table.all();
   order.reserve(all.size());
   for (const auto& [id, job] : all) {
-    if (wire::is_terminal(job.state)) {
+    if (has_ended(job.state)) {
       ended.push_back({&job});
-    } else if (job.state != wire::JobState::queued) {
+    } else if (job.state != JobState::queued) {
       order.push_back({&job});
     } else if (job.held) {
       without_turn.push_back({&job, static_cast<std::int32_t>(turns.size())});
@@ -143,7 +142,7 @@ wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools
     wire::ActorRow row;
     row.id = id;
     row.incarnation = actor.restarts + 1;  // which of its processes; their secret numbers stay here
-    row.state = tools.runner.busy(id) && !actor.draining ? "busy" : actor.shown_state();
+    row.state = tools.runner.busy(id) && !actor.draining ? ActorState::busy : actor.shown_state();
     row.host = actor.host;
     row.pid = actor.pid;
     row.device = actor.device;
@@ -159,13 +158,13 @@ wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools
     if (!row.doing.empty() && !may_see_work(user, tools, id)) row.doing = "another client's job";
     row.restarts = actor.restarts;
     // Of another host's processes nothing is known here.
-    if (actor.state != cluster::ActorState::dead && !actor.remote)
+    if (actor.state != ActorState::dead && !actor.remote)
       row.memory_bytes = resident_bytes(actor.pid);
     status.actors.push_back(std::move(row));
   }
-  status.jobs_queued = static_cast<std::uint32_t>(tools.table.count(wire::JobState::queued));
-  status.jobs_running = static_cast<std::uint32_t>(tools.table.count(wire::JobState::running) +
-                                                   tools.table.count(wire::JobState::loading));
+  status.jobs_queued = static_cast<std::uint32_t>(tools.table.count(JobState::queued));
+  status.jobs_running = static_cast<std::uint32_t>(tools.table.count(JobState::running) +
+                                                   tools.table.count(JobState::loading));
   status.jobs_ended = static_cast<std::uint32_t>(tools.table.ended_count());
   // They tell of everybody's jobs.
   if (user.role >= control::ClientRole::all_jobs) status.recent_failures = tools.failures.recent();

@@ -148,7 +148,7 @@ void Batch::succeed(const RunFigures& figures) {
   closing_ = true;
   for (const JobId id : living())
     succeed(job(id), figures);
-  close(wire::to_string(wire::JobState::succeeded));
+  close(to_string(JobState::succeeded));
 }
 
 void Batch::succeed(JobEntry& job, const RunFigures& figures) {
@@ -171,12 +171,12 @@ void Batch::succeed(JobEntry& job, const RunFigures& figures) {
   job.outcome.report = make_report(told, figures.deployment, seconds, figures.stats,
                                    figures.blob_bytes, figures.warnings, entry_.members);
   const auto why = check_message_size(job);
-  if (!why) return tools_.carrier.finish(job.id, wire::JobState::succeeded, {});
+  if (!why) return tools_.carrier.finish(job.id, JobState::succeeded, {});
   for (const auto& blob : blobs)
     tools_.environment.drop_blob(blob.id);
   blobs.clear();
   job.outcome.report.clear();
-  tools_.carrier.finish(job.id, wire::JobState::failed, {wire::FailureCode::internal, *why});
+  tools_.carrier.finish(job.id, JobState::failed, {wire::FailureCode::internal, *why});
 }
 
 void Batch::fail(const wire::Failure& why) {
@@ -195,12 +195,12 @@ void Batch::fail(const wire::Failure& why) {
   close("failed: " + why.what);
 }
 
-void Batch::end(wire::JobState state, const wire::Failure& failure) {
+void Batch::end(JobState state, const wire::Failure& failure) {
   closing_ = true;
   const wire::Failure cause = failure;  // perhaps the batch's own
   for (const JobId id : living())
     tools_.carrier.finish(id, state, cause);
-  close(wire::to_string(state));
+  close(to_string(state));
 }
 
 void Batch::close(const std::string& how) {

@@ -26,7 +26,7 @@ class Batch final : public Results {
   void succeed(const RunFigures& figures) override;
   /// Fails the batch: its jobs wait again, each for itself.
   void fail(const wire::Failure& why) override;
-  void end(wire::JobState state, const wire::Failure& failure) override;
+  void end(JobState state, const wire::Failure& failure) override;
   /// Charges the member with its part of the batch's time, and lets go of what the batch has for
   /// it.
   void leaving(JobEntry& member) override;

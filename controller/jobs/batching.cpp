@@ -59,8 +59,8 @@ std::string batching_obstacle(const wire::ImageRequest& request, std::int64_t ma
 
 bool can_batch(const JobEntry& job) {
   const auto& request = job.spec.request;
-  return job.spec.may_batch && !job.batching.alone && job.state == wire::JobState::queued &&
-         !job.held && !job.course.boundary && !request.prompts.empty() &&
+  return job.spec.may_batch && !job.batching.alone && job.state == JobState::queued && !job.held &&
+         !job.course.boundary && !request.prompts.empty() &&
          batching_obstacle(request, kAnyNumber).empty();
 }
 

@@ -116,7 +116,7 @@ void JobRunner::start_queued() {
     if (!has_actors(job)) {
       await_actors(*id, last_loss_);
     } else if (const auto why = check_capacity(job)) {
-      finish(*id, wire::JobState::failed, *why);
+      finish(*id, JobState::failed, *why);
     } else if (!start(job)) {
       return say_why_waiting(job, nullptr);
     }
@@ -140,8 +140,7 @@ std::string JobRunner::waits_for(const JobEntry& job) const {
     return fmt::format("waits for {}, for {} s at most: {} ({})",
                        counted(job.plan.degrees.world(), "actor"), tools_.options.rejoin_deadline,
                        actors_here(job), awaiting->second.why);
-  if (job.state != wire::JobState::queued || job.held || job.id == waits_first_)
-    return job.waits_for;
+  if (job.state != JobState::queued || job.held || job.id == waits_first_) return job.waits_for;
   const JobEntry* first = tools_.table.find_run(waits_first_);
   if (!first) return job.waits_for;
   const auto whom = may_meet(*first, job) ? name_of(first->id) : "another client's job";
@@ -234,7 +233,7 @@ bool JobRunner::start_batch(const JobEntry& first) {
 
 JobRunner::RunPtr JobRunner::batch_with(const JobEntry& job) const {
   const auto number = job.batching.number;
-  return number != 0 && !wire::is_terminal(job.state) ? find(number) : nullptr;
+  return number != 0 && !has_ended(job.state) ? find(number) : nullptr;
 }
 
 void JobRunner::add_run(JobEntry& entry, std::unique_ptr<Results> results,
@@ -341,7 +340,7 @@ void JobRunner::task_failed(cluster::ActorId actor, const wire::TaskFailed& fail
 
 bool JobRunner::pause(JobId id, int last_step) {
   const JobEntry* job = tools_.table.find(id);
-  if (!job || wire::is_terminal(job->state) || batch_with(*job)) return false;
+  if (!job || has_ended(job->state) || batch_with(*job)) return false;
   const auto [stop, fresh] = paused_.try_emplace(id, last_step);
   if (!fresh && std::exchange(stop->second, last_step) == last_step) return false;
   dispatcher_.pause(id, last_step);
@@ -372,7 +371,7 @@ bool JobRunner::resume(JobId id) {
 
 bool JobRunner::stop_at_not_finite(JobId id) {
   const JobEntry* job = tools_.table.find(id);
-  if (!job || wire::is_terminal(job->state) || batch_with(*job) || !met(id).empty()) return false;
+  if (!job || has_ended(job->state) || batch_with(*job) || !met(id).empty()) return false;
   const auto run = find(id);
   if (watched_.insert(id).second && run && run->has_begun()) run->watch();
   resume(id);
@@ -416,7 +415,7 @@ void JobRunner::actor_lost(cluster::ActorId actor, const std::string& cause) {
     what += ", during " + task;
   } else if (!member.jobs.empty()) {
     const auto run = find(*member.jobs.begin());
-    what += ", during " + run->name() + " " + run->entry().phase;
+    what += ", during " + run->name() + " " + to_string(run->entry().phase);
   }
   for (const auto& deployment : kept) {
     end_epoch(deployment, {wire::FailureCode::lost, what},
@@ -464,14 +463,14 @@ void JobRunner::fail(JobId id, const wire::Failure& failure) {
   if (!run) {
     // One of a batch fails by itself where it alone cannot be told of.
     const JobEntry* job = tools_.table.find(id);
-    if (job && batch_with(*job)) finish(id, wire::JobState::failed, failure);
+    if (job && batch_with(*job)) finish(id, JobState::failed, failure);
     return;
   }
   const auto deployment = run->deployment();
   const bool begun = run->has_begun();
   const auto name = run->name();
   if (run->entry().cancel_asked) {
-    run->results().end(wire::JobState::cancelled, run->entry().failure);
+    run->results().end(JobState::cancelled, run->entry().failure);
   } else {
     run->results().fail(failure);
   }
@@ -509,8 +508,7 @@ void JobRunner::deployment_failed(const cluster::Deployments::Ptr& deployment,
   for (const auto& run : runs) {
     if (find(run->id()) != run || run->deployment() != deployment) continue;
     if (run->has_begun() && !run->interrupt(failure, /*counts=*/true)) continue;
-    if (!place_lost || !move_out(*run, survivors))
-      run->results().end(wire::JobState::failed, failure);
+    if (!place_lost || !move_out(*run, survivors)) run->results().end(JobState::failed, failure);
   }
   start_soon();
 }
@@ -592,7 +590,7 @@ void JobRunner::places_lost(const std::string& why) {
   }
   for (const auto& run : unplaced()) {
     if (!has_actors(run->entry()))
-      run->results().end(wire::JobState::failed, {wire::FailureCode::lost, why});
+      run->results().end(JobState::failed, {wire::FailureCode::lost, why});
   }
   start_soon();
 }
@@ -613,7 +611,7 @@ void JobRunner::look_for_actors() {
   if (awaiting_.empty() || sizes_unknown()) return;
   std::erase_if(awaiting_, [&](const auto& entry) {
     const JobEntry* job = tools_.table.find(entry.first);
-    if (!job || job->state != wire::JobState::queued) return true;
+    if (!job || job->state != JobState::queued) return true;
     const int living = cluster::most_alike(tools_.members, job->plan.request.weight_dtype);
     return job->plan.degrees.world() <= living && !tools_.deployments.shortage(job->plan) &&
            tools_.table.let_go(job->id);
@@ -623,7 +621,7 @@ void JobRunner::look_for_actors() {
 void JobRunner::stop_awaiting(JobId id) {
   const auto why = awaiting_.extract(id).mapped().why;
   JobEntry* job = tools_.table.find(id);
-  if (!job || job->state != wire::JobState::queued) return;
+  if (!job || job->state != JobState::queued) return;
   auto failure = check_capacity(*job);
   if (!has_actors(*job)) {
     const auto seconds = tools_.options.rejoin_deadline;
@@ -633,7 +631,7 @@ void JobRunner::stop_awaiting(JobId id) {
       text += fmt::format(", and no others came within {} s (start --rejoin-deadline)", seconds);
     failure = {wire::FailureCode::lost, text};
   }
-  if (failure) return finish(id, wire::JobState::failed, *failure);
+  if (failure) return finish(id, JobState::failed, *failure);
   tools_.table.let_go(id);
   start_soon();
 }
@@ -641,8 +639,7 @@ void JobRunner::stop_awaiting(JobId id) {
 bool JobRunner::sizes_unknown() const {
   return std::ranges::any_of(tools_.members.all(), [](const auto& member) {
     const auto& actor = member.second;
-    return actor.state == cluster::ActorState::starting && actor.accepts_jobs() &&
-           !actor.memory_limit;
+    return actor.state == ActorState::starting && actor.accepts_jobs() && !actor.memory_limit;
   });
 }
 
@@ -658,37 +655,36 @@ std::string JobRunner::actors_here(const JobEntry& job) const {
 
 void JobRunner::cancel(JobId id, const std::string& why) {
   JobEntry* job = tools_.table.find(id);
-  if (!job || wire::is_terminal(job->state) || job->cancel_asked) return;
+  if (!job || has_ended(job->state) || job->cancel_asked) return;
   const wire::Failure cause{wire::FailureCode::cancelled, why};
-  if (batch_with(*job)) return finish(id, wire::JobState::cancelled, cause);
+  if (batch_with(*job)) return finish(id, JobState::cancelled, cause);
   if (const auto run = find(id)) return run->cancel(why);
   job->cancel_asked = true;
-  finish(id, wire::JobState::cancelled, cause);
+  finish(id, JobState::cancelled, cause);
 }
 
 void JobRunner::cancel_again(JobId id) {
   const JobEntry* job = tools_.table.find(id);
-  if (job && job->state == wire::JobState::queued)
-    finish(id, wire::JobState::cancelled, wire::Failure(job->failure));
+  if (job && job->state == JobState::queued)
+    finish(id, JobState::cancelled, wire::Failure(job->failure));
 }
 
 void JobRunner::give_up(JobId id, const wire::Failure& why) {
   const JobEntry* job = tools_.table.find(id);
-  if (job && job->state == wire::JobState::queued) finish(id, wire::JobState::failed, why);
+  if (job && job->state == JobState::queued) finish(id, JobState::failed, why);
 }
 
-void JobRunner::finish(JobId id, wire::JobState state, wire::Failure failure) {
+void JobRunner::finish(JobId id, JobState state, wire::Failure failure) {
   JobEntry* job = tools_.table.find(id);
-  if (!job || wire::is_terminal(job->state)) return;
+  if (!job || has_ended(job->state)) return;
   const auto batch = batch_with(*job);
   if (batch) batch->results().leaving(*job);
   if (failure.what.size() > kLongestCause) failure.what.resize(kLongestCause);
   if (!tools_.table.finish(id, state, std::move(failure), tools_.environment.now())) return;
   dispatcher_.remove(id);
-  tools_.record([&](auto& recorder, auto now_ns) {
-    recorder.ended(id, wire::to_string(state), job->failure.what, now_ns);
-  });
-  if (state == wire::JobState::failed) tools_.listener->failing(*job);
+  tools_.record(
+      [&](auto& recorder, auto now_ns) { recorder.ended(id, state, job->failure.what, now_ns); });
+  if (state == JobState::failed) tools_.listener->failing(*job);
   drop_run(id);
   drop_boundary(*job, tools_.environment);
   forget_interim(*job);
@@ -737,11 +733,11 @@ void JobRunner::fail_all(const wire::Failure& why) {
   for (const auto& [id, awaiting] : std::exchange(awaiting_, {}))
     waiting.push_back(id);
   for (const JobId id : waiting)
-    finish(id, wire::JobState::failed, why);
+    finish(id, JobState::failed, why);
   while (!runs_.empty()) {
     const auto run = runs_.begin()->second;
     const auto deployment = run->deployment();
-    run->results().end(wire::JobState::failed, why);
+    run->results().end(JobState::failed, why);
     if (deployment) tools_.deployments.take_down(deployment, why.what);
   }
 }

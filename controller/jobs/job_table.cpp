@@ -78,11 +78,11 @@ void JobTable::join_share(const JobEntry& job) {
 
 void JobTable::restore(JobEntry job) {
   count_from(job.id + 1);
-  if (wire::is_terminal(job.state)) {
+  if (has_ended(job.state)) {
     ended_.push_back(job.id);
     ++ended_total_;
   } else {
-    job.state = wire::JobState::queued;
+    job.state = JobState::queued;
     job.held = true;
     job.waits_for = "waits to be planned anew after its controller's restart";
     join_share(job);
@@ -93,7 +93,7 @@ void JobTable::restore(JobEntry job) {
 
 bool JobTable::hold(JobId id, const std::string& what) {
   JobEntry* job = find(id);
-  if (!job || job->state != wire::JobState::queued) return false;
+  if (!job || job->state != JobState::queued) return false;
   job->held = true;
   job->waits_for = what;
   leave_line(id);
@@ -102,7 +102,7 @@ bool JobTable::hold(JobId id, const std::string& what) {
 
 bool JobTable::let_go(JobId id) {
   JobEntry* job = find(id);
-  if (!job || job->state != wire::JobState::queued) return false;
+  if (!job || job->state != JobState::queued) return false;
   job->held = false;
   job->waits_for.clear();
   enter_line(*job);
@@ -111,7 +111,7 @@ bool JobTable::let_go(JobId id) {
 
 bool JobTable::withdraw(JobId id) {
   const JobEntry* job = find(id);
-  if (!job || job->state != wire::JobState::queued) return false;
+  if (!job || job->state != JobState::queued) return false;
   std::erase(queue_, id);
   leave_line(id);
   leave_share(*job);
@@ -145,8 +145,8 @@ const BatchEntry* JobTable::find_batch(JobId id) const {
 BatchEntry& JobTable::join(BatchEntry batch, double now) {
   auto& run = batch.run;
   run.id = next_id_++;
-  run.state = wire::JobState::loading;
-  run.phase = "loading";
+  run.state = JobState::loading;
+  run.phase = JobPhase::loading;
   run.started = now;
   for (const auto& member : batch.members) {
     start(member.job, now);
@@ -161,8 +161,7 @@ std::vector<JobId> JobTable::members_of(JobId id) const {
   if (!batch) return living;
   for (const auto& member : batch->members) {
     const auto job = jobs_.find(member.job);
-    if (job != jobs_.end() && job->second.batching.number == id &&
-        !wire::is_terminal(job->second.state))
+    if (job != jobs_.end() && job->second.batching.number == id && !has_ended(job->second.state))
       living.push_back(member.job);
   }
   return living;
@@ -170,9 +169,9 @@ std::vector<JobId> JobTable::members_of(JobId id) const {
 
 bool JobTable::requeue(JobId id) {
   JobEntry* job = find(id);
-  if (!job || wire::is_terminal(job->state) || job->state == wire::JobState::queued) return false;
-  job->state = wire::JobState::queued;
-  job->phase = "queued";
+  if (!job || has_ended(job->state) || job->state == JobState::queued) return false;
+  job->state = JobState::queued;
+  job->phase = JobPhase::queued;
   job->step = 0;
   job->started = 0;
   job->batching.number = 0;
@@ -258,7 +257,7 @@ std::vector<JobId> JobTable::queue() const {
 
 void JobTable::charge(JobId id, double actor_seconds) {
   JobEntry* job = find(id);
-  if (!job || wire::is_terminal(job->state) || !(actor_seconds > 0)) return;
+  if (!job || has_ended(job->state) || !(actor_seconds > 0)) return;
   job->cost.actor_seconds += actor_seconds;
   shares_.at(share_of(*job)).service += actor_seconds;
 }
@@ -275,12 +274,12 @@ void JobTable::leave_share(const JobEntry& job) {
 
 bool JobTable::start(JobId id, double now) {
   JobEntry* job = find(id);
-  if (!job || job->state != wire::JobState::queued) return false;
+  if (!job || job->state != JobState::queued) return false;
   std::erase(queue_, id);
   leave_line(id);
   under_way_.insert(id);
-  job->state = wire::JobState::loading;
-  job->phase = "loading";
+  job->state = JobState::loading;
+  job->phase = JobPhase::loading;
   job->started = now;
   job->cost.before = job->cost.actor_seconds;
   return true;
@@ -288,28 +287,28 @@ bool JobTable::start(JobId id, double now) {
 
 bool JobTable::run(JobId id) {
   JobEntry* job = find_run(id);
-  if (!job || job->state != wire::JobState::loading) return false;
+  if (!job || job->state != JobState::loading) return false;
   for (const JobId member : members_of(id))
-    jobs_.at(member).state = wire::JobState::running;
-  job->state = wire::JobState::running;
-  job->phase = "text";
+    jobs_.at(member).state = JobState::running;
+  job->state = JobState::running;
+  job->phase = JobPhase::text;
   return true;
 }
 
-bool JobTable::finish(JobId id, wire::JobState terminal, wire::Failure failure, double now) {
+bool JobTable::finish(JobId id, JobState terminal, wire::Failure failure, double now) {
   JobEntry* job = find(id);
-  if (!job || wire::is_terminal(job->state) || !wire::is_terminal(terminal)) return false;
+  if (!job || has_ended(job->state) || !has_ended(terminal)) return false;
   std::erase(queue_, id);
   leave_line(id);
   under_way_.erase(id);
-  if (job->state != wire::JobState::queued) {
+  if (job->state != JobState::queued) {
     if (job->cost.actor_seconds == job->cost.before)
       charge(id, (now - job->started) * job->plan.degrees.world());
     mean_cost_ += kNewest * (job->cost.actor_seconds - mean_cost_);
   }
   leave_share(*job);
   job->state = terminal;
-  job->phase = wire::to_string(terminal);
+  job->phase = JobPhase::ended;
   job->failure = std::move(failure);
   job->ended = now;
   ended_.push_back(id);
@@ -342,7 +341,7 @@ std::vector<JobEntry> JobTable::expire() {
   return gone;
 }
 
-std::size_t JobTable::count(wire::JobState state) const {
+std::size_t JobTable::count(JobState state) const {
   return std::count_if(jobs_.begin(), jobs_.end(),
                        [state](const auto& entry) { return entry.second.state == state; });
 }

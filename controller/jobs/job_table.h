@@ -94,8 +94,8 @@ struct JobEntry {
   plan::Plan plan;     // plan whose request is the one that is computed: completed, and refilled
   std::uint64_t fingerprint = 0;  // of the model's folder when it was planned; 0 = not known
   std::shared_ptr<const spec::ModelSpec> model;  // it was planned for; null = it stays as planned
-  wire::JobState state = wire::JobState::queued;
-  std::string phase = "queued";
+  JobState state = JobState::queued;
+  JobPhase phase = JobPhase::queued;
   std::int32_t step = 0;
   std::optional<double> timestep;  // the sampler's, of the last of these; nothing while not known
   bool held = false;               // it is not to begin yet, although it is queued
@@ -197,12 +197,12 @@ class JobTable {
   /// Returns what the share has had while it had jobs that were not ended.
   double service(const std::string& share) const;
   /// Ends a job; false when it has ended before: a job ends exactly once.
-  bool finish(JobId id, wire::JobState terminal, wire::Failure failure, double now);
+  bool finish(JobId id, JobState terminal, wire::Failure failure, double now);
   /// Forgets ended jobs beyond what is kept, oldest first, and returns them so that their blobs can
   /// go. Jobs of whose end nobody has been told yet stay, and do not count.
   std::vector<JobEntry> expire();
 
-  std::size_t count(wire::JobState state) const;
+  std::size_t count(JobState state) const;
   std::size_t ended_count() const { return ended_total_; }
 
  private:

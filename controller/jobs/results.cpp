@@ -107,14 +107,14 @@ void OwnResults::succeed(const RunFigures& figures) {
     return tools_.carrier.fail(job_.id, {wire::FailureCode::internal, *why});
   }
   results_.clear();  // they are the job's now
-  tools_.carrier.finish(job_.id, wire::JobState::succeeded, {});
+  tools_.carrier.finish(job_.id, JobState::succeeded, {});
 }
 
 void OwnResults::fail(const wire::Failure& why) {
-  end(wire::JobState::failed, why);
+  end(JobState::failed, why);
 }
 
-void OwnResults::end(wire::JobState state, const wire::Failure& failure) {
+void OwnResults::end(JobState state, const wire::Failure& failure) {
   tools_.carrier.finish(job_.id, state, failure);
 }
 

@@ -62,7 +62,7 @@ class Results {
   /// Fails the run: it cannot go on.
   virtual void fail(const wire::Failure& why) = 0;
   /// Ends the run and its jobs like this.
-  virtual void end(wire::JobState state, const wire::Failure& failure) = 0;
+  virtual void end(JobState state, const wire::Failure& failure) = 0;
   /// Notes that one of several jobs is about to end by itself.
   virtual void leaving(JobEntry&) {}
   /// Tells the others that a job has left. True when nobody is left.
@@ -98,7 +98,7 @@ class OwnResults final : public Results {
   void drop() override;
   void succeed(const RunFigures& figures) override;
   void fail(const wire::Failure& why) override;
-  void end(wire::JobState state, const wire::Failure& failure) override;
+  void end(JobState state, const wire::Failure& failure) override;
 
  private:
   JobEntry& job_;

@@ -43,7 +43,7 @@ std::vector<Split> planned_splits(const plan::Plan& plan, const cluster::Model& 
   std::vector<Split> splits;
   for (const auto& [id, job] : settled.table.all()) {
     const auto& other = job.plan;
-    if (!wire::is_terminal(job.state) && !other.stages.empty() && other.degrees == plan.degrees &&
+    if (!has_ended(job.state) && !other.stages.empty() && other.degrees == plan.degrees &&
         other.request.dtype == plan.request.dtype &&
         other.request.weight_dtype == plan.request.weight_dtype &&
         other.request.offload == plan.request.offload &&

@@ -66,7 +66,7 @@ void Run::begin(std::optional<int> last_step) {
   const double now = tools_.environment.now();
   tools_.table.run(id_);
   const auto& boundary = entry_.course.boundary;
-  entry_.phase = "text";
+  entry_.phase = JobPhase::text;
   come_to(boundary ? boundary->next_step : 0);
   for (JobEntry* told : results_->entries()) {
     auto& parts = told->course.parts;
@@ -132,7 +132,7 @@ void Run::task_complete(const schedule::Task& task) {
       if (text_done_ == 0) text_done_ = now;
       // Taken up after its last step.
       if (denoised_ == 0 && job.step == job.plan.request.steps) denoised_ = now;
-      job.phase = "denoising";
+      job.phase = JobPhase::denoising;
       results_->progress({});
       return;
     case wire::TaskKind::micro_step:
@@ -145,7 +145,7 @@ void Run::task_complete(const schedule::Task& task) {
       results_->progress({});
       if (job.step == job.plan.request.steps) {
         denoised_ = now;
-        job.phase = "decoding";
+        job.phase = JobPhase::decoding;
         results_->progress({});
       }
       return;
@@ -297,7 +297,7 @@ void Run::ask_for_figures() {
 void Run::succeed() {
   // Since it was asked to end, results that arrived were let go of.
   if (entry_.cancel_asked || !tools_.dispatcher.complete(id_))
-    return results_->end(wire::JobState::cancelled, entry_.failure);
+    return results_->end(JobState::cancelled, entry_.failure);
   std::map<std::uint32_t, std::string> groups;
   for (const auto& group : entry_.plan.groups)
     groups[group.id] = plan::to_string(group.role);
@@ -323,7 +323,7 @@ void Run::succeed() {
 bool Run::interrupt(const wire::Failure& why, bool counts) {
   JobEntry& job = entry_;
   if (job.cancel_asked) {
-    results_->end(wire::JobState::cancelled, job.failure);
+    results_->end(JobState::cancelled, job.failure);
     return false;
   }
   if (state_ == State::ending) {  // all is here, but the figures of who is gone
@@ -365,7 +365,7 @@ bool Run::interrupt(const wire::Failure& why, bool counts) {
   for (JobEntry* told : results_->entries())
     told->course.recoveries.push_back(
         {.cause = why.what, .step = next, .began = tools_.environment.now()});
-  job.phase = "recovering";
+  job.phase = JobPhase::recovering;
   warnings_.push_back("it went on after a loss: " + why.what);
   const auto how = next > 0 ? fmt::format("goes on from step {}", next) : "begins anew";
   results_->progress({"it " + how + " after a loss: " + why.what});
@@ -395,7 +395,7 @@ void Run::cancel(const std::string& why) {
   }
   // While it is loaded for the first time there is nothing to keep.
   const auto deployment = began_ == 0 ? deployment_ : nullptr;
-  results_->end(wire::JobState::cancelled, entry_.failure);
+  results_->end(JobState::cancelled, entry_.failure);
   if (deployment && deployment->jobs.empty()) tools_.deployments.take_down(deployment, why);
 }
 

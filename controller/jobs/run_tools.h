@@ -60,7 +60,7 @@ class RunCallbacks {
   /// Tells the job's watchers how far it is. Interim results may be of an earlier step.
   virtual void tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) = 0;
   /// Ends a job, and its run, where it has one of its own.
-  virtual void finish(JobId job, wire::JobState state, wire::Failure failure) = 0;
+  virtual void finish(JobId job, JobState state, wire::Failure failure) = 0;
   /// Closes a batch that no job computes in any more.
   virtual void close(JobId batch, const std::string& how) = 0;
   /// Ends a run by its own fault; others on its deployment go on in a new epoch.

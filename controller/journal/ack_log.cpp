@@ -71,7 +71,7 @@ void take(Acks& acks, const Words& words) {
       acks.jobs[job];
       break;
     case What::ended:
-      acks.jobs[job].end = static_cast<wire::JobState>(detail & 0xff);
+      acks.jobs[job].end = static_cast<JobState>(detail & 0xff);
       acks.jobs[job].result_kept = (words[1] & kResultKept) != 0;
       break;
     case What::named:
@@ -227,15 +227,15 @@ void AckLog::accepted(jobs::JobId job, std::uint64_t kept) {
   append(word(What::accepted), job, kept);
 }
 
-void AckLog::ended(jobs::JobId job, wire::JobState end, std::uint64_t kept) {
+void AckLog::ended(jobs::JobId job, JobState end, std::uint64_t kept) {
   this->end(job, end, true, kept);
 }
 
-void AckLog::ended_bare(jobs::JobId job, wire::JobState end) {
+void AckLog::ended_bare(jobs::JobId job, JobState end) {
   this->end(job, end, false, acks_.kept);
 }
 
-void AckLog::end(jobs::JobId job, wire::JobState end, bool result_kept, std::uint64_t kept) {
+void AckLog::end(jobs::JobId job, JobState end, bool result_kept, std::uint64_t kept) {
   const auto known = acks_.jobs.find(job);
   if (known != acks_.jobs.end() && known->second.end == end &&
       known->second.result_kept == result_kept)

@@ -12,9 +12,9 @@ namespace troupe::journal {
 
 /// Acknowledgements of a job that is not forgotten.
 struct Acked {
-  std::optional<wire::JobState> end;  // how it ended; clients were told
-  bool result_kept = true;            // false: what it ended with could not be written
-  bool named = false;                 // people were told that the job is lost
+  std::optional<JobState> end;  // how it ended; clients were told
+  bool result_kept = true;      // false: what it ended with could not be written
+  bool named = false;           // people were told that the job is lost
   bool operator==(const Acked&) const = default;
 };
 
@@ -55,14 +55,14 @@ class AckLog {
 
   /// `kept`: number of the newest change that the database holds.
   void accepted(jobs::JobId job, std::uint64_t kept);
-  void ended(jobs::JobId job, wire::JobState end, std::uint64_t kept);
+  void ended(jobs::JobId job, JobState end, std::uint64_t kept);
   /// Acknowledges a job's end whose results the database had no room for.
-  void ended_bare(jobs::JobId job, wire::JobState end);
+  void ended_bare(jobs::JobId job, JobState end);
   void named(jobs::JobId job);
   void forgotten(jobs::JobId job);
 
  private:
-  void end(jobs::JobId job, wire::JobState end, bool result_kept, std::uint64_t kept);
+  void end(jobs::JobId job, JobState end, bool result_kept, std::uint64_t kept);
   void append(std::uint64_t what, jobs::JobId job, std::uint64_t kept);
   void write_at(int file, std::size_t offset, std::string_view bytes) const;
   std::string read_all() const;

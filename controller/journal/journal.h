@@ -30,7 +30,7 @@ class Journal {
 
  private:
   struct Seen {
-    std::string phase;
+    JobPhase phase = JobPhase::queued;
     std::size_t recoveries = 0;
     bool cancel_asked = false;
     bool operator==(const Seen&) const = default;

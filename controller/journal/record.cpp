@@ -9,15 +9,22 @@
 namespace troupe::journal {
 namespace {
 
-using wire::JobState;
-
 /// Bounds of what is stored, which must fit where messages fit.
 constexpr std::size_t kKeptRecoveries = 200;
 constexpr std::size_t kKeptCause = 1000;
 
+/// Returns the phase by its name. Of a job that has ended the name may be its state's.
+JobPhase phase_of(const Facts& facts) {
+  if (has_ended(facts.state)) return JobPhase::ended;
+  for (auto phase = JobPhase::queued; phase < JobPhase::ended;
+       phase = static_cast<JobPhase>(static_cast<int>(phase) + 1))
+    if (to_string(phase) == facts.phase) return phase;
+  throw wire::WireError(wire::WireErrc::bad_value, "a job's phase");
+}
+
 void fail(jobs::JobEntry& job, const std::string& why) {
   job.state = JobState::failed;
-  job.phase = wire::to_string(JobState::failed);
+  job.phase = JobPhase::ended;
   job.failure = {wire::FailureCode::internal, fmt::format("[journal] job {}: {}", job.id, why)};
   job.outcome.report.clear();
 }
@@ -25,7 +32,7 @@ void fail(jobs::JobEntry& job, const std::string& why) {
 void read_inputs(jobs::JobEntry& job, const std::vector<Part>& parts, const KeepBytes& keep) {
   for (const auto& field : jobs::input_blobs(job.spec.request))
     *field.id = 0;
-  if (wire::is_terminal(job.state)) return;
+  if (has_ended(job.state)) return;
   if (!all_here(parts)) return fail(job, "the data that it starts from is damaged");
   for (const auto& part : parts) {
     for (const auto& field : jobs::input_blobs(job.spec.request)) {
@@ -35,7 +42,7 @@ void read_inputs(jobs::JobEntry& job, const std::vector<Part>& parts, const Keep
 }
 
 void read_boundary(jobs::JobEntry& job, const std::vector<Part>& parts, const KeepBytes& keep) {
-  if (wire::is_terminal(job.state) || parts.empty() || !all_here(parts)) return;
+  if (has_ended(job.state) || parts.empty() || !all_here(parts)) return;
   jobs::Boundary boundary;
   for (const auto& part : parts) {
     auto head = wire::decode<PieceHead>(wire::as_bytes(part.head));
@@ -65,7 +72,7 @@ bool all_here(const std::vector<Part>& parts) {
 Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
   Facts facts;
   facts.state = job.state;
-  facts.phase = job.phase;
+  facts.phase = to_string(job.phase);
   facts.step = job.step;
   facts.detached = job.client.detached;
   facts.cancel_asked = job.cancel_asked;
@@ -148,7 +155,7 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     job.spec = wire::decode<wire::JobSpec>(wire::as_bytes(record.spec));
     const auto facts = wire::decode<Facts>(wire::as_bytes(record.facts));
     job.state = facts.state;
-    job.phase = facts.phase;
+    job.phase = phase_of(facts);
     job.step = facts.step;
     job.client.detached = facts.detached;
     job.cancel_asked = facts.cancel_asked;
@@ -192,7 +199,7 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
   if (!record.lost.empty()) {
     fail(job, record.lost);
     if (record.cancelled) job.state = JobState::cancelled;
-    job.phase = wire::to_string(job.state);
+    job.phase = JobPhase::ended;
     job.outcome.blobs.clear();
     job.course.boundary.reset();
   }

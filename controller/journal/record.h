@@ -81,8 +81,8 @@ struct PieceHead {
 
 /// Facts of a job that change while it goes its way.
 struct Facts {
-  wire::JobState state = wire::JobState::queued;
-  std::string phase;
+  JobState state = JobState::queued;
+  std::string phase;  // JobPhase by name, which outlives versions
   std::int32_t step = 0;
   bool detached = false;
   bool cancel_asked = false;

@@ -21,14 +21,14 @@ Revival revive(const std::vector<Record>& records, const PreviousRun& past,
     newest = std::max(newest, newest_time(record));
   }
   std::stable_sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
-    const bool ended = wire::is_terminal(a.state);
-    if (ended != wire::is_terminal(b.state)) return ended;
+    const bool ended = has_ended(a.state);
+    if (ended != has_ended(b.state)) return ended;
     return ended ? a.ended < b.ended : a.id < b.id;
   });
   Revival revival;
   revival.clock_back = std::max(0.0, newest - calendar.offset - calendar.now);
   for (auto& job : jobs) {
-    if (!wire::is_terminal(job.state))
+    if (!has_ended(job.state))
       (job.cancel_asked ? revival.cancelled : revival.to_plan).push_back(job.id);
     table.restore(std::move(job));
   }
@@ -49,7 +49,7 @@ std::optional<wire::Failure> take_up(jobs::JobEntry& job, plan::Plan plan, const
   job.plan = std::move(plan);
   job.plan.request.refill_steps = std::move(refills);
   if (job.course.boundary) jobs::add_refill(job.plan, next);
-  if (job.phase == wire::to_string(wire::JobState::queued)) return std::nullopt;
+  if (job.phase == JobPhase::queued) return std::nullopt;
   job.course.restarts = next > job.course.restart_step ? 1 : job.course.restarts + 1;
   job.course.restart_step = next;
   if (job.course.restarts > max_restarts + 1) {
@@ -59,7 +59,7 @@ std::optional<wire::Failure> take_up(jobs::JobEntry& job, plan::Plan plan, const
                     job.course.restarts)};
   }
   job.course.recoveries.push_back({.cause = cause, .step = next, .began = now});
-  job.phase = wire::to_string(wire::JobState::queued);
+  job.phase = JobPhase::queued;
   return std::nullopt;
 }
 

@@ -68,7 +68,7 @@ std::optional<Facts> facts_in(const Record& record) {
 
 std::string what_was_said(const Acked& acked) {
   if (!acked.end) return "been accepted";
-  return acked.end == wire::JobState::cancelled ? "been cancelled" : wire::to_string(*acked.end);
+  return acked.end == JobState::cancelled ? "been cancelled" : to_string(*acked.end);
 }
 
 }  // namespace
@@ -270,7 +270,7 @@ Acks SqliteStore::acks_of_database() {
     if (!row || (!row->damage.empty() && id > acks.last_job)) continue;  // a number that is none
     auto& acked = acks.jobs[id];
     const auto facts = facts_in(*row);
-    if (row->damage.empty() && facts && wire::is_terminal(facts->state)) acked.end = facts->state;
+    if (row->damage.empty() && facts && has_ended(facts->state)) acked.end = facts->state;
     acks.last_job = std::max(acks.last_job, id);
   }
   // Of some ends only `acknowledged` knows.
@@ -520,14 +520,14 @@ void SqliteStore::find_lost(std::vector<Record>& records) {
       auto& record = missing.emplace_back();
       record.id = id;
       record.lost = "it had " + how + ", and the journal has lost it";
-      record.cancelled = acked.end == wire::JobState::cancelled;
+      record.cancelled = acked.end == JobState::cancelled;
       if (!acked.named) gone.push_back(id);
       continue;
     }
     Record& record = *found->second;
     const auto facts = facts_in(record);
-    if (!acked.end || (facts && wire::is_terminal(facts->state))) continue;
-    record.cancelled = acked.end == wire::JobState::cancelled;
+    if (!acked.end || (facts && has_ended(facts->state))) continue;
+    record.cancelled = acked.end == JobState::cancelled;
     record.lost = acked.result_kept
                       ? "it had " + how + ", and the journal has lost what it ended with"
                       : "it had " + how + ", and there was no room to keep what it ended with";

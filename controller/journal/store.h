@@ -13,12 +13,12 @@ struct Change {
   enum class Kind { accepted, facts, boundary, ended, forgotten };
   Kind kind = Kind::facts;
   jobs::JobId job = 0;
-  std::uint64_t key = 0;                          // accepted
-  std::string spec;                               // accepted
-  std::string facts;                              // all but forgotten
-  std::string report;                             // ended
-  std::vector<Part> parts;                        // accepted: inputs; boundary: it; ended: results
-  wire::JobState state = wire::JobState::queued;  // ended: how
+  std::uint64_t key = 0;              // accepted
+  std::string spec;                   // accepted
+  std::string facts;                  // all but forgotten
+  std::string report;                 // ended
+  std::vector<Part> parts;            // accepted: inputs; boundary: it; ended: results
+  JobState state = JobState::queued;  // ended: how
 
   /// True when the change is not confirmed before it would outlive the loss of power, too.
   bool must_last() const { return kind == Kind::accepted || kind == Kind::ended; }

@@ -28,9 +28,9 @@ bool must_come(const Change& change) {
 /// Returns the end of a job without what is too large of it.
 Change bare_end(Change change, const std::string& why) {
   auto facts = wire::decode<Facts>(wire::as_bytes(change.facts));
-  if (facts.state == wire::JobState::succeeded) {
-    facts.state = wire::JobState::failed;
-    facts.phase = wire::to_string(facts.state);
+  if (facts.state == JobState::succeeded) {
+    facts.state = JobState::failed;
+    facts.phase = to_string(JobPhase::ended);
     facts.failure = {wire::FailureCode::internal,
                      "it was computed, but its result was too large to be kept: " + why};
   }

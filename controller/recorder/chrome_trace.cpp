@@ -88,7 +88,7 @@ class TraceWriter {
     for (std::size_t i = 0; i < job.phases.size(); ++i) {
       const auto end =
           i + 1 < job.phases.size() ? job.phases[i + 1].began : job.ended.value_or(facts_.now);
-      slice(kController, tid, job.phases[i].phase, "phase", job.phases[i].began,
+      slice(kController, tid, to_string(job.phases[i].phase), "phase", job.phases[i].began,
             std::max(end, job.phases[i].began), {{"job", job.job}, {"prompt", job.prompt}});
     }
     const auto instant = [&](const std::string& name, Nanoseconds at) {

@@ -29,7 +29,8 @@ std::string flight_record(const Recorder& recorder, JobId id, JobId run, const s
   if (const JobNotes* job = recorder.find(id)) {
     document["prompt"] = job->prompt;
     for (const auto& phase : job->phases)
-      document["phases"].push_back({{"phase", phase.phase}, {"began", seconds(phase.began - now)}});
+      document["phases"].push_back(
+          {{"phase", to_string(phase.phase)}, {"began", seconds(phase.began - now)}});
   }
   if (const JobNotes* job = recorder.find(run)) {
     if (!job->name.empty()) document["batch"] = job->name;

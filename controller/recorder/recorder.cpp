@@ -64,7 +64,7 @@ void Recorder::submitted(JobId job, const std::string& prompt, Nanoseconds now) 
   JobNotes& notes = jobs_[job];
   notes.job = job;
   notes.prompt = prompt;
-  notes.phases = {{"queued", now}};
+  notes.phases = {{JobPhase::queued, now}};
   note(Event::Kind::job, job, std::nullopt, "submitted", now);
 }
 
@@ -78,16 +78,16 @@ void Recorder::joined(JobId batch, const std::string& name, const std::string& j
   notes.job = batch;
   notes.name = name;
   notes.prompt = jobs;
-  notes.phases = {{"queued", now}};
+  notes.phases = {{JobPhase::queued, now}};
   note(Event::Kind::job, batch, std::nullopt, "begins as one", now);
 }
 
-void Recorder::phase(JobId job, const std::string& phase, Nanoseconds now) {
+void Recorder::phase(JobId job, JobPhase phase, Nanoseconds now) {
   JobNotes* notes = get(job);
   if (!notes || notes->ended) return;
   if (!notes->phases.empty() && notes->phases.back().phase == phase) return;
   notes->phases.push_back({phase, now});
-  note(Event::Kind::job, job, std::nullopt, phase, now);
+  note(Event::Kind::job, job, std::nullopt, to_string(phase), now);
 }
 
 void Recorder::began(JobId job, std::uint64_t epoch, schedule::TaskGraph graph,
@@ -169,15 +169,16 @@ void Recorder::failed(JobId job, ActorId actor, const std::string& where, Nanose
   note(Event::Kind::failure, job, actor, where, now);
 }
 
-void Recorder::ended(JobId job, const std::string& state, const std::string& why, Nanoseconds now) {
+void Recorder::ended(JobId job, JobState state, const std::string& why, Nanoseconds now) {
   if (JobNotes* notes = get(job); notes && !notes->ended) {
     notes->ended = now;
-    notes->state = state;
+    notes->state = to_string(state);
     ++ended_[state];
-    if (state == wire::to_string(wire::JobState::succeeded)) count_seconds(*notes);
+    if (state == JobState::succeeded) count_seconds(*notes);
     forget_ended(job);
   }
-  note(Event::Kind::job, job, std::nullopt, why.empty() ? state : state + ": " + why, now);
+  note(Event::Kind::job, job, std::nullopt,
+       why.empty() ? to_string(state) : to_string(state) + ": " + why, now);
 }
 
 void Recorder::closed(JobId batch, const std::string& state, Nanoseconds now) {
@@ -190,13 +191,15 @@ void Recorder::closed(JobId batch, const std::string& state, Nanoseconds now) {
 }
 
 void Recorder::count_seconds(const JobNotes& notes) {
-  std::map<std::string, double> by_phase;  // a job that began again has a phase twice
+  std::map<JobPhase, double> by_phase;  // a job that began again has a phase twice
+  double whole = 0;
   for (std::size_t i = 0; i < notes.phases.size(); ++i) {
     const auto end = i + 1 < notes.phases.size() ? notes.phases[i + 1].began : *notes.ended;
     const double passed = seconds(end - notes.phases[i].began);
     by_phase[notes.phases[i].phase] += passed;
-    by_phase[""] += passed;
+    whole += passed;
   }
+  job_seconds_.add(whole);
   for (const auto& [phase, passed] : by_phase)
     phase_seconds_.try_emplace(phase, kPhaseBounds).first->second.add(passed);
 }

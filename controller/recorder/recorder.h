@@ -13,6 +13,7 @@
 #include "base/histogram.h"
 #include "controller/schedule/task_graph.h"
 #include "transport/wire/actor_messages.h"
+#include "troupe/states.h"
 
 namespace troupe::recorder {
 
@@ -50,7 +51,7 @@ struct Attempt {
 };
 
 struct PhaseNote {
-  std::string phase;
+  JobPhase phase = JobPhase::queued;
   Nanoseconds began = 0;
 };
 
@@ -139,7 +140,7 @@ class Recorder {
   /// Notes that jobs begin as one under a number of its own, and this name; `jobs`: "jobs 3, 5".
   void joined(JobId batch, const std::string& name, const std::string& jobs, Nanoseconds now);
   /// Notes that a phase began; the same phase again changes nothing.
-  void phase(JobId job, const std::string& phase, Nanoseconds now);
+  void phase(JobId job, JobPhase phase, Nanoseconds now);
   /// Notes that the job's tasks begin, in this epoch.
   void began(JobId job, std::uint64_t epoch, schedule::TaskGraph graph,
              std::vector<ActorId> actor_of_rank, Nanoseconds now);
@@ -148,7 +149,7 @@ class Recorder {
   void done(ActorId actor, const wire::TaskDone& done, Nanoseconds now);
   /// Notes that a task failed. `where`: "actor 2, step 3 patch 1 stage 0".
   void failed(JobId job, ActorId actor, const std::string& where, Nanoseconds now);
-  void ended(JobId job, const std::string& state, const std::string& why, Nanoseconds now);
+  void ended(JobId job, JobState state, const std::string& why, Nanoseconds now);
   /// Notes that a batch, whose jobs end by themselves, is over: it is none of the jobs that have
   /// ended.
   void closed(JobId batch, const std::string& state, Nanoseconds now);
@@ -183,9 +184,11 @@ class Recorder {
   const ByteTotals& byte_totals() const { return bytes_; }
   const PromptTotals& prompt_totals() const { return prompts_; }
   /// Returns the number of jobs that have ended, by state.
-  const std::map<std::string, std::uint64_t>& ended_totals() const { return ended_; }
-  /// Returns the seconds of each phase of jobs that succeeded, and under "" of all phases together.
-  const std::map<std::string, Histogram>& phase_seconds() const { return phase_seconds_; }
+  const std::map<JobState, std::uint64_t>& ended_totals() const { return ended_; }
+  /// Returns the seconds of jobs that succeeded, from the request to the end.
+  const Histogram& job_seconds() const { return job_seconds_; }
+  /// Returns the seconds of each of their phases.
+  const std::map<JobPhase, Histogram>& phase_seconds() const { return phase_seconds_; }
   /// Returns how often jobs began again after their epoch had ended.
   std::uint64_t recoveries() const { return recoveries_; }
 
@@ -217,8 +220,9 @@ class Recorder {
   std::map<wire::TaskKind, TaskTotals> totals_;
   ByteTotals bytes_;
   PromptTotals prompts_;
-  std::map<std::string, std::uint64_t> ended_;
-  std::map<std::string, Histogram> phase_seconds_;
+  std::map<JobState, std::uint64_t> ended_;
+  Histogram job_seconds_{kPhaseBounds};
+  std::map<JobPhase, Histogram> phase_seconds_;
   std::uint64_t recoveries_ = 0;
   std::map<ActorId, ClockNote> clocks_;
 };

@@ -13,7 +13,6 @@ namespace troupe::user {
 namespace {
 
 using wire::FailureCode;
-using wire::UserActorState;
 
 std::string short_number(double value) {
   char text[32];

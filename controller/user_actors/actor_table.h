@@ -39,7 +39,7 @@ struct UserActor {
   std::string plugin;  // its class's
   std::string host;
   std::vector<std::int32_t> gpus;
-  wire::UserActorState state = wire::UserActorState::starting;
+  UserActorState state = UserActorState::starting;
   std::uint64_t incarnation = 0;
   std::string ticket;
   std::string keys;  // CURVE, of its callers, as text; "" = its door asks for none
@@ -54,10 +54,10 @@ struct UserActor {
   std::string cause;           // cause of its last death
   wire::Failure construction;  // failure of its constructor, when that failed
 
-  bool living() const { return state != wire::UserActorState::dead; }
+  bool living() const { return state != UserActorState::dead; }
   /// True when the actor has a process, or one is being started; else `incarnation` is that of the
   /// last process, which has ended.
-  bool has_process() const { return living() && state != wire::UserActorState::restarting; }
+  bool has_process() const { return living() && state != UserActorState::restarting; }
   std::string label() const;  // Counter "hits" (actor 3)
 };
 

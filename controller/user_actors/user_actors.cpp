@@ -13,7 +13,6 @@ namespace troupe::user {
 namespace {
 
 using wire::FailureCode;
-using wire::UserActorState;
 
 }  // namespace
 
@@ -203,7 +202,6 @@ wire::ClassList UserActors::class_list() const {
 namespace {
 
 using wire::FailureCode;
-using wire::UserActorState;
 
 constexpr double kFastRestart = 0.05;  // seconds; doubles with each restart, up to
 constexpr double kSlowRestart = 5;

@@ -32,5 +32,6 @@ int main(int argc, char** argv) {
     if (!sum) return fail(sum.error());
     std::cout << sum.value() << "\n";
   }
-  if (!std::cout.flush()) return fail({"unwritable", "standard output cannot be written"});
+  if (!std::cout.flush())
+    return fail({troupe::ErrorCode::failed, "standard output cannot be written"});
 }

@@ -37,5 +37,6 @@ int main(int argc, char** argv) {
   const auto sum = ring.value()[0].call<&RingMember::sum>(tensor).wait(30s);
   if (!sum) return fail(sum.error());
   std::cout << "sum " << sum.value() << "\n";
-  if (!std::cout.flush()) return fail({"unwritable", "standard output cannot be written"});
+  if (!std::cout.flush())
+    return fail({troupe::ErrorCode::failed, "standard output cannot be written"});
 }

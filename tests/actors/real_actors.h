@@ -86,9 +86,10 @@ struct RealActors : JobRooms {
   }
   /// Returns the job's result, byte for byte; or why there is none.
   std::string result(jobs::JobId id) {
-    until([&] { return wire::is_terminal(table.find(id)->state); });
+    until([&] { return has_ended(table.find(id)->state); });
     const auto& job = *table.find(id);
-    if (job.state != wire::JobState::succeeded) return job.failure.what + " (" + job.phase + ")";
+    if (job.state != JobState::succeeded)
+      return job.failure.what + " (" + to_string(job.phase) + ")";
     std::string bytes;
     for (const auto& blob : job.outcome.blobs)
       bytes += *blobs.bytes(blob.id);

@@ -270,7 +270,7 @@ TEST_CASE("tasks end when their device has done them, and a device that hangs en
   const auto soon = control::Clock::now() + std::chrono::milliseconds(500);
   late.until([&] { return control::Clock::now() > soon; });
   CHECK(late.ran.size() == ended);  // its tasks lie on the device
-  CHECK_FALSE(wire::is_terminal(late.table.find(hanging)->state));
+  CHECK_FALSE(has_ended(late.table.find(hanging)->state));
   for (const auto& clock : late.clocks)
     clock->hangs = false;
   CHECK(late.result(hanging) == want);

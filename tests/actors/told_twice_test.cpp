@@ -11,7 +11,6 @@
 #include "transport/wire/done.h"
 
 using namespace troupe;
-using wire::JobState;
 
 namespace {
 
@@ -107,12 +106,12 @@ TEST_CASE(
     results.push_back(stage.result(stage.begin(3)));
     CHECK(stage.echo().failures == std::vector<std::string>{});
     const auto fourth = stage.begin(4);
-    REQUIRE(stage.until([&] { return stage.table.find(fourth)->phase == "denoising"; }));
+    REQUIRE(stage.until([&] { return stage.table.find(fourth)->phase == JobPhase::denoising; }));
     const auto deployment = stage.deployments.in_use(0);
     REQUIRE(deployment);
     const auto epoch = deployment->epoch;
     stage.runner.interrupt_jobs(deployment, "a test");
-    REQUIRE(stage.until([&] { return wire::is_terminal(stage.table.find(fourth)->state); }));
+    REQUIRE(stage.until([&] { return has_ended(stage.table.find(fourth)->state); }));
     CHECK(stage.table.find(fourth)->state == JobState::succeeded);
     CHECK(deployment->epoch == epoch + 1);  // no second attempt was needed
     results.push_back(stage.result(stage.begin(1)));

@@ -277,7 +277,7 @@ TEST_CASE("--timeout cancels the job") {
                     std::span<const std::byte>) {
                   ++cancelled;
                   c.server().reply(peer, header, wire::Done{});
-                  c.fail(peer, 1, {}, wire::JobState::cancelled);
+                  c.fail(peer, 1, {}, JobState::cancelled);
                 });
   const Scratch scratch;
   const auto result =
@@ -305,7 +305,7 @@ TEST_CASE("Ctrl-C cancels the job: 130; SIGTERM: 143") {
                   [&](FakeController& c, control::PeerId peer, const wire::Header& header,
                       std::span<const std::byte>) {
                     c.server().reply(peer, header, wire::Done{});
-                    c.fail(owner, 1, {}, wire::JobState::cancelled);
+                    c.fail(owner, 1, {}, JobState::cancelled);
                   });
     const Scratch scratch;
     const Scratch errors;
@@ -513,7 +513,7 @@ TEST_CASE("status and jobs, for people and for programs") {
   controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,
                                           const wire::Header& header, std::span<const std::byte>) {
     wire::JobList list;
-    list.jobs.push_back({3, wire::JobState::failed, "a cat", 2, 5, 20, 1.5, "actor 1 died"});
+    list.jobs.push_back({3, JobState::failed, "a cat", 2, 5, 20, 1.5, "actor 1 died"});
     c.server().reply(peer, header, list);
   });
   controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
@@ -524,7 +524,7 @@ TEST_CASE("status and jobs, for people and for programs") {
     status.pid = 77;
     wire::ActorRow actor;
     actor.id = 2;
-    actor.state = "busy";
+    actor.state = ActorState::busy;
     actor.device = "cuda:2";
     actor.groups = {{"cfg", {0, 2}, 1}, {"pp", {2, 3}, 0}};
     actor.doing = "job 3 step 5";

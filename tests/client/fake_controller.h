@@ -92,7 +92,7 @@ class FakeController {
                 std::vector<wire::BlobRef> blobs = {}) {
     wire::JobProgress progress;
     progress.job = job;
-    progress.phase = "denoising";
+    progress.phase = JobPhase::denoising;
     progress.step = step;
     progress.steps = 4;
     progress.seconds_per_step = 0.5;
@@ -102,13 +102,13 @@ class FakeController {
   void succeed(control::PeerId peer, std::uint64_t job, std::vector<wire::BlobRef> blobs) {
     wire::JobFinished finished;
     finished.job = job;
-    finished.state = wire::JobState::succeeded;
+    finished.state = JobState::succeeded;
     finished.blobs = std::move(blobs);
     finished.report = R"({"seed": 7})";
     server_->send(peer, finished);
   }
   void fail(control::PeerId peer, std::uint64_t job, wire::Failure failure,
-            wire::JobState state = wire::JobState::failed) {
+            JobState state = JobState::failed) {
     wire::JobFinished finished;
     finished.job = job;
     finished.state = state;

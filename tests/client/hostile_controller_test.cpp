@@ -55,7 +55,7 @@ TEST_CASE("no socket, no listener, no endpoint: each a one-line error, in time")
   const Stopwatch watch;
   const auto no_socket = Client::connect("ipc:///tmp/troupe-no-such-folder/control.sock", 60s);
   REQUIRE_FALSE(no_socket.ok());
-  CHECK(no_socket.error().code == "unreachable");
+  CHECK(no_socket.error().code == ErrorCode::unreachable);
   CHECK(no_socket.error().message().find("ipc:///tmp/troupe-no-such-folder/control.sock") !=
         std::string::npos);
   CHECK(watch.elapsed() < 30s);  // far from its deadline
@@ -64,7 +64,7 @@ TEST_CASE("no socket, no listener, no endpoint: each a one-line error, in time")
     const Stopwatch at_once;
     const auto no_listener = Client::connect(endpoint, 60s);
     REQUIRE_FALSE(no_listener.ok());
-    CHECK(no_listener.error().code == "unreachable");
+    CHECK(no_listener.error().code == ErrorCode::unreachable);
     CHECK(no_listener.error().message().find(endpoint) != std::string::npos);
     CHECK(at_once.elapsed() < 30s);
   }
@@ -72,7 +72,7 @@ TEST_CASE("no socket, no listener, no endpoint: each a one-line error, in time")
   for (const char* nonsense : {"control.sock", "http://x:1", "tcp://", "tcp://host", "ipc://"}) {
     const auto bad = Client::connect(nonsense, 300ms);
     REQUIRE_FALSE(bad.ok());
-    CHECK(bad.error().code == "bad_request");
+    CHECK(bad.error().code == ErrorCode::bad_request);
     CHECK(bad.error().message().find('\n') == std::string::npos);
   }
 }
@@ -102,7 +102,7 @@ TEST_CASE("a listener over tcp that never answers is waited for as long as was a
   silent.set(zmq::sockopt::linger, 0);
   silent.bind("tcp://127.0.0.1:0");
   const auto error = silence_at(silent.get(zmq::sockopt::last_endpoint));
-  CHECK(error.code == "timeout");
+  CHECK(error.code == ErrorCode::timeout);
   CHECK(error.message().find("somebody listens at tcp://127.0.0.1:") != std::string::npos);
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("a listener that never answers is a timeout: somebody is there") {
   zmq::socket_t silent(context, zmq::socket_type::router);
   silent.set(zmq::sockopt::linger, 0);
   silent.bind(folder.endpoint("control.sock"));
-  CHECK(silence_at(folder.endpoint("control.sock")).code == "timeout");
+  CHECK(silence_at(folder.endpoint("control.sock")).code == ErrorCode::timeout);
 }
 
 TEST_CASE("whoever connects can be stopped, before and while it waits for an answer") {
@@ -137,7 +137,7 @@ TEST_CASE("whoever connects can be stopped, before and while it waits for an ans
       const auto client = Client::connect(endpoint, 1h, "none", stop.get_token());
       stopping.join();
       REQUIRE_FALSE(client.ok());
-      CHECK(client.error().code == "interrupted");
+      CHECK(client.error().code == ErrorCode::interrupted);
       CHECK(client.error().message() == "interrupted while connecting to " + endpoint);
       CHECK_FALSE(Inspector::connect(endpoint, 1h, "none", stop.get_token()).ok());
     }
@@ -157,7 +157,7 @@ TEST_CASE("stopped later, a connection stays, and no controller is looked for wh
   controller.vanish();
   const auto result = client.value().wait(job.value(), 1h);
   REQUIRE_FALSE(result.ok());
-  CHECK(result.error().code == "interrupted");
+  CHECK(result.error().code == ErrorCode::interrupted);
   CHECK(result.error().message().find(controller.endpoint()) != std::string::npos);
 }
 
@@ -186,7 +186,7 @@ TEST_CASE("a controller of another protocol version: both versions are named") {
   const auto client = Client::connect(endpoint, 60s);
   controller.join();
   REQUIRE_FALSE(client.ok());
-  CHECK(client.error().code == "version_mismatch");
+  CHECK(client.error().code == ErrorCode::version_mismatch);
   CHECK(client.error().message().find("version " + std::to_string(wire::kProtocolVersion + 1)) !=
         std::string::npos);
   CHECK(client.error().message().find("version " + std::to_string(wire::kProtocolVersion)) !=
@@ -201,7 +201,7 @@ TEST_CASE("a controller that refuses: its reason") {
   });
   const auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE_FALSE(client.ok());
-  CHECK(client.error().code == "refused");
+  CHECK(client.error().code == ErrorCode::refused);
   CHECK(client.error().message().find("full house") != std::string::npos);
 }
 
@@ -218,15 +218,15 @@ TEST_CASE("a controller that vanishes: the job is lost, so is all that is asked 
   const auto result = client.value().wait(job.value(), 60s);
   killer.join();
   REQUIRE_FALSE(result.ok());
-  CHECK(result.error().code == "lost");
+  CHECK(result.error().code == ErrorCode::lost);
   CHECK(result.error().message().find(controller.endpoint()) != std::string::npos);
   CHECK(result.error().message().find("job 1") != std::string::npos);
   const auto status = client.value().status();
   REQUIRE_FALSE(status.ok());
-  CHECK(status.error().code == "lost");
+  CHECK(status.error().code == ErrorCode::lost);
   const auto unknown = client.value().wait(99, 60s);
   REQUIRE_FALSE(unknown.ok());
-  CHECK(unknown.error().code == "lost");
+  CHECK(unknown.error().code == ErrorCode::lost);
 }
 
 TEST_CASE(
@@ -263,10 +263,10 @@ TEST_CASE("an answer of the wrong kind, and bytes that are none, cost an error e
   REQUIRE(client.ok());
   const auto status = client.value().status();
   REQUIRE_FALSE(status.ok());
-  CHECK(status.error().code == "protocol");
+  CHECK(status.error().code == ErrorCode::protocol);
   const auto jobs = client.value().jobs();
   REQUIRE_FALSE(jobs.ok());
-  CHECK(jobs.error().code == "overloaded");
+  CHECK(jobs.error().code == ErrorCode::overloaded);
   CHECK(jobs.error().message() == "[gateway] later");
 }
 
@@ -278,7 +278,7 @@ TEST_CASE("a request over the size of a message is refused here") {
   submission.request.prompts = {std::string(2u << 20, 'a')};
   const auto job = client.value().submit(submission);
   REQUIRE_FALSE(job.ok());
-  CHECK(job.error().code == "bad_request");
+  CHECK(job.error().code == ErrorCode::bad_request);
   CHECK(client.value().cancel(1).ok());  // the link is none the worse
 }
 

@@ -129,7 +129,7 @@ TEST_CASE("a picture to begin with is read into the submission: PNG, JPEG or Web
     submission.request.init_image = bytes;
     const auto error = client::check_init_image(submission.request);
     REQUIRE(error);
-    CHECK(error->code == "bad_request");
+    CHECK(error->code == ErrorCode::bad_request);
     CHECK(has(error->what, name));
   }
   // Cut off anywhere, or changed where its checksums look, it is refused before anything is sent.

@@ -28,7 +28,7 @@ struct Shelf {
 
 wire::JobProgress step(int number, int blobs) {
   wire::JobProgress progress;
-  progress.phase = "denoising";
+  progress.phase = JobPhase::denoising;
   progress.step = number;
   for (int i = 0; i < blobs; ++i)
     progress.blobs.push_back({"preview", static_cast<std::uint64_t>(number), 1, {}});
@@ -66,7 +66,7 @@ TEST_CASE("whatever order blobs come in, progress is handed on in order and the 
     }
     wire::JobFinished finished;
     finished.job = 1;
-    finished.state = wire::JobState::succeeded;
+    finished.state = JobState::succeeded;
     for (std::uint64_t id = 0; id < 5; ++id)
       finished.blobs.push_back({"picture", id, 1, {}});
     follower->add(finished);
@@ -86,10 +86,10 @@ TEST_CASE("a job that was ended early stays ended when its blobs come after all"
   auto follower =
       std::make_shared<client::JobFollower>(1, shelf.fetch(), [&](const Result<JobResult>& r) {
         ++ends;
-        CHECK(r.error().code == "lost");
+        CHECK(r.error().code == ErrorCode::lost);
       });
   follower->add(step(1, 2));
-  follower->end(Error{"lost", "gone"});
+  follower->end(Error{ErrorCode::lost, "gone"});
   follower->add(wire::JobFinished{});
   while (!shelf.asked.empty())
     shelf.deliver(0);
@@ -108,10 +108,10 @@ TEST_CASE("a picture that cannot be fetched is not a lost connection") {
       [&](Result<JobResult> r) { end = std::move(r); });
   wire::JobFinished finished;
   finished.job = 1;
-  finished.state = wire::JobState::succeeded;
+  finished.state = JobState::succeeded;
   finished.blobs.push_back({"picture", 1, 1, {}});
   follower->add(finished);
   REQUIRE(end);
-  CHECK(end->error().code == "not_fetched");
+  CHECK(end->error().code == ErrorCode::not_fetched);
   CHECK(end->error().what.find("no such blob") != std::string::npos);
 }

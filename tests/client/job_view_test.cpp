@@ -17,7 +17,7 @@ namespace {
 JobInfo job_of(std::uint64_t id) {
   JobInfo job;
   job.id = id;
-  job.state = "failed";
+  job.state = JobState::failed;
   job.prompt = "a red circle above a blue square to the left of a green triangle";
   job.pictures = 2;
   job.step = 5;
@@ -94,7 +94,7 @@ TEST_CASE("state and time stay whole beside a cut prompt and cause, figures of n
   for (std::uint64_t id = 9; id < 12; ++id) {
     auto job = job_of(id);
     job.pictures = 1;
-    job.state = "succeeded";
+    job.state = JobState::succeeded;
     job.seconds = 754;
     jobs.push_back(job);
   }

@@ -277,7 +277,7 @@ TEST_CASE("a C++ program's choices are refused with those that there are") {
     submission.request.*field = "magic";
     const auto spec = client::to_wire(submission);
     REQUIRE(!spec);
-    CHECK(spec.error().code == "bad_request");
+    CHECK(spec.error().code == ErrorCode::bad_request);
     return spec.error().what;
   };
   CHECK(why(&ImageRequest::method) ==

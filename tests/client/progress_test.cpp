@@ -11,16 +11,16 @@ namespace {
 
 Progress step(int number, double seconds_per_step = 0.5) {
   Progress progress;
-  progress.phase = "denoising";
+  progress.phase = JobPhase::denoising;
   progress.step = number;
   progress.steps = 20;
   progress.seconds_per_step = seconds_per_step;
   return progress;
 }
 
-Progress phase(const std::string& name) {
+Progress phase(JobPhase which) {
   Progress progress;
-  progress.phase = name;
+  progress.phase = which;
   return progress;
 }
 
@@ -32,13 +32,13 @@ TEST_CASE(
   std::chrono::steady_clock::time_point now{};
   ProgressView view(
       out, ProgressStyle::lines, [] { return 80; }, [&] { return now; });
-  view.show(phase("loading"));
-  view.show(phase("loading"));
+  view.show(phase(JobPhase::loading));
+  view.show(phase(JobPhase::loading));
   for (int i = 0; i <= 20; ++i) {
     view.show(step(i));
     now += std::chrono::milliseconds(400);
   }
-  view.show(phase("decoding"));
+  view.show(phase(JobPhase::decoding));
   const std::string text = out.str();
   CHECK(text.find("loading\ndenoising step 0/20, 0.50 s/step, 10 s left\n") == 0);
   CHECK(text.find("loading", 1) == std::string::npos);
@@ -86,7 +86,7 @@ TEST_CASE("a bar's time goes on where no progress comes") {
       out, ProgressStyle::bar, [] { return 100; }, [&] { return now; });
   view.tick();
   CHECK(out.str().empty());
-  view.show(phase("text"));
+  view.show(phase(JobPhase::text));
   CHECK(out.str() == "\rtext\x1b[K");
   now += std::chrono::milliseconds(500);
   view.tick();
@@ -104,7 +104,7 @@ TEST_CASE("a bar's time goes on where no progress comes") {
 TEST_CASE("who waits in the queue is told how many are before him") {
   std::ostringstream out;
   ProgressView view(out, ProgressStyle::lines);
-  Progress progress = phase("queued");
+  Progress progress = phase(JobPhase::queued);
   progress.queue_position = 2;
   view.show(progress);
   CHECK(out.str() == "queued behind 2 jobs\n");
@@ -122,7 +122,7 @@ TEST_CASE("warnings are shown in every style") {
   for (const auto style : {ProgressStyle::quiet, ProgressStyle::lines, ProgressStyle::bar}) {
     std::ostringstream out;
     ProgressView view(out, style, [] { return 80; });
-    Progress progress = phase("text");
+    Progress progress = phase(JobPhase::text);
     progress.warnings = {"prompt 0 is cut"};
     view.show(progress);
     CHECK(out.str().find("troupe: warning: prompt 0 is cut\n") != std::string::npos);
@@ -150,7 +150,7 @@ TEST_CASE("a last step that is told with the next phase has its line all the sam
   ProgressView view(out, ProgressStyle::lines, [] { return 80; });
   view.show(step(1));
   Progress next = step(20);
-  next.phase = "decoding";
+  next.phase = JobPhase::decoding;
   view.show(next);
   CHECK(out.str().find("denoising step 20/20, 0.50 s/step\ndecoding\n") != std::string::npos);
 }

@@ -26,8 +26,8 @@ void answer_lists(FakeController& controller) {
   controller.on(wire::Kind::list_jobs, [](FakeController& c, control::PeerId peer,
                                           const wire::Header& header, std::span<const std::byte>) {
     wire::JobList list;
-    list.jobs.push_back({3, wire::JobState::failed, "a cat", 2, 5, 20, 1.5, "actor 1 died"});
-    list.jobs.push_back({4, wire::JobState::queued, "a dog", 1, 0, 20, 0.5, ""});
+    list.jobs.push_back({3, JobState::failed, "a cat", 2, 5, 20, 1.5, "actor 1 died"});
+    list.jobs.push_back({4, JobState::queued, "a dog", 1, 0, 20, 0.5, ""});
     c.server().reply(peer, header, list);
   });
   controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
@@ -37,7 +37,7 @@ void answer_lists(FakeController& controller) {
     for (std::uint32_t id = 0; id < 2; ++id) {
       wire::ActorRow actor;
       actor.id = id;
-      actor.state = "ready";
+      actor.state = ActorState::ready;
       actor.host = "hal";
       actor.device = "cpu";
       actor.groups = {{"pp", {0, 1}, static_cast<std::int32_t>(id)}};
@@ -114,8 +114,8 @@ TEST_CASE("until nan says why the job stands still, once somebody has said so") 
   controller.on(wire::Kind::list_jobs, [&](FakeController& c, control::PeerId peer,
                                            const wire::Header& header, std::span<const std::byte>) {
     wire::JobList list;
-    list.jobs.push_back({3, wire::JobState::running, "a cat", 1, 5, 20, 1.5, ""});
-    list.jobs.back().paused = ++looks > 1;
+    list.jobs.push_back(
+        {3, ++looks > 1 ? JobState::paused : JobState::running, "a cat", 1, 5, 20, 1.5, ""});
     if (looks > 2) list.jobs.back().cause = "step 5 is not finite";
     c.server().reply(peer, header, list);
   });
@@ -157,7 +157,7 @@ TEST_CASE("a mailbox's entries of a batch bear its name, a job's the job's") {
                                           const wire::Header& header, std::span<const std::byte>) {
     wire::JobList list;
     for (const std::uint64_t id : {3, 4, 5}) {
-      list.jobs.push_back({id, wire::JobState::running, "a cat", 1, 5, 20, 1.5, ""});
+      list.jobs.push_back({id, JobState::running, "a cat", 1, 5, 20, 1.5, ""});
       list.jobs.back().batch = id == 4 ? 0 : 9;
     }
     c.server().reply(peer, header, list);

@@ -51,7 +51,7 @@ TEST_CASE("status and jobs fit on a terminal, and say as much as they can there"
                                            const wire::Header& header, std::span<const std::byte>) {
     wire::JobList list;
     list.jobs.push_back(
-        {3, wire::JobState::failed, std::string(60, 'p'), 2, 5, 20, 1.5, "actor 1 died: " + cause});
+        {3, JobState::failed, std::string(60, 'p'), 2, 5, 20, 1.5, "actor 1 died: " + cause});
     c.server().reply(peer, header, list);
   });
   controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
@@ -60,7 +60,7 @@ TEST_CASE("status and jobs fit on a terminal, and say as much as they can there"
     for (std::uint32_t id = 0; id < 4; ++id) {
       wire::ActorRow actor;
       actor.id = id;
-      actor.state = "busy";
+      actor.state = ActorState::busy;
       actor.host = "render-node-17";
       actor.pid = 412'345 + id;
       actor.device = "cpu";

@@ -202,7 +202,7 @@ TEST_CASE("colours: on a terminal, unless NO_COLOR is set") {
   controller.on(wire::Kind::list_jobs, [&](FakeController& c, control::PeerId peer,
                                            const wire::Header& header, std::span<const std::byte>) {
     wire::JobList list;
-    list.jobs.push_back({3, wire::JobState::failed, "p", 2, 5, 20, 1.5, "died"});
+    list.jobs.push_back({3, JobState::failed, "p", 2, 5, 20, 1.5, "died"});
     c.server().reply(peer, header, list);
   });
   const std::string address = "TERM=xterm TROUPE_ADDRESS=" + controller.endpoint();
@@ -282,11 +282,11 @@ TEST_CASE("wait --all says how each job ends; top shows them full screen") {
                                            const wire::Header& header, std::span<const std::byte>) {
     const bool over = ++asked > 2;
     wire::JobList list;
-    list.jobs.push_back({2, wire::JobState::succeeded, "before", 1, 20, 20, 1.5, ""});
-    list.jobs.push_back({3, over ? wire::JobState::succeeded : wire::JobState::running, "p", 1,
-                         over ? 20 : 5, 20, 1.5, ""});
-    list.jobs.push_back({4, over ? wire::JobState::failed : wire::JobState::queued, "q", 1, 0, 20,
-                         1.5, over ? "actor 1 died" : ""});
+    list.jobs.push_back({2, JobState::succeeded, "before", 1, 20, 20, 1.5, ""});
+    list.jobs.push_back(
+        {3, over ? JobState::succeeded : JobState::running, "p", 1, over ? 20 : 5, 20, 1.5, ""});
+    list.jobs.push_back({4, over ? JobState::failed : JobState::queued, "q", 1, 0, 20, 1.5,
+                         over ? "actor 1 died" : ""});
     c.server().reply(peer, header, list);
   });
   controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
@@ -294,7 +294,7 @@ TEST_CASE("wait --all says how each job ends; top shows them full screen") {
     wire::ClusterStatus status;
     wire::ActorRow actor;
     actor.id = 1;
-    actor.state = "busy";
+    actor.state = ActorState::busy;
     actor.host = "render-node-17";
     actor.doing = "job 3 step 5";
     status.actors.push_back(actor);

@@ -5,7 +5,6 @@
 #include "tests/controller/runner_stage.h"
 
 using namespace troupe;
-using wire::JobState;
 using Stage = test::RunnerStage;
 
 TEST_CASE(
@@ -95,7 +94,7 @@ TEST_CASE(
   };
   CHECK(said("batch 4 (jobs 1, 2, 3): begins as one"));
   CHECK(said("batch 4 (jobs 1, 2, 3): begins in epoch 1"));
-  CHECK_FALSE(wire::is_terminal(stage.table.find(1)->state));
+  CHECK_FALSE(has_ended(stage.table.find(1)->state));
 }
 
 TEST_CASE("who sees own jobs alone computes with these alone, and no other job is named to it") {

@@ -5,7 +5,6 @@
 // A job that is cancelled, and what its actors still have of it.
 
 using namespace troupe;
-using wire::JobState;
 
 namespace {
 

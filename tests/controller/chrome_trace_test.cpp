@@ -19,9 +19,9 @@ using nlohmann::json;
 Recorder finished_job(int steps = 2) {
   Recorder recorder;
   recorder.submitted(3, "a red circle", 100 * kMs);
-  recorder.phase(3, "loading", 110 * kMs);
+  recorder.phase(3, JobPhase::loading, 110 * kMs);
   const auto graph = two_stages(steps);
-  recorder.phase(3, "denoising", 120 * kMs);
+  recorder.phase(3, JobPhase::denoising, 120 * kMs);
   recorder.began(3, 7, graph, {4, 5}, 120 * kMs);
   Nanoseconds now = 130 * kMs;
   for (std::uint32_t id = 0; id < graph.tasks.size(); ++id) {
@@ -35,7 +35,7 @@ Recorder finished_job(int steps = 2) {
     }
     now += 10 * kMs;
   }
-  recorder.ended(3, "succeeded", "", now + 5 * kMs);
+  recorder.ended(3, JobState::succeeded, "", now + 5 * kMs);
   return recorder;
 }
 
@@ -127,7 +127,7 @@ TEST_CASE("an arrow for each stage that a task sends to") {
     recorder.issued(3, id, actor, now);
     recorder.done(actor, done(3, id, now, now + 9 * kMs), now + 9 * kMs);
   }
-  recorder.ended(3, "succeeded", "", 170 * kMs);
+  recorder.ended(3, JobState::succeeded, "", 170 * kMs);
   auto three = facts();
   three.actors[6] = {"sal", "cpu", 12};
   const auto trace = json::parse(chrome_trace({recorder.find(3)}, three));

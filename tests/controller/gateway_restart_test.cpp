@@ -41,10 +41,10 @@ TEST_CASE("after a restart: who does not come back loses its job, who comes back
   fixture.client->request(wire::WaitJob{2}, std::chrono::seconds(60),
                           [&](const auto&) { back = true; });
   REQUIRE(fixture.until([&] { return back; }));
-  REQUIRE(fixture.until([&] { return fixture.table.find(1)->state == wire::JobState::cancelled; }));
+  REQUIRE(fixture.until([&] { return fixture.table.find(1)->state == JobState::cancelled; }));
   CHECK(fixture.table.find(1)->failure.what ==
         "its client has not come back after its controller's restart");
-  CHECK(fixture.table.find(2)->state == wire::JobState::queued);
+  CHECK(fixture.table.find(2)->state == JobState::queued);
   CHECK(fixture.until([&] { return fixture.table.queue() == std::vector<jobs::JobId>{2}; }));
 }
 
@@ -63,8 +63,8 @@ TEST_CASE("after a restart a job waits for a host with memory enough to join aga
     CHECK(fixture.table.queue().empty());
     fixture.members.limit_memory(0, 1000);
     fixture.runner.start_queued();
-    CHECK(job.state == wire::JobState::queued);
-    CHECK(fixture.table.count(wire::JobState::queued) == 1);
+    CHECK(job.state == JobState::queued);
+    CHECK(fixture.table.count(JobState::queued) == 1);
     CHECK(fixture.runner.waits_for(job) ==
           "waits for 1 actor, for 3 s at most: 1 is here, too small for it (its controller was "
           "started again)");
@@ -74,8 +74,8 @@ TEST_CASE("after a restart a job waits for a host with memory enough to join aga
       fixture.runner.start_queued();
     }
     REQUIRE(fixture.until(
-        [&] { return !fixture.table.queue().empty() || job.state == wire::JobState::failed; }));
-    CHECK(job.state == (joins ? wire::JobState::queued : wire::JobState::failed));
+        [&] { return !fixture.table.queue().empty() || job.state == JobState::failed; }));
+    CHECK(job.state == (joins ? JobState::queued : JobState::failed));
     if (!joins) CHECK(job.failure.code == wire::FailureCode::out_of_memory);
   }
 }
@@ -87,12 +87,12 @@ TEST_CASE("a job whose model is gone after a restart fails, and says why") {
   job.id = 4;
   job.spec.model = "bad";
   job.spec.request.prompts = {"x"};
-  job.phase = "denoising";
-  job.state = wire::JobState::running;
+  job.phase = JobPhase::denoising;
+  job.state = JobState::running;
   job.client.detached = true;
   fixture.table.restore(job);
   fixture.gateway.take_up({.to_plan = {4}, .cancelled = {}}, "killed");
-  REQUIRE(fixture.until([&] { return fixture.table.find(4)->state == wire::JobState::failed; }));
+  REQUIRE(fixture.until([&] { return fixture.table.find(4)->state == JobState::failed; }));
   CHECK(fixture.table.find(4)->failure.what ==
         "killed, and the job cannot go on: [read_model] bad: no such folder");
 }
@@ -102,16 +102,16 @@ TEST_CASE("a job that was to be cancelled when its controller ended is cancelled
   jobs::JobEntry job;
   job.id = 4;
   job.spec.request.prompts = {"x"};
-  job.state = wire::JobState::running;
+  job.state = JobState::running;
   job.cancel_asked = true;
   job.failure = {wire::FailureCode::cancelled, "not wanted"};
   fixture.table.restore(job);
   fixture.gateway.take_up({.to_plan = {}, .cancelled = {4}}, "killed");
-  CHECK(fixture.table.find(4)->state == wire::JobState::cancelled);
+  CHECK(fixture.table.find(4)->state == JobState::cancelled);
   CHECK(fixture.table.find(4)->failure.what == "not wanted");
   REQUIRE(fixture.recorder.find(4));
-  CHECK(fixture.recorder.find(4)->state == "cancelled");
-  CHECK(fixture.recorder.ended_totals().at("cancelled") == 1);
+  CHECK(fixture.recorder.find(4)->state == JobState::cancelled);
+  CHECK(fixture.recorder.ended_totals().at(JobState::cancelled) == 1);
 }
 
 TEST_CASE("with a journal a job goes on when its client is back before its old link is given up") {
@@ -126,12 +126,12 @@ TEST_CASE("with a journal a job goes on when its client is back before its old l
     second->request(wire::WaitJob{1}, std::chrono::seconds(60), [&](const auto&) { back = true; });
     REQUIRE(fixture.until([&] { return back; }));
     const auto& job = *fixture.table.find(1);
-    const auto cancelled = [&] { return job.state == wire::JobState::cancelled; };
+    const auto cancelled = [&] { return job.state == JobState::cancelled; };
     const auto owner = job.client.owner;
     first->close();
     if (journaled) {
       REQUIRE(fixture.until([&] { return job.client.owner != owner; }));
-      CHECK(job.state == wire::JobState::queued);
+      CHECK(job.state == JobState::queued);
       second->close();
     }
     REQUIRE(fixture.until(cancelled));
@@ -152,7 +152,7 @@ TEST_CASE("a link that was given up costs a job only if its client is not back i
       fixture.take_in(*first);
       const auto& job = *fixture.table.find(1);
       const auto owner = job.client.owner;
-      const auto cancelled = [&] { return job.state == wire::JobState::cancelled; };
+      const auto cancelled = [&] { return job.state == JobState::cancelled; };
       // What a client says that heard nothing for too long.
       first->close("no sign of life from the controller at here for 5000 ms",
                    wire::LinkEnd::silent);
@@ -162,7 +162,7 @@ TEST_CASE("a link that was given up costs a job only if its client is not back i
         CHECK(job.failure.what == "its client is gone");
         continue;
       }
-      CHECK(job.state == wire::JobState::queued);
+      CHECK(job.state == JobState::queued);
       if (returns) {
         auto second = fixture.connect();
         bool back = false;
@@ -173,10 +173,10 @@ TEST_CASE("a link that was given up costs a job only if its client is not back i
         fixture.until([&, end = control::Clock::now() + std::chrono::milliseconds(3300)] {
           return control::Clock::now() > end;
         });
-        CHECK(job.state == wire::JobState::queued);
+        CHECK(job.state == JobState::queued);
         second->close("no sign of life any more");  // what it says of why decides nothing
         REQUIRE(fixture.until([&] { return job.client.owner == 0; }));
-        CHECK(job.state == wire::JobState::queued);
+        CHECK(job.state == JobState::queued);
       }
       REQUIRE(fixture.until(cancelled));
       CHECK(job.failure.what == (returns

@@ -163,7 +163,7 @@ TEST_CASE("a job that is cancelled before it is in the journal has ended for the
   CHECK(said[0] == "1");
   REQUIRE(fixture.recorder.find(1));
   CHECK(fixture.recorder.find(1)->ended.has_value());
-  CHECK(fixture.recorder.find(1)->state == "cancelled");
+  CHECK(fixture.recorder.find(1)->state == JobState::cancelled);
   CHECK(ended.at("cancelled") == 1);
   CHECK(lines() ==
         std::vector<std::string>{"job 1: submitted", "job 1: cancelled: cancelled by a client"});
@@ -218,8 +218,7 @@ TEST_CASE("the time for accepting a job is one: reading its model and writing it
     pass(milliseconds(late ? 2700 : 300));
     fixture.writes[0]();
     REQUIRE(fixture.until([&] { return said.size() == 1; }));
-    CHECK(fixture.table.find(1)->state ==
-          (late ? wire::JobState::cancelled : wire::JobState::queued));
+    CHECK(fixture.table.find(1)->state == (late ? JobState::cancelled : JobState::queued));
     if (late)
       CHECK(fixture.table.find(1)->failure.what == "it was accepted too late for its client");
   }

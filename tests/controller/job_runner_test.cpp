@@ -6,7 +6,6 @@
 #include "tests/controller/runner_stage.h"
 
 using namespace troupe;
-using wire::JobState;
 using Stage = test::RunnerStage;
 
 TEST_CASE("a job too large to be told fails alone: its actor stays and takes the next one") {
@@ -108,7 +107,7 @@ TEST_CASE("progress that cannot be sent fails the job with that cause") {
   Stage stage;
   bool torn = false;
   stage.on_progress = [&](const wire::JobProgress& progress) {
-    torn = progress.phase == "text";
+    torn = progress.phase == JobPhase::text;
     if (torn) throw wire::WireError(wire::WireErrc::not_sendable, "too long");
   };
   const auto job = stage.submit();
@@ -174,7 +173,7 @@ TEST_CASE(
   stage.runner.interrupt_jobs(stage.deployments.at(0).back(), "a peer is gone");
   REQUIRE(stage.until([&] {
     finish_issued();
-    return wire::is_terminal(stage.table.find(job)->state);
+    return has_ended(stage.table.find(job)->state);
   }));
   CHECK(stage.table.find(job)->state == JobState::succeeded);
   CHECK(told.size() == 3);
@@ -399,7 +398,7 @@ TEST_CASE("what is not finite pauses a job that is to stop there, and fails it w
     stage.runner.cancel(job, "enough");
     REQUIRE(stage.until([&] {
       finish_issued();
-      return wire::is_terminal(stage.table.find(job)->state);
+      return has_ended(stage.table.find(job)->state);
     }));
     CHECK(stage.table.find(job)->state == JobState::cancelled);
   }

@@ -5,7 +5,6 @@
 
 using namespace troupe;
 using jobs::JobTable;
-using wire::JobState;
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include "tests/support/scratch.h"
 
 using namespace troupe;
-using cluster::ActorState;
+using ActorState;
 using cluster::crowding;
 using cluster::HostCapacity;
 

@@ -14,8 +14,6 @@
 
 namespace troupe::test {
 
-using wire::JobState;
-
 /// A runner with one actor that is played here: it loads when it may, begins jobs, and never
 /// finishes a task.
 struct RunnerStage : JobRooms, jobs::JobListener {

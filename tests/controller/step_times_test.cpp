@@ -7,7 +7,6 @@
 // How long a job's steps take, as those are told who follow it.
 
 using namespace troupe;
-using wire::JobState;
 using Stage = test::RunnerStage;
 
 TEST_CASE("seconds per step are the mean of the last steps") {
@@ -32,7 +31,8 @@ TEST_CASE("seconds per step are told from the second step on that is like those 
     std::map<int, bool> told;  // by steps done
     std::map<int, std::optional<double>> timesteps;
     stage.on_progress = [&](const wire::JobProgress& progress) {
-      if (progress.phase == "denoising") told[progress.step] = progress.seconds_per_step > 0;
+      if (progress.phase == JobPhase::denoising)
+        told[progress.step] = progress.seconds_per_step > 0;
       timesteps[progress.step] = progress.timestep;
     };
     wire::JobSpec spec;
@@ -57,7 +57,7 @@ TEST_CASE("seconds per step are told from the second step on that is like those 
         if (what.ends_step) done.timestep = 900 - what.step;
         stage.runner.task_done(0, done);
       }
-      return wire::is_terminal(stage.table.find(job)->state);
+      return has_ended(stage.table.find(job)->state);
     }));
     REQUIRE(told.size() == 9);
     for (const auto& [step, known] : told) {

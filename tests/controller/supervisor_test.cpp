@@ -185,7 +185,7 @@ TEST_CASE("the place of a process that does not end after its kill is given up")
   Watched stage;
   CHECK(stage.supervisor.lost(stage.members.at(0).peer, "no word for 5 s"));
   REQUIRE(stage.until([&] { return stage.members.at(0).closed; }));
-  CHECK(stage.members.at(0).state == cluster::ActorState::dead);
+  CHECK(stage.members.at(0).state == ActorState::dead);
   CHECK(stage.given_up.size() == 1);
   REQUIRE(stage.notes.size() == 1);
   CHECK(has(stage.notes.front(), "lost: no word for 5 s"));

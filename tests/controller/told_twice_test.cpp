@@ -6,7 +6,6 @@
 #include "tests/controller/runner_stage.h"
 
 using namespace troupe;
-using wire::JobState;
 
 namespace {
 
@@ -69,7 +68,7 @@ TEST_CASE("the end of a process is told twice, and again when another one has it
   stage.supervisor.exited(0, 77, kKilled);
   CHECK_FALSE(stage.supervisor.lost(peer, "late"));
   CHECK(stage.members.hello(hello_with_token(77, peer + 5)).has_value());
-  CHECK(stage.members.at(0).state == cluster::ActorState::starting);
+  CHECK(stage.members.at(0).state == ActorState::starting);
   CHECK(stage.members.at(0).incarnation == next);
   // What a dead one's end said did not take the reason of the living one's.
   stage.supervisor.exited(0, next, kKilled);

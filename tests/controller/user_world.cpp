@@ -181,7 +181,7 @@ void UserWorld::die(std::uint64_t id, std::uint64_t incarnation, int signal) {
 void UserWorld::exited(std::uint64_t id, std::uint64_t incarnation, const cluster::ExitCause& how) {
   const auto* actor = users_.table().find(id);
   const bool old = !actor || actor->incarnation != incarnation;
-  const auto state = actor ? actor->state : wire::UserActorState::dead;
+  const auto state = actor ? actor->state : UserActorState::dead;
   users_.exited(id, incarnation, how);
   // The word of a dead incarnation changes nothing.
   if (old && actor)

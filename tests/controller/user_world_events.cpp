@@ -233,8 +233,7 @@ void UserWorld::check_always() {
     if (actor.living() && !actor.request.name.empty())
       must(names.insert(actor.request.name).second, "two actors have a name");
     const bool there = actor.host == kOwn || agents_.contains(actor.host);
-    if (actor.state == wire::UserActorState::running)
-      must(there, "an actor runs on a host that is lost");
+    if (actor.state == UserActorState::running) must(there, "an actor runs on a host that is lost");
     if (actor.restarts > 0 && there) ++moved;
   }
 }

@@ -11,7 +11,6 @@
 
 using namespace troupe;
 using jobs::JobEntry;
-using wire::JobState;
 
 namespace {
 

@@ -25,7 +25,6 @@ using namespace troupe;
 using journal::SqliteStore;
 using testing::Book;
 using testing::Desk;
-using wire::JobState;
 namespace fs = std::filesystem;
 
 namespace {
@@ -113,7 +112,7 @@ std::string judge(SqliteStore& store, const Told& told, bool& lost) {
       if (job->state == JobState::queued) return name + " goes on and has failed";
       continue;
     }
-    if (job->state != state) return name + " is " + wire::to_string(job->state);
+    if (job->state != state) return name + " is " + to_string(job->state);
     if (job->client.key != 99 + id) return name + " has another key";
     if (job->spec.request.prompts != std::vector<std::string>{"a cat"})
       return name + " has another prompt";

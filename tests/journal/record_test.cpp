@@ -6,7 +6,6 @@ using namespace troupe;
 using journal::MemoryStore;
 using testing::Book;
 using testing::Desk;
-using wire::JobState;
 
 namespace {
 
@@ -222,7 +221,7 @@ TEST_CASE("only what is of note is written") {
     book.journal.changed(job);
   }
   CHECK(book.changes == 1);
-  job.phase = "denoising";
+  job.phase = JobPhase::denoising;
   book.journal.changed(job);
   CHECK(book.changes == 2);
 }

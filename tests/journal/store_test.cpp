@@ -15,7 +15,6 @@ using namespace troupe;
 using journal::SqliteStore;
 using testing::Book;
 using testing::Desk;
-using wire::JobState;
 namespace fs = std::filesystem;
 
 namespace {
@@ -60,7 +59,7 @@ std::string state_of(SqliteStore& store) {
   std::string state;
   for (const auto& record : store.load()) {
     auto job = journal::job_of(record, {1000}, desk.keeper());
-    state += std::to_string(job.id) + wire::to_string(job.state) +
+    state += std::to_string(job.id) + to_string(job.state) +
              (job.course.boundary ? std::to_string(job.course.boundary->next_step) : "") + " ";
   }
   return state;

@@ -21,8 +21,7 @@ TEST_CASE("an end that is too large is kept without its result, and holds up not
     const auto hear = [&](const std::optional<std::string>& error) {
       said.push_back(error.value_or("kept"));
     };
-    const auto end = [&](wire::JobState state, const std::string& report,
-                         const std::string& picture) {
+    const auto end = [&](JobState state, const std::string& report, const std::string& picture) {
       auto& job = room.desk.add();
       room.journal->accepted(job, {});
       job.outcome.blobs = {{"picture", room.desk.keep(picture), picture.size(), {}}};
@@ -30,9 +29,9 @@ TEST_CASE("an end that is too large is kept without its result, and holds up not
       room.desk.table.finish(job.id, state, {}, 3);
       room.journal->ended(job, hear);
     };
-    end(wire::JobState::succeeded, std::string(200'000, 'r'), "p");
-    end(wire::JobState::cancelled, std::string(200'000, 'r'), "p");
-    end(wire::JobState::succeeded, "short", "p");
+    end(JobState::succeeded, std::string(200'000, 'r'), "p");
+    end(JobState::cancelled, std::string(200'000, 'r'), "p");
+    end(JobState::succeeded, "short", "p");
     REQUIRE(room.until([&] { return said.size() == 3; }));
     CHECK(said[0].starts_with("[journal] " + scratch / "j" + ": job 1 cannot be written: "));
     CHECK(said[0].ends_with("; its end is kept without its result"));
@@ -53,11 +52,11 @@ TEST_CASE("an end that is too large is kept without its result, and holds up not
       journal::revive(store.load(), store.past(), {1000}, after.keeper(), after.table);
   CHECK(revival.to_plan.empty());
   REQUIRE(after.table.all().size() == 3);
-  CHECK(after.table.find(1)->state == wire::JobState::failed);
+  CHECK(after.table.find(1)->state == JobState::failed);
   CHECK(after.table.find(1)->failure.what.starts_with(
       "it was computed, but its result was too large to be kept: [journal] "));
-  CHECK(after.table.find(2)->state == wire::JobState::cancelled);
-  CHECK(after.table.find(3)->state == wire::JobState::succeeded);
+  CHECK(after.table.find(2)->state == JobState::cancelled);
+  CHECK(after.table.find(3)->state == JobState::succeeded);
 }
 
 TEST_CASE("while ends wait for the disk, one that is too large does not stop the others") {
@@ -96,7 +95,7 @@ TEST_CASE("while ends wait for the disk, one that is too large does not stop the
       auto& job = *room.desk.table.find(id);
       job.outcome.blobs = {{"picture", room.desk.keep("p"), 1, {}}};
       if (id == 1) job.outcome.report = std::string(200'000, 'r');
-      room.desk.table.finish(id, wire::JobState::succeeded, {}, 3);
+      room.desk.table.finish(id, JobState::succeeded, {}, 3);
       room.journal->ended(job, [&](const auto&) { ++ended; });
     }
     REQUIRE(room.until([&] { return ended == 2; }));
@@ -108,6 +107,6 @@ TEST_CASE("while ends wait for the disk, one that is too large does not stop the
   journal::SqliteStore store(scratch / "j");
   Desk after;
   journal::revive(store.load(), store.past(), {1000}, after.keeper(), after.table);
-  CHECK(after.table.find(1)->state == wire::JobState::failed);
-  CHECK(after.table.find(2)->state == wire::JobState::succeeded);
+  CHECK(after.table.find(1)->state == JobState::failed);
+  CHECK(after.table.find(2)->state == JobState::succeeded);
 }

@@ -55,7 +55,7 @@ TEST_CASE("on a full disk no job is taken in, ends are written later, and both a
   REQUIRE(room.until([&] { return said.size() == 1; }));
   *full = true;
   room.journal->accepted(room.desk.add(), hear);
-  room.desk.table.finish(first.id, wire::JobState::failed, {wire::FailureCode::lost, "x"}, 3);
+  room.desk.table.finish(first.id, JobState::failed, {wire::FailureCode::lost, "x"}, 3);
   room.journal->ended(first, hear);
   REQUIRE(room.until([&] { return said.size() == 3; }));
   CHECK(said ==
@@ -71,7 +71,7 @@ TEST_CASE("on a full disk no job is taken in, ends are written later, and both a
   room.writer.reset();
   REQUIRE(Fragile::last.size() == 1);
   Desk after;
-  CHECK(journal::job_of(Fragile::last[0], {1000}, after.keeper()).state == wire::JobState::failed);
+  CHECK(journal::job_of(Fragile::last[0], {1000}, after.keeper()).state == JobState::failed);
 }
 
 TEST_CASE("where small changes find room between large ones that do not, it is said once") {
@@ -102,7 +102,7 @@ TEST_CASE("where small changes find room between large ones that do not, it is s
   for (std::size_t i = 0; i < 10; ++i) {
     auto& job = room.desk.add();
     room.journal->accepted(job, hear);
-    room.desk.table.finish(job.id, wire::JobState::failed, {wire::FailureCode::lost, "x"}, 3);
+    room.desk.table.finish(job.id, JobState::failed, {wire::FailureCode::lost, "x"}, 3);
     room.journal->ended(job, hear);
     REQUIRE(room.until([&] { return said.size() == 2 * (i + 1); }));
     CHECK(said[2 * i] == "kept");
@@ -175,7 +175,7 @@ TEST_CASE("SQLite at the end of its room: the change is refused whole, the journ
     REQUIRE(answered);
     CHECK(said[0] == "kept");
     CHECK(said[1].starts_with("[journal] " + scratch / "j" + ": job 2 cannot be written: "));
-    room.desk.table.finish(1, wire::JobState::cancelled, {wire::FailureCode::cancelled, "x"}, 3);
+    room.desk.table.finish(1, JobState::cancelled, {wire::FailureCode::cancelled, "x"}, 3);
     room.journal->ended(first, hear);
     REQUIRE(room.until([&] { return said.size() == 3; }));
     CHECK(said[2] == "kept");
@@ -200,7 +200,7 @@ TEST_CASE("what a change takes, from the loop until it is kept") {
     on_loop = std::max(
         on_loop, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     REQUIRE(room.until([&] { return kept == i + 1; }));
-    room.desk.table.finish(job.id, wire::JobState::cancelled, {}, 2);
+    room.desk.table.finish(job.id, JobState::cancelled, {}, 2);
     job.outcome.blobs = {{"picture", room.desk.keep(std::string(400'000, 'p')), 400'000, {}}};
     room.journal->ended(job, {});
     REQUIRE(room.until([&] {

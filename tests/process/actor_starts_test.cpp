@@ -153,7 +153,7 @@ TEST_CASE("kill -9 of a process that has not said hello: later another one takes
     const auto unborn = program.muted();
     CHECK(eventually(kPatience, [&] {
       const auto now = cluster.status().actors.at(1);
-      return now.state == "starting" && static_cast<pid_t>(now.pid) == unborn;
+      return now.state == ActorState::starting && static_cast<pid_t>(now.pid) == unborn;
     }));
     program.speak();
     kill(unborn, SIGKILL);

@@ -66,21 +66,21 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
       job.request.progress_content = "preview";
       ids.push_back(cluster.submit(job, [=](const Progress& progress) {
         *previews += !progress.preview_png.empty();
-        if (progress.phase == "denoising" && progress.step >= 1) *there = true;
+        if (progress.phase == JobPhase::denoising && progress.step >= 1) *there = true;
       }));
     }
     for (const auto id : ids)
-      CHECK(cluster.job(id)->state == "queued");
+      CHECK(cluster.job(id)->state == JobState::queued);
     if (const auto gone = cluster.client().cancel(first); !gone) FAIL(gone.error().what);
     cluster.thaw();
     REQUIRE(eventually(2 * kPatience, [&] { return there->load(); }));
     cluster.freeze();  // what comes now comes in the midst of it
-    CHECK(cluster.job(ids[0])->state == "running");
+    CHECK(cluster.job(ids[0])->state == JobState::running);
     CHECK(cluster.job(ids[0])->cause == "computes with jobs " + std::to_string(ids[1]) + ", " +
                                             std::to_string(ids[2]) + ", " + std::to_string(ids[3]) +
                                             ", " + std::to_string(ids[4]));
     CHECK(cluster.client().cancel(ids[4]));
-    CHECK(cluster.job(ids[4])->state == "cancelled");  // at once, although no actor moves
+    CHECK(cluster.job(ids[4])->state == JobState::cancelled);  // at once, although no actor moves
     CHECK(has(cluster.job(ids[3])->cause, "computes with"));
     // Also with who has left it.
     CHECK(cluster.job(ids[3])->batch > ids[4]);
@@ -112,7 +112,7 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
     CHECK(previews->load() > 0);
     const auto fallen = cluster.client().wait(ids[4], kPatience);
     REQUIRE(!fallen);
-    CHECK(fallen.error().code == "cancelled");
+    CHECK(fallen.error().code == ErrorCode::cancelled);
     CHECK(cluster.whole());
   }
   // Their number is none of a job.
@@ -192,7 +192,7 @@ TEST_CASE("a batch that fails is told of, with a record, and its jobs begin anew
   const auto two = cluster.submit(job);
   CHECK(cluster.client().cancel(first));
   cluster.thaw();
-  REQUIRE(eventually(2 * kPatience, [&] { return cluster.job(two)->state == "running"; }));
+  REQUIRE(eventually(2 * kPatience, [&] { return cluster.job(two)->state == JobState::running; }));
   auto inspector = std::move(Inspector::connect(cluster.cluster().endpoint(), kPatience).value());
   REQUIRE(inspector.inject(0, Fault::exception));
   REQUIRE(eventually(kPatience, [&] { return !cluster.status().recent_failures.empty(); }));

@@ -72,7 +72,7 @@ TEST_CASE("binning is refused where the model has no bins") {
   submission.request.resolution_binning = true;
   const auto error = shared_cluster().refusal(submission);
   CAPTURE(error.what);
-  CHECK(error.code == "bad_request");
+  CHECK(error.code == ErrorCode::bad_request);
   CHECK(error.what.find("sample_size is 16") != std::string::npos);
 }
 

@@ -72,7 +72,7 @@ TEST_CASE("distrifusion's patches and K,V that cannot be are refused") {
   submission.request.num_pipeline_patch = 5;  // of 4 token rows
   const auto rows = shared_cluster().refusal(submission);
   CAPTURE(rows.what);
-  CHECK(rows.code == "bad_request");
+  CHECK(rows.code == ErrorCode::bad_request);
   CHECK(rows.what.find("5") != std::string::npos);
   submission.request.num_pipeline_patch = 4;
   submission.request.warmup_steps = 9;
@@ -80,6 +80,6 @@ TEST_CASE("distrifusion's patches and K,V that cannot be are refused") {
   submission.request.warmup_steps = 1;
   submission.request.kv = "guess";
   const auto kv = shared_cluster().refusal(submission);
-  CHECK(kv.code == "bad_request");
+  CHECK(kv.code == ErrorCode::bad_request);
   CHECK(kv.what.find("guess") != std::string::npos);
 }

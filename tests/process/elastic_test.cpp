@@ -48,7 +48,7 @@ JobResult bereaved(FaultCluster& cluster, const Submission& submission, int micr
     REQUIRE(eventually(kPatience, [&] {
       const auto status = cluster.status();
       return std::none_of(status.actors.begin(), status.actors.end(),
-                          [](const auto& actor) { return actor.state == "busy"; });
+                          [](const auto& actor) { return actor.state == ActorState::busy; });
     }));
   }
   for (const auto victim : victims)
@@ -56,7 +56,7 @@ JobResult bereaved(FaultCluster& cluster, const Submission& submission, int micr
   REQUIRE(eventually(kPatience, [&] {
     std::size_t dead = 0;
     for (const auto& actor : cluster.status().actors)
-      dead += actor.state == "dead" ? 1 : 0;
+      dead += actor.state == ActorState::dead ? 1 : 0;
     return dead >= victims.size();
   }));
   take(inspector.control(id, JobAction::resume), "resume");

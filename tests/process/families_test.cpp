@@ -149,7 +149,7 @@ TEST_CASE("a model without a negative branch refuses cfg 2 and says why") {
     const auto error = shared_cluster().refusal(
         reference.submission(reference.find(family + "_plain"), {.cfg = 2}));
     CAPTURE(error.what);
-    CHECK(error.code == "bad_request");
+    CHECK(error.code == ErrorCode::bad_request);
     CHECK(error.what.find(why) != std::string::npos);
   }
 }

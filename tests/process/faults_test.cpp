@@ -87,7 +87,7 @@ TEST_CASE("kill -9 at every moment of a job: it fails at once with its cause, th
     CHECK(has(fall->error.what, "signal 9"));
     CHECK(has(fall->error.what, "during " + doing));
     CHECK_FALSE(has(fall->error.what, "held"));
-    CHECK(cluster.job(job)->state == "failed");
+    CHECK(cluster.job(job)->state == JobState::failed);
     check_same(cluster.run(demo_job()));
     CHECK(cluster.restarts() == restarts + 1);
     CHECK(left_in_memory() == "");
@@ -173,7 +173,7 @@ TEST_CASE(
   const auto refused = [&](double seconds, const HoldAt& at, const std::string& why) {
     const auto answer = inspector.inject(0, Fault::hold, seconds, at);
     REQUIRE_FALSE(answer);
-    CHECK(answer.error().code == "bad_request");
+    CHECK(answer.error().code == ErrorCode::bad_request);
     CHECK(has(answer.error().what, why));
   };
   refused(1, {"steps"},
@@ -268,7 +268,7 @@ TEST_CASE("stopping while weights load, while a job runs and while an actor is d
       REQUIRE(!result);
       INFO(result.error().what);
       CHECK((has(result.error().what, "stopped") || has(result.error().what, "signal 9") ||
-             result.error().code == "lost"));
+             result.error().code == ErrorCode::lost));
     }
     for (const auto pid : pids)
       CHECK(!is_alive(pid));

@@ -116,7 +116,7 @@ TEST_CASE("a cluster begins without actors of its own and takes those of hosts t
   for (const bool automatic : {false, true}) {
     const auto refused = cluster.client().submit(job_on({.automatic = automatic}));
     REQUIRE(!refused);
-    CHECK(refused.error().code == "overloaded");
+    CHECK(refused.error().code == ErrorCode::overloaded);
     CHECK(has(refused.error().what, "the cluster has no actors yet"));
   }
   JoinedHostProcess alpha(cluster, "alpha", 2);
@@ -133,7 +133,7 @@ TEST_CASE("a cluster that stops when all its actors have left takes its hosts al
     REQUIRE(eventually(kPatience, [&] {
       const auto actors = cluster.status().actors;
       return std::all_of(actors.begin(), actors.end(),
-                         [](const auto& actor) { return actor.state == "drained"; });
+                         [](const auto& actor) { return actor.state == ActorState::drained; });
     }));
     cluster.cluster().stop();
     CHECK(beta.command().wait(kPatience) == 0);
@@ -191,7 +191,7 @@ TEST_CASE("draining empties a host without losing a job") {
   // A job that has nowhere to go ends there first; new ones go elsewhere.
   const auto staying = held_job(cluster, job_on({.cfg = 2, .pp = 2}, 40), 2);
   CHECK(has(take(cluster.client().drain({"beta"}, /*now=*/true), "drain"), "end there first"));
-  CHECK(beta.rows()[0].state == "draining");
+  CHECK(beta.rows()[0].state == ActorState::draining);
   cluster.release(0);
   CHECK(take(cluster.client().wait(staying, 600s), "wait").pictures.size() == 1);
   CHECK(beta.all("drained", 2));

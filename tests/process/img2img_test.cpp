@@ -208,7 +208,7 @@ TEST_CASE(
 
   submission.request.embeddings = {{folder / "none.safetensors", ""}};
   const auto error = shared_cluster().refusal(submission);
-  CHECK(error.code == "bad_request");
+  CHECK(error.code == ErrorCode::bad_request);
   CHECK(has(error.what, "none.safetensors"));
   submission.request.embeddings = {{kFixtures + "embeddings/style.safetensors", ""}};
   CHECK(has(shared_cluster().refusal(submission).what,
@@ -292,7 +292,7 @@ TEST_CASE("LoRAs that do not fit are refused with file and tensor") {
   const auto refusal_of = [&](const std::string& path) {
     submission.request.loras = {{path, 1}};
     const auto error = shared_cluster().refusal(submission);
-    CHECK(error.code == "bad_request");
+    CHECK(error.code == ErrorCode::bad_request);
     CHECK(error.what.find('\n') == std::string::npos);
     return error.what;
   };

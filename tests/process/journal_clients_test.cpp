@@ -136,5 +136,5 @@ TEST_CASE("without a journal a client that waits is told that its controller is 
   controller.signal(SIGKILL);
   const auto result = client->wait(id.value(), 2 * kPatience);
   REQUIRE_FALSE(result);
-  CHECK(result.error().code == "lost");
+  CHECK(result.error().code == ErrorCode::lost);
 }

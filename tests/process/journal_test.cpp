@@ -223,7 +223,7 @@ TEST_CASE(
     const auto row = std::ranges::find(jobs, id, &JobInfo::id);
     CAPTURE(id);
     REQUIRE(row != jobs.end());
-    if (row->state != "failed") continue;
+    if (row->state != JobState::failed) continue;
     ++lost;
     CHECK(row->cause.starts_with("[journal] job " + std::to_string(id) + ": "));
   }
@@ -303,7 +303,7 @@ TEST_CASE("a full disk: an end is told with its truth and comes about once; a co
   auto client = controller.client();
   const auto jobs = client.jobs().value();
   for (const auto& row : jobs) {
-    CHECK(row.state == "failed");
+    CHECK(row.state == JobState::failed);
     CHECK(row.cause == "[journal] job " + std::to_string(id) +
                            ": it had succeeded, and there was no room to keep what it ended with");
   }

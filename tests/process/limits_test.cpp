@@ -93,7 +93,7 @@ TEST_CASE(
   const auto result = cluster.client().wait(job, 600s);
   REQUIRE_FALSE(result);
   INFO(result.error().what);
-  CHECK(result.error().code == "out_of_memory");
+  CHECK(result.error().code == ErrorCode::out_of_memory);
   // With the size that was asked for.
   const std::string tried = "tried to allocate ";
   REQUIRE(has(result.error().what, tried));
@@ -227,7 +227,7 @@ TEST_CASE("a controller without descriptors refuses what needs them, and goes on
   // It came back, once there were some.
   CHECK(eventually(kPatience, [&] {
     const auto status = client.status();
-    return status && status.value().actors.at(0).state == "ready" &&
+    return status && status.value().actors.at(0).state == ActorState::ready &&
            status.value().actors.at(0).restarts > 0;
   }));
   CHECK(run() == "well");

@@ -59,7 +59,7 @@ struct Outcome {
 Outcome watched(FaultCluster& cluster, const Submission& submission) {
   const auto loads = std::make_shared<std::atomic<bool>>(false);
   const auto id = cluster.submit(submission, [loads](const Progress& progress) {
-    if (progress.phase == "loading") *loads = true;
+    if (progress.phase == JobPhase::loading) *loads = true;
   });
   auto result = cluster.client().wait(id, 600s);
   REQUIRE(result);
@@ -113,11 +113,11 @@ TEST_CASE("what is in use is not taken away: the next job waits, and says for wh
   REQUIRE(eventually(kPatience, [&] { return cluster.job(running)->step > 0; }));
   const auto waiting = cluster.submit(two);
   const auto behind = cluster.submit(longer);
-  CHECK(cluster.job(waiting)->state == "queued");
+  CHECK(cluster.job(waiting)->state == JobState::queued);
   CHECK(has(cluster.job(waiting)->cause, "waits for 2 idle actors: 0 of 2 are"));
   CHECK(cluster.job(behind)->cause ==
         "waits behind job " + std::to_string(waiting) + ", which " + cluster.job(waiting)->cause);
-  CHECK(cluster.job(running)->state == "running");
+  CHECK(cluster.job(running)->state == JobState::running);
   CHECK(cluster.job(running)->cause == "");
   CHECK(cluster.client().cancel(behind));
   CHECK(cluster.client().cancel(running));
@@ -137,11 +137,11 @@ TEST_CASE("jobs share a deployment as far as their memory goes") {
   REQUIRE(eventually(kPatience, [&] { return cluster.job(first)->step > 0; }));
   const auto second = cluster.submit(job);
   const auto third = cluster.submit(job);
-  CHECK(eventually(kPatience, [&] { return cluster.job(second)->state == "running"; }));
-  CHECK(cluster.job(third)->state == "queued");
+  CHECK(eventually(kPatience, [&] { return cluster.job(second)->state == JobState::running; }));
+  CHECK(cluster.job(third)->state == JobState::queued);
   CHECK(has(cluster.job(third)->cause, "waits for memory: "));
   CHECK(cluster.client().cancel(first));
-  CHECK(eventually(kPatience, [&] { return cluster.job(third)->state == "running"; }));
+  CHECK(eventually(kPatience, [&] { return cluster.job(third)->state == JobState::running; }));
   CHECK(cluster.client().cancel(second));
   CHECK(cluster.client().cancel(third));
 }
@@ -156,7 +156,7 @@ TEST_CASE("a job beyond every actor is refused with the numbers and what would d
   REQUIRE(!refused);
   const auto& what = refused.error().what;
   INFO(what);
-  CHECK(refused.error().code == "out_of_memory");
+  CHECK(refused.error().code == ErrorCode::out_of_memory);
   CHECK(has(what, "[memory] rank 0 needs "));
   CHECK(has(what, "(weights "));
   CHECK(has(what, "actor 0 may hold "));

@@ -143,7 +143,7 @@ TEST_CASE("a model that is not on every host: the job fails with the host's name
                    " >/dev/null 2>&1'");
   REQUIRE(eventually(kPatience, [&] {
     const auto rows = cluster.status().actors;
-    return rows.size() == 2 && rows[1].state == "ready";
+    return rows.size() == 2 && rows[1].state == ActorState::ready;
   }));
   auto job = tiny_job();
   job.model = folder.string();

@@ -106,7 +106,7 @@ TEST_CASE("a sampler asked for by name replaces the checkpoint's own") {
   submission.request.sampler = "plms";
   const auto error = shared_cluster().refusal(submission);
   CAPTURE(error.what);
-  CHECK(error.code == "bad_request");
+  CHECK(error.code == ErrorCode::bad_request);
   CHECK(error.what.find("plms") != std::string::npos);
 }
 
@@ -144,7 +144,7 @@ TEST_CASE("initial latents of another size are refused by what is wrong with the
   submission.request.init_latents = random_latents({1, 4, 8, 6}, 5);
   const auto error = shared_cluster().refusal(submission);
   CAPTURE(error.what);
-  CHECK(error.code == "bad_request");
+  CHECK(error.code == ErrorCode::bad_request);
   CHECK(error.what.find("latents") != std::string::npos);
 }
 

@@ -138,7 +138,7 @@ TEST_CASE("a host that joins pins its actors by its own nodes and its own count"
   const auto pids = [&] {
     std::vector<pid_t> found;
     for (const auto& actor : cluster.status().actors) {
-      if (actor.host == "beta" && actor.state == "ready")
+      if (actor.host == "beta" && actor.state == ActorState::ready)
         found.push_back(static_cast<pid_t>(actor.pid));
     }
     return found;

@@ -83,7 +83,7 @@ TEST_CASE("patches and K,V that cannot be are refused") {
   submission.request.num_pipeline_patch = 5;  // of 4 token rows
   const auto rows = shared_cluster().refusal(submission);
   CAPTURE(rows.what);
-  CHECK(rows.code == "bad_request");
+  CHECK(rows.code == ErrorCode::bad_request);
   CHECK(rows.what.find("5") != std::string::npos);
   submission.request.num_pipeline_patch = 4;
   submission.request.warmup_steps = 9;

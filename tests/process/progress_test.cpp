@@ -21,7 +21,8 @@ TEST_CASE("progress comes in order and misses no step") {
       const std::lock_guard lock(mutex);
       seen.push_back(progress);
     });
-    const std::vector<std::string> phases = {"queued", "loading", "text", "denoising", "decoding"};
+    using enum JobPhase;
+    const std::vector<JobPhase> phases = {queued, loading, text, denoising, decoding};
     std::ptrdiff_t phase = 0;
     int step = 0;
     const std::lock_guard lock(mutex);

@@ -100,7 +100,7 @@ TEST_CASE("PixArt-XL's size with T5-XXL's shapes: two steps at 512 px on two act
     pids.push_back(actor.pid);
   MemoryWatch watch(pids);
   const auto result = two.run(
-      submission, [&](const Progress& progress) { watch.enter(progress.phase); },
+      submission, [&](const Progress& progress) { watch.enter(to_string(progress.phase)); },
       std::chrono::minutes(45));
   watch.stop();
 

@@ -32,7 +32,7 @@ FaultCluster& queue_cluster() {
 std::uint64_t submit_running(FaultCluster& where) {
   auto there = std::make_shared<std::atomic<bool>>(false);
   const auto job = where.submit(demo_job(900), [there](const Progress& progress) {
-    if (progress.phase == "denoising") *there = true;
+    if (progress.phase == JobPhase::denoising) *there = true;
   });
   REQUIRE(eventually(kPatience, [&] { return there->load(); }));
   return job;
@@ -51,12 +51,12 @@ TEST_CASE("cancel: queued at once, running at the next micro-step, then no more"
   const auto running = submit_running(queue_cluster());
   const auto queued = queue_cluster().submit(demo_job());
   const auto behind = queue_cluster().submit(demo_job());
-  CHECK(queue_cluster().job(queued)->state == "queued");
+  CHECK(queue_cluster().job(queued)->state == JobState::queued);
 
   CHECK(queue_cluster().client().cancel(queued));
-  CHECK(end_of(queue_cluster(), queued).code == "cancelled");
-  CHECK(queue_cluster().job(queued)->state == "cancelled");
-  CHECK(queue_cluster().job(running)->state == "running");
+  CHECK(end_of(queue_cluster(), queued).code == ErrorCode::cancelled);
+  CHECK(queue_cluster().job(queued)->state == JobState::cancelled);
+  CHECK(queue_cluster().job(running)->state == JobState::running);
 
   const auto begin = std::chrono::steady_clock::now();
   CHECK(queue_cluster().client().cancel(running));
@@ -65,13 +65,13 @@ TEST_CASE("cancel: queued at once, running at the next micro-step, then no more"
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   MESSAGE("a running job ended " << int(took.count() * 1000) << " ms after its cancel");
   CHECK(took < kPatience);
-  CHECK(error.code == "cancelled");
-  CHECK(queue_cluster().job(running)->state == "cancelled");
-  CHECK((twice || twice.error().code == "bad_request"));
+  CHECK(error.code == ErrorCode::cancelled);
+  CHECK(queue_cluster().job(running)->state == JobState::cancelled);
+  CHECK((twice || twice.error().code == ErrorCode::bad_request));
 
   const auto late = queue_cluster().client().cancel(running);
   REQUIRE(!late);
-  CHECK(late.error().code == "bad_request");
+  CHECK(late.error().code == ErrorCode::bad_request);
   CHECK(has(late.error().what, "already been cancelled"));
 
   const auto result = queue_cluster().client().wait(behind, 600s);
@@ -88,9 +88,10 @@ TEST_CASE("cancel while weights load: at once, however long they would take") {
   REQUIRE(queue_cluster().whole());
   queue_cluster().freeze();
   const auto job = queue_cluster().submit(demo_job());
-  CHECK(eventually(kPatience, [&] { return queue_cluster().job(job)->state == "loading"; }));
+  CHECK(
+      eventually(kPatience, [&] { return queue_cluster().job(job)->state == JobState::loading; }));
   CHECK(queue_cluster().client().cancel(job));
-  CHECK(end_of(queue_cluster(), job).code == "cancelled");
+  CHECK(end_of(queue_cluster(), job).code == ErrorCode::cancelled);
   queue_cluster().thaw();
   CHECK(queue_cluster().run(demo_job()).pictures.size() == 1);
   // Had it waited for the actors, they would have been taken for hanging.
@@ -109,7 +110,7 @@ TEST_CASE("cancelled at any step, the deployment goes on and its pictures stay t
     const auto job = queue_cluster().submit(demo_job(900));
     queue_cluster().held(actor);
     CHECK(queue_cluster().client().cancel(job));
-    CHECK(end_of(queue_cluster(), job).code == "cancelled");
+    CHECK(end_of(queue_cluster(), job).code == ErrorCode::cancelled);
     // The next round may hold the same actor, and must not take this hold for its own.
     REQUIRE(eventually(kPatience,
                        [&] { return !has(queue_cluster().status().actors[actor].doing, "held"); }));
@@ -123,11 +124,11 @@ TEST_CASE("cancelled at any step, the deployment goes on and its pictures stay t
 TEST_CASE("a job that is not known") {
   const auto cancelled = queue_cluster().client().cancel(987654);
   REQUIRE(!cancelled);
-  CHECK(cancelled.error().code == "not_found");
+  CHECK(cancelled.error().code == ErrorCode::not_found);
   CHECK(has(cancelled.error().what, "987654"));
   const auto waited = queue_cluster().client().wait(987654, kPatience);
   REQUIRE(!waited);
-  CHECK(waited.error().code == "not_found");
+  CHECK(waited.error().code == ErrorCode::not_found);
 }
 
 TEST_CASE("a full queue refuses, and takes again when there is room") {
@@ -137,14 +138,14 @@ TEST_CASE("a full queue refuses, and takes again when there is room") {
     queued.push_back(queue_cluster().submit(tiny_job()));
   const auto refused = queue_cluster().client().submit(tiny_job());
   REQUIRE(!refused);
-  CHECK(refused.error().code == "overloaded");
+  CHECK(refused.error().code == ErrorCode::overloaded);
   CHECK(has(refused.error().what, "3 jobs are waiting"));
   CHECK(queue_cluster().status().jobs_queued == 3);
   CHECK(queue_cluster().client().cancel(queued[0]));
-  CHECK(end_of(queue_cluster(), queued[0]).code == "cancelled");
+  CHECK(end_of(queue_cluster(), queued[0]).code == ErrorCode::cancelled);
   queued[0] = queue_cluster().submit(tiny_job());
   CHECK(queue_cluster().client().cancel(running));
-  CHECK(end_of(queue_cluster(), running).code == "cancelled");
+  CHECK(end_of(queue_cluster(), running).code == ErrorCode::cancelled);
   for (const auto job : queued)
     CHECK(queue_cluster().client().wait(job, 600s));
   CHECK(queue_cluster().status().jobs_queued == 0);
@@ -164,7 +165,8 @@ TEST_CASE("a client that goes takes its jobs along, but not the detached ones") 
     REQUIRE(eventually(kPatience, [&] { return queue_cluster().job(own)->step > 0; }));
   }
   for (const auto job : {own, own_queued}) {
-    REQUIRE(eventually(kPatience, [&] { return queue_cluster().job(job)->state == "cancelled"; }));
+    REQUIRE(eventually(kPatience,
+                       [&] { return queue_cluster().job(job)->state == JobState::cancelled; }));
     CHECK(has(queue_cluster().job(job)->cause, "client is gone"));
   }
   const auto result = queue_cluster().client().wait(detached, 600s);
@@ -185,11 +187,12 @@ TEST_CASE("a client that is killed, or stands still for ever, takes its job alon
     std::uint64_t job = 0;
     REQUIRE(eventually(2 * kPatience, [&] {
       for (const auto& row : take(queue_cluster().client().jobs(), "jobs"))
-        if (row.state == "running" && row.step > 0) job = row.id;
+        if (row.state == JobState::running && row.step > 0) job = row.id;
       return job != 0;
     }));
     submit.signal(blow);
-    REQUIRE(eventually(kPatience, [&] { return queue_cluster().job(job)->state == "cancelled"; }));
+    REQUIRE(eventually(kPatience,
+                       [&] { return queue_cluster().job(job)->state == JobState::cancelled; }));
     CHECK(has(queue_cluster().job(job)->cause, "client is gone"));
     submit.signal(SIGCONT);  // who comes back is told
     const int code = submit.wait(2 * kPatience);
@@ -206,10 +209,10 @@ TEST_CASE("jobs side by side on their own actors; the end of one does not touch 
   const auto first = queue_cluster().submit(left);
   const auto second = queue_cluster().submit(right);
   REQUIRE(eventually(kPatience, [&] {
-    return queue_cluster().job(first)->state == "running" &&
-           queue_cluster().job(second)->state == "running";
+    return queue_cluster().job(first)->state == JobState::running &&
+           queue_cluster().job(second)->state == JobState::running;
   }));
   CHECK(queue_cluster().client().cancel(first));
-  CHECK(end_of(queue_cluster(), first).code == "cancelled");
+  CHECK(end_of(queue_cluster(), first).code == ErrorCode::cancelled);
   CHECK(queue_cluster().client().wait(second, 600s));
 }

@@ -117,14 +117,14 @@ TEST_CASE("kill -9 again and again, at random: the job comes to its end all the 
   const auto undisturbed = cluster.run(job);
   std::mt19937 random(5);
   const auto id = cluster.submit(job);
-  const auto ended = [&] { return cluster.job(id)->state == "succeeded"; };
+  const auto ended = [&] { return cluster.job(id)->state == JobState::succeeded; };
   int blows = 0;
   while (blows < 6 && !eventually(std::chrono::milliseconds(300 + random() % 700), ended)) {
     // Who has not come up yet would be given up after three such ends.
     const auto actor = random() % 4;
     const auto up = [&] {
       const auto state = cluster.status().actors.at(actor).state;
-      return state == "ready" || state == "busy";
+      return state == ActorState::ready || state == ActorState::busy;
     };
     REQUIRE(eventually(kPatience, up));
     kill(cluster.pids().at(actor), SIGKILL);
@@ -153,7 +153,7 @@ TEST_CASE("jobs that share a deployment all outlive a loss") {
     ids.push_back(cluster.submit(job(seed)));
   cluster.held(1);
   for (const auto id : ids)
-    REQUIRE(eventually(kPatience, [&] { return cluster.job(id)->state == "running"; }));
+    REQUIRE(eventually(kPatience, [&] { return cluster.job(id)->state == JobState::running; }));
   kill(cluster.pids().at(1), SIGKILL);
   for (int seed = 0; seed < 3; ++seed) {
     const auto result = cluster.client().wait(ids[seed], 600s);
@@ -191,6 +191,6 @@ TEST_CASE("a job that is cancelled while it waits for a place ends cancelled") {
   REQUIRE(cluster.client().cancel(id));
   const auto result = cluster.client().wait(id, kPatience);
   REQUIRE(!result);
-  CHECK(cluster.job(id)->state == "cancelled");
+  CHECK(cluster.job(id)->state == JobState::cancelled);
   cluster.run(job_of("exact", {.pp = 2}, 2));
 }

@@ -59,11 +59,11 @@ TEST_CASE("a paused job is looked into, stepped and let go, and its picture stay
   REQUIRE(slice);
   CHECK(slice.value().shape.size() == 3);
   CHECK(slice.value().shape[1] == 2);
-  CHECK(inspector.slice(0, job, "nonsense", {}).error().code == "not_found");
+  CHECK(inspector.slice(0, job, "nonsense", {}).error().code == ErrorCode::not_found);
   CHECK(
       inspector.slice(0, job, "latents", {{.begin = 99, .end = 0, .whole = false, .single = true}})
           .error()
-          .code == "bad_request");
+          .code == ErrorCode::bad_request);
   const auto latents = inspector.latents(job);
   REQUIRE(latents);
   CHECK(latents.value().first_step >= 0);
@@ -74,13 +74,13 @@ TEST_CASE("a paused job is looked into, stepped and let go, and its picture stay
   CHECK(picture.value().png.starts_with("\x89PNG"));
 
   REQUIRE(inspector.control(job, JobAction::resume));
-  CHECK(inspector.control(job, JobAction::resume).error().code == "bad_request");
+  CHECK(inspector.control(job, JobAction::resume).error().code == ErrorCode::bad_request);
   const auto result = stage.cluster.client().wait(job, 600s);
   REQUIRE(result);
   CHECK(result.value().latents->data == undisturbed.latents->data);
-  CHECK(inspector.latents(job).error().code == "bad_request");
-  CHECK(inspector.control(99, JobAction::pause).error().code == "not_found");
-  CHECK(inspector.tensors(9, job).error().code == "not_found");
+  CHECK(inspector.latents(job).error().code == ErrorCode::bad_request);
+  CHECK(inspector.control(99, JobAction::pause).error().code == ErrorCode::not_found);
+  CHECK(inspector.tensors(9, job).error().code == ErrorCode::not_found);
 }
 
 TEST_CASE("the console does as it is told, and its errors are one line each") {

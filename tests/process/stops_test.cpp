@@ -114,7 +114,7 @@ class Site {
     int count = 0;
     const auto status = client().status().value();
     for (const auto& actor : status.actors)
-      count += actor.state == "ready" || actor.state == "busy";
+      count += actor.state == ActorState::ready || actor.state == ActorState::busy;
     return count;
   }
   /// A job handed in over HTTP; its number.
@@ -295,7 +295,7 @@ void check_outcome(Site& site, const Row& row, const std::vector<std::uint64_t>&
   CHECK(ended.size() == ids.size() + (painted ? 1 : 0));
   if (row.outcome == Outcome::succeed)
     for (const auto& job : ended)
-      CHECK(job.state == "succeeded");
+      CHECK(job.state == JobState::succeeded);
   if (!row.journal) return;
   site.act({C, term});
   site.start(C);
@@ -407,7 +407,7 @@ TEST_CASE("a host's actors show the next controller no key that it does not know
     auto client = Client::connect(endpoint);
     const auto status = client ? client.value().status() : Result<ClusterInfo>(client.error());
     return status && !status.value().actors.empty() &&
-           status.value().actors.front().state == "ready";
+           status.value().actors.front().state == ActorState::ready;
   };
   REQUIRE(eventually(2 * kPatience, ready));
   const auto actors = actors_of(host.pid());
@@ -438,9 +438,10 @@ TEST_CASE("jobs that wait for their actors after a restart: every view counts th
   site.start(C);
   auto client = site.client();
   const auto waits = [&](const JobInfo& job) {
-    return job.state == "queued" && job.cause ==
-                                        "waits for 2 actors, for 300 s at most: 1 is here (its "
-                                        "controller was started again)";
+    return job.state == JobState::queued &&
+           job.cause ==
+               "waits for 2 actors, for 300 s at most: 1 is here (its "
+               "controller was started again)";
   };
   REQUIRE(eventually(2 * kPatience, [&] {
     const auto jobs = client.jobs().value();

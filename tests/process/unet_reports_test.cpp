@@ -56,7 +56,7 @@ TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
     const auto error = shared_cluster().refusal(submission);
     CAPTURE(error.what);
     CAPTURE(why);
-    CHECK(error.code == "bad_request");
+    CHECK(error.code == ErrorCode::bad_request);
     CHECK(has(error.what, why));
   };
   refused([](Submission& s) { s.parallelism.pp = 2; }, "pp is 2");

@@ -28,8 +28,8 @@ std::string met(WatchedStage& stage, std::uint64_t job) {
     const auto row = stage.cluster.job(job);
     REQUIRE(row);
     cause = row->cause;
-    if (row->state == "failed") FAIL(cause);
-    return row->state == "paused" && !cause.empty();
+    if (row->state == JobState::failed) FAIL(cause);
+    return row->state == JobState::paused && !cause.empty();
   }));
   CHECK(stage.still(job));
   return cause;
@@ -154,7 +154,7 @@ TEST_CASE("until nan: set before a job begins it outlives a loss, and such a job
     return eventually(2 * kPatience, [&] {
       const auto row = stage.cluster.job(job);
       REQUIRE(row);
-      if (row->state == "failed") FAIL(row->cause);
+      if (row->state == JobState::failed) FAIL(row->cause);
       return row->step >= step;
     });
   };
@@ -168,7 +168,7 @@ TEST_CASE("until nan: set before a job begins it outlives a loss, and such a job
   REQUIRE(stage.cluster.client().cancel(job));
   const auto result = stage.cluster.client().wait(job, 600s);
   REQUIRE_FALSE(result);
-  CHECK(result.error().code == "cancelled");
+  CHECK(result.error().code == ErrorCode::cancelled);
   stage.cluster.run(two_stages(2));
 }
 

@@ -28,7 +28,7 @@ TEST_CASE("an agent that stands still: its actors are not the cluster's any more
   auto under_way = moved.call<&Probe::sleep>(600'000);
   beta.signal(SIGSTOP);
   const auto fall = under_way.wait(kPatience);
-  CHECK(fall.error().code == "restarting");
+  CHECK(fall.error().code == ErrorCode::restarting);
   CHECK(has(fall.error().what, "lost with its host beta: no sign of life for "));
   CHECK(value_of(moved.call<&Probe::restarts>().wait(kPatience)) == 1);
   CHECK(cluster.host_of(moved) == cluster.here());
@@ -87,9 +87,9 @@ TEST_CASE("a host that dies takes its users' actors along; they begin anew elsew
   const std::chrono::duration<double> noticed = std::chrono::steady_clock::now() - blow;
   MESSAGE("noticed after " << noticed.count() << " s: " << fall.error().what);
   CHECK(noticed.count() < kAtOnce);
-  CHECK(fall.error().code == "died");
+  CHECK(fall.error().code == ErrorCode::died);
   CHECK(has(fall.error().what, "lost with its host beta: "));
-  CHECK(restarting.wait(kPatience).error().code == "restarting");
+  CHECK(restarting.wait(kPatience).error().code == ErrorCode::restarting);
   auto told = mortal_death.get_future();
   REQUIRE(told.wait_for(kPatience) == std::future_status::ready);
   CHECK(told.get().cause.starts_with("lost with its host beta: "));
@@ -131,7 +131,8 @@ TEST_CASE("drain: no new users' actors; with --now they end, or begin anew elsew
 
   const auto now = value_of(cluster.client().drain({"beta"}, true));
   CHECK(has(now, "users' actors on beta are ended: "));
-  REQUIRE(eventually(kPatience, [&] { return cluster.info(staying.id()).state == "dead"; }));
+  REQUIRE(eventually(kPatience,
+                     [&] { return cluster.info(staying.id()).state == UserActorState::dead; }));
   CHECK(cluster.info(staying.id()).cause == "its host beta is drained");
   CHECK(value_of(moving.call<&Probe::restarts>().wait(kPatience)) == 1);
   CHECK(cluster.host_of(moving) == cluster.here());
@@ -148,7 +149,8 @@ TEST_CASE("drain: no new users' actors; with --now they end, or begin anew elsew
   // With nowhere to go the end is the end, and says why.
   auto last = value_of(users.spawn<Probe>({.max_restarts = -1}, "p"));
   value_of(cluster.client().drain({cluster.here()}, true));
-  REQUIRE(eventually(kPatience, [&] { return cluster.info(last.id()).state == "dead"; }));
+  REQUIRE(
+      eventually(kPatience, [&] { return cluster.info(last.id()).state == UserActorState::dead; }));
   CHECK(has(cluster.info(last.id()).cause, "it cannot begin anew"));
   CHECK(has(cluster.info(last.id()).cause, cluster.here() + " is being drained"));
 }

@@ -98,7 +98,7 @@ TEST_CASE("users' actors on three hosts: placed by rule, and tensors go round be
   CHECK(cluster.host_of(large) != cluster.host_of(larger));
   const auto none = users.spawn<Counter>({.resources = {.cores = cores}}, 0);
   REQUIRE(!none);
-  CHECK(none.error().code == "overloaded");
+  CHECK(none.error().code == ErrorCode::overloaded);
   for (const std::string host : {"beta has 0 of", "gamma has 0 of"})
     CHECK(has(none.error().what, host));
 

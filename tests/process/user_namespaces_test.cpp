@@ -80,7 +80,7 @@ TEST_CASE("users' actors on two hosts: tensors over the network, and a link that
     REQUIRE(!fall);
     MESSAGE("noticed after " << noticed.count() << " s: " << fall.error().what);
     CHECK(noticed.count() < 60);
-    CHECK(fall.error().code == "restarting");
+    CHECK(fall.error().code == ErrorCode::restarting);
     CHECK(has(fall.error().what, "lost with its host b: "));
     CHECK(take(far.call<&Probe::restarts>().wait(kPatience), "restarts") == 1);
     CHECK(info(far.id()).host != "b");

@@ -29,6 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "demo" / "model"
 FIXTURES = ROOT / "tests" / "fixtures"
 PROMPT = "a red circle above a blue square on a white background"
+PATIENCE = 300.0  # seconds until something that is waited for is taken for lost
 
 try:
     import diffusers
@@ -341,7 +342,7 @@ class Local(unittest.TestCase):
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
             served = int(parent.stdout.readline())
             parent.kill()
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while pathlib.Path(f"/proc/{served}").exists():
             self.assertLess(time.monotonic(), until, "the server goes on")
             time.sleep(0.05)

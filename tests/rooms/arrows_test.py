@@ -17,8 +17,8 @@ ROOMS = {
     "models/image": "base models/spec",
     "models/text": "base models/spec",
     "api": "",
-    "transport/wire": "base",
-    "transport/json": "transport/wire",
+    "transport/wire": "base api",
+    "transport/json": "api transport/wire",
     "transport/control": "base transport/wire",
     "transport/calls": "base api transport/wire transport/control",
     "transport/tensor": "base",
@@ -40,9 +40,9 @@ ROOMS = {
     "controller/mesh": "base",
     "controller/plan": "base models/spec models/image models/samplers transport/wire controller/mesh",
     "controller/schedule": "base transport/wire controller/mesh controller/plan",
-    "controller/recorder": "base transport/wire controller/schedule",
+    "controller/recorder": "base api transport/wire controller/schedule",
     "controller/hosts": "base models/spec transport/wire transport/control",
-    "controller/deployments": "base models/spec transport/wire transport/control controller/mesh controller/plan",
+    "controller/deployments": "base api models/spec transport/wire transport/control controller/mesh controller/plan",
     "controller/jobs": "base models/spec transport/wire transport/json transport/control controller/mesh controller/plan "
                        "controller/schedule controller/recorder controller/deployments",
     "controller/journal": "base models/spec transport/wire transport/control controller/plan controller/jobs",
@@ -55,8 +55,8 @@ ROOMS = {
                       "controller/hosts controller/deployments controller/jobs controller/journal controller/supervision "
                       "controller/user_actors controller/gateway",
     "client": "base api models/spec models/image transport/wire transport/control transport/calls",
-    "client/cli": "base api client models/spec models/image models/text transport/wire transport/control",
-    "client/repl": "base api client client/cli models/spec",
+    "client/cli": "base api client models/spec models/image models/text transport/wire transport/json transport/control",
+    "client/repl": "base api client client/cli models/spec transport/json",
     "web": "base api models/spec models/image transport/wire transport/json",
     # The verbs of `troupe` start what there is: the controller, a host that joins, the planner.
     "client/cli/verbs": "base api client client/cli client/repl web models/spec models/image models/text transport/wire transport/json transport/control "

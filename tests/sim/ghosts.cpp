@@ -96,7 +96,7 @@ std::string World::state_text() const {
     text << "\n";
   }
   for (const auto& [id, job] : table_.all()) {
-    text << "job " << id << " " << wire::to_string(job.state) << " "
+    text << "job " << id << " " << to_string(job.state) << " "
          << (runner_->paused(id) ? "paused " : "") << runner_->met(id) << job.phase << " step "
          << job.step << " parts " << job.course.parts.size() << " recoveries "
          << job.course.recoveries.size() << " blobs " << job.outcome.blobs.size() << "+"

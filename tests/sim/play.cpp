@@ -123,7 +123,7 @@ void World::submit_one() {
 void World::let_go(jobs::JobId id) {
   after(some(2), [this, id] {
     const auto* job = table_.find(id);
-    if (!job || wire::is_terminal(job->state)) return;
+    if (!job || has_ended(job->state)) return;
     if (!runner_->met(id).empty()) ++met_;
     if (runner_->paused(id)) runner_->resume(id);
     let_go(id);
@@ -250,8 +250,12 @@ void World::play(int jobs, double deadline) {
   }
   std::string waiting;
   for (const auto& [id, job] : table_.all()) {
-    if (!wire::is_terminal(job.state))
-      waiting.append(" ").append(std::to_string(id)).append(" (").append(job.phase).append(")");
+    if (!has_ended(job.state))
+      waiting.append(" ")
+          .append(std::to_string(id))
+          .append(" (")
+          .append(to_string(job.phase))
+          .append(")");
   }
   throw Violation("jobs did not end:" + waiting);
 }
@@ -284,9 +288,9 @@ void World::check_quiet() {
   for (const auto& [id, actor] : members_.all()) {
     if (!actor.jobs.empty()) throw Violation("an actor still has a job:\n" + state_text());
     if (runner_->busy(id)) throw Violation("an actor still has a task");
-    if (actor.state == cluster::ActorState::ready && !actor.leaving_epochs.empty())
+    if (actor.state == ActorState::ready && !actor.leaving_epochs.empty())
       throw Violation("an actor has not answered the end of its epoch");
-    if (actor.state != cluster::ActorState::ready && actor.state != cluster::ActorState::dead)
+    if (actor.state != ActorState::ready && actor.state != ActorState::dead)
       throw Violation("a place was not filled again: " + std::string(to_string(actor.state)));
   }
   for (const auto& [incarnation, process] : processes_) {

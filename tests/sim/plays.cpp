@@ -261,11 +261,11 @@ void play_seed(const Play& play, std::uint64_t seed, Totals& totals) {
   totals.ghosts += links.ghosts;
   for (const auto& [id, job] : world.table().all()) {
     ++totals.jobs;
-    totals.broken_off += job.started > 0 && job.state == wire::JobState::failed;
-    totals.owed += world.living() > 0 && job.state != wire::JobState::succeeded;
+    totals.broken_off += job.started > 0 && job.state == JobState::failed;
+    totals.owed += world.living() > 0 && job.state != JobState::succeeded;
     totals.short_of_memory += job.failure.code == wire::FailureCode::out_of_memory;
     totals.meshes += job.course.parts.size();
-    totals.succeeded += job.state == wire::JobState::succeeded ? 1 : 0;
+    totals.succeeded += job.state == JobState::succeeded ? 1 : 0;
   }
 }
 

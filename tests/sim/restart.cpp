@@ -103,8 +103,8 @@ void World::begin_controller() {
   }
   for (const auto& [id, job] : table_.all()) {
     // Its client asks and is told, if it was not before.
-    if (wire::is_terminal(job.state)) ends_.try_emplace(id, 1);
-    if (wire::is_terminal(job.state) != journaled_ends_.contains(id))
+    if (has_ended(job.state)) ends_.try_emplace(id, 1);
+    if (has_ended(job.state) != journaled_ends_.contains(id))
       throw Violation("an end was forgotten, or came out of nothing");
   }
   for (const auto id : revival.cancelled)
@@ -117,7 +117,7 @@ void World::begin_controller() {
 
 void World::go_on(jobs::JobId id) {
   auto* job = table_.find(id);
-  if (!job || job->state != wire::JobState::queued) return;
+  if (!job || job->state != JobState::queued) return;
   const auto failure = journal::take_up(
       *job, plan::make_plan(test::skipping_model(), job->spec.request, job->spec.parallelism),
       "its controller ended", now_, 3);

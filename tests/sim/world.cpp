@@ -38,15 +38,15 @@ void World::check_results(const jobs::JobEntry& job) const {
 }
 
 void World::finished(jobs::JobEntry& job) {
-  if (job.state == wire::JobState::succeeded) check_results(job);
+  if (job.state == JobState::succeeded) check_results(job);
   batched_ += job.batching.number != 0;
   retried_ += job.batching.alone;
   const auto tell = [this, id = job.id, state = job.state, what = job.failure.what,
                      recoveries = job.course.recoveries.size()](const auto&) {
-    note("job " + std::to_string(id) + " " + wire::to_string(state) + " " + what);
+    note("job " + std::to_string(id) + " " + to_string(state) + " " + what);
     recoveries_ += recoveries;
     if (++ends_[id] > 1) throw Violation("a job ended twice");
-    if (state != wire::JobState::succeeded && what.empty())
+    if (state != JobState::succeeded && what.empty())
       throw Violation("a job ended without a cause");
   };
   if (!journal_) return tell(std::nullopt);

@@ -85,7 +85,7 @@ TEST_CASE("a client that goes ends the waits on it") {
     std::this_thread::sleep_for(std::chrono::milliseconds(5 * round));
     client.reset();
     REQUIRE(error.wait_for(kPatience) == std::future_status::ready);
-    CHECK(error.get().code == "lost");
+    CHECK(error.get().code == ErrorCode::lost);
     waiter.join();
   }
 }

@@ -79,7 +79,7 @@ TEST_CASE("an exception is a value for the caller, and the actor goes on") {
   auto probe = take(client.actors().spawn<Probe>({}, "p"));
   const auto failed = probe.call<&Probe::fail>("no\nmore").wait(kPatience);
   REQUIRE(!failed.ok());
-  CHECK(failed.error().code == "exception");
+  CHECK(failed.error().code == ErrorCode::exception);
   CHECK(failed.error().what == "troupe::testing::Probe (actor 1).fail: no");
   CHECK(take(probe.call<&Probe::name>().wait(kPatience)) == "p");
 }
@@ -101,8 +101,8 @@ TEST_CASE("a call has a deadline, and what has not begun by then never runs") {
   auto late = probe.within(100ms).call<&Probe::append>(7);
   const auto result = late.wait(kPatience);
   REQUIRE(!result.ok());
-  CHECK(result.error().code == "timeout");
-  CHECK(busy.wait(1ms).error().code == "timeout");  // of the wait, not of the call
+  CHECK(result.error().code == ErrorCode::timeout);
+  CHECK(busy.wait(1ms).error().code == ErrorCode::timeout);  // of the wait, not of the call
   take(busy.wait(kPatience));
   CHECK(take(probe.call<&Probe::seen>().wait(kPatience)).empty());
 }
@@ -115,12 +115,12 @@ TEST_CASE("any_of and all_of") {
   auto sleeping = slow.call<&Probe::sleep>(600'000);
   auto value = fast.call<&Counter::value>();
   CHECK(take(any_of(kPatience, sleeping, value)) == 1);
-  CHECK(any_of(std::vector{sleeping}, 50ms).error().code == "timeout");
+  CHECK(any_of(std::vector{sleeping}, 50ms).error().code == ErrorCode::timeout);
   CHECK(take(all_of(std::vector{value, fast.call<&Counter::add>(1)}, kPatience)) ==
         std::vector<std::int64_t>{5, 6});
   const auto broken =
       all_of(std::vector{fast.call<&Counter::value>(), Future<std::int64_t>()}, kPatience);
-  CHECK(broken.error().code == "bad_request");
+  CHECK(broken.error().code == ErrorCode::bad_request);
   take(slow.kill());
   CHECK(!sleeping.wait(kPatience).ok());  // whoever was passed over can still be waited for
 }
@@ -148,7 +148,7 @@ TEST_CASE("a failed future fails the call it was given to") {
   auto probe = take(client.actors().spawn<Probe>({}, "p"));
   auto child = probe.call<&Probe::find_counter>("nobody");
   const auto result = child.wait(kPatience);
-  CHECK(result.error().code == "exception");
+  CHECK(result.error().code == ErrorCode::exception);
   auto text = probe.call<&Probe::fail>("gone");
   CHECK(probe.call<&Probe::fail>(text).wait(kPatience).error().what.find("gone") !=
         std::string::npos);
@@ -185,7 +185,7 @@ TEST_CASE("text calls: by name, with JSON, for people") {
   CHECK(text("append", "[1, 2]").error().what.find("takes 1 arguments (int64), not 2") !=
         std::string::npos);
   CHECK(text("nothing", "[]").error().what.find("has no method \"nothing\"") != std::string::npos);
-  CHECK(text("append", "oops").error().code == "bad_request");
+  CHECK(text("append", "oops").error().code == ErrorCode::bad_request);
 }
 
 TEST_CASE("classes are known with their methods and types") {
@@ -220,7 +220,7 @@ TEST_CASE("calls with other types are refused by name, and do not run") {
   Value<std::string>::write(text, "five");
   call.arguments = text.take();
   const auto refused = Future<std::int64_t>(actors.caller()->call(call)).wait(kPatience);
-  CHECK(refused.error().code == "bad_request");
+  CHECK(refused.error().code == ErrorCode::bad_request);
   CHECK(refused.error().what ==
         "troupe::testing::Counter (actor 1).add: takes (int64) and gives int64, the call has other "
         "types; it was called as (string) -> int64");
@@ -228,7 +228,7 @@ TEST_CASE("calls with other types are refused by name, and do not run") {
   call.types = detail::method_row<Counter, &Counter::add>().types;
   call.arguments = "abc";
   CHECK(Future<std::int64_t>(actors.caller()->call(call)).wait(kPatience).error().code ==
-        "bad_request");
+        ErrorCode::bad_request);
   CHECK(take(counter.call<&Counter::value>().wait(kPatience)) == 1);
   const auto spawned = Future<std::uint64_t>(
       actors.caller()->spawn({"troupe::testing::Counter", 99, "", false, {}}));

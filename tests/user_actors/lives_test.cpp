@@ -48,7 +48,7 @@ TEST_CASE("a killed actor's calls fail with the cause, and monitors hear of it")
   kill(static_cast<pid_t>(info(actors, early.id()).pid), SIGKILL);
   const auto result = staying.wait(kPatience);
   REQUIRE(!result.ok());
-  CHECK(result.error().code == "died");
+  CHECK(result.error().code == ErrorCode::died);
   CHECK(result.error().what ==
         "troupe::testing::Probe \"early\" (actor " + std::to_string(early.id()) +
             ") has ended: killed by signal 9 (SIGKILL) in stay (during stay)");
@@ -60,15 +60,15 @@ TEST_CASE("a killed actor's calls fail with the cause, and monitors hear of it")
   auto sleeping = probe.call<&Probe::sleep>(600'000);
   auto behind = probe.call<&Probe::append>(1);
   kill(static_cast<pid_t>(info(actors, probe.id()).pid), SIGKILL);
-  CHECK(sleeping.wait(kPatience).error().code == "died");
-  CHECK(behind.wait(kPatience).error().code == "died");
+  CHECK(sleeping.wait(kPatience).error().code == ErrorCode::died);
+  CHECK(behind.wait(kPatience).error().code == ErrorCode::died);
   auto future = death.get_future();
   REQUIRE(future.wait_for(kPatience) == std::future_status::ready);
   const auto how = future.get();
   CHECK(how.signal == 9);
   CHECK(!how.restarting);
-  CHECK(probe.call<&Probe::name>().wait(kPatience).error().code == "died");
-  CHECK(actors.get<Probe>("victim").error().code == "not_found");
+  CHECK(probe.call<&Probe::name>().wait(kPatience).error().code == ErrorCode::died);
+  CHECK(actors.get<Probe>("victim").error().code == ErrorCode::not_found);
 }
 
 TEST_CASE("the cause has signal, exit code, method and last log lines") {
@@ -92,13 +92,13 @@ TEST_CASE("max_restarts: the constructor runs again, calls under way fail as res
   take(probe.call<&Probe::append>(1).wait(kPatience));
   for (std::uint64_t life = 1; life <= 2; ++life) {
     auto last = probe.call<&Probe::crash>(SIGKILL);
-    CHECK(last.wait(kPatience).error().code == "restarting");
+    CHECK(last.wait(kPatience).error().code == ErrorCode::restarting);
     CHECK(take(probe.call<&Probe::restarts>().wait(kPatience)) == life);
     CHECK(take(probe.call<&Probe::seen>().wait(kPatience)).empty());
   }
-  CHECK(probe.call<&Probe::crash>(SIGKILL).wait(kPatience).error().code == "died");
+  CHECK(probe.call<&Probe::crash>(SIGKILL).wait(kPatience).error().code == ErrorCode::died);
   CHECK(info(actors, probe.id()).restarts == 2);
-  CHECK(info(actors, probe.id()).state == "dead");
+  CHECK(info(actors, probe.id()).state == UserActorState::dead);
 }
 
 TEST_CASE("a call that was sent is never sent again") {
@@ -111,7 +111,7 @@ TEST_CASE("a call that was sent is never sent again") {
   // twice.
   for (int i = 0; i < 3; ++i) {
     take(probe.call<&Probe::call_other>(counter, 1).wait(kPatience));
-    CHECK(probe.call<&Probe::leave>(1).wait(kPatience).error().code == "restarting");
+    CHECK(probe.call<&Probe::leave>(1).wait(kPatience).error().code == ErrorCode::restarting);
   }
   CHECK(take(counter.call<&Counter::value>().wait(kPatience)) == 3);
 }
@@ -127,7 +127,7 @@ TEST_CASE("kill: for good, or with a restart") {
   CHECK(probe.call<&Probe::name>().wait(kPatience).error().what.find("killed on request") !=
         std::string::npos);
   take(probe.kill());  // again is no error
-  CHECK(actors.kill(99).error().code == "not_found");
+  CHECK(actors.kill(99).error().code == ErrorCode::not_found);
   CHECK(take(actors.spawn<Probe>({.name = "n"}, "other")).id() != probe.id());
 }
 
@@ -140,11 +140,11 @@ TEST_CASE("names: get, get_or_create, taken, of another class") {
         7);
   CHECK(take(other.actors().get_or_create<Counter>({.name = "hits"}, 0)).id() == counter.id());
   const auto taken = other.actors().spawn<Counter>({.name = "hits"}, 0);
-  CHECK(taken.error().code == "refused");
+  CHECK(taken.error().code == ErrorCode::refused);
   CHECK(taken.error().what.find("\"hits\" is taken by troupe::testing::Counter") !=
         std::string::npos);
-  CHECK(other.actors().get<Probe>("hits").error().code == "bad_request");
-  CHECK(other.actors().get<Counter>("nobody").error().code == "not_found");
+  CHECK(other.actors().get<Probe>("hits").error().code == ErrorCode::bad_request);
+  CHECK(other.actors().get<Counter>("nobody").error().code == ErrorCode::not_found);
   std::vector<Result<ActorHandle<Counter>>> made(2, Error{});
   std::thread one([&] { made[0] = client.actors().get_or_create<Counter>({.name = "once"}, 1); });
   std::thread two([&] { made[1] = other.actors().get_or_create<Counter>({.name = "once"}, 2); });
@@ -167,9 +167,10 @@ TEST_CASE("actors end with their owner unless they are detached") {
     CHECK(info(actors, owned).owner == "client");
     CHECK(info(actors, grandchild).owner == "actor " + std::to_string(owned));
   }
-  CHECK(eventually(kPatience, [&] { return info(actors, grandchild).state == "dead"; }));
+  CHECK(eventually(kPatience,
+                   [&] { return info(actors, grandchild).state == UserActorState::dead; }));
   CHECK(info(actors, owned).cause == "its client is gone");
-  CHECK(info(actors, kept).state == "running");
+  CHECK(info(actors, kept).state == UserActorState::running);
   CHECK(take(actors.handle<Counter>(kept).call<&Counter::value>().wait(kPatience)) == 3);
   CHECK(eventually(kPatience, [&] { return cluster.processes() == 1; }));
 }
@@ -179,7 +180,7 @@ TEST_CASE("a constructor's exception is the spawn's error, and nothing is left")
   auto client = cluster.connect();
   auto actors = client.actors();
   const auto failed = actors.spawn<Fussy>({.name = "f", .max_restarts = 5}, false);
-  CHECK(failed.error().code == "exception");
+  CHECK(failed.error().code == ErrorCode::exception);
   CHECK(failed.error().what.find("this will not do") != std::string::npos);
   CHECK(take(take(actors.spawn<Fussy>({.name = "f"}, true)).call<&Fussy::one>().wait(kPatience)) ==
         1);
@@ -194,11 +195,11 @@ TEST_CASE("resources are reserved and returned") {
   auto big = take(actors.spawn<Counter>({.resources = {.gpus = 2, .cores = 3}}, 0));
   CHECK(info(actors, big.id()).gpus == std::vector<int>{0, 1});
   const auto full = actors.spawn<Counter>({.resources = {.cores = 2}}, 0);
-  CHECK(full.error().code == "overloaded");
+  CHECK(full.error().code == ErrorCode::overloaded);
   CHECK(full.error().what.find("here has 1 of 4 cores and 0 of 2 GPUs free") != std::string::npos);
   take(big.kill());
   take(actors.spawn<Counter>({.resources = {.gpus = 1, .cores = 4}}, 0));
-  CHECK(actors.spawn<Counter>({.placement = "sideways"}, 0).error().code == "bad_request");
+  CHECK(actors.spawn<Counter>({.placement = "sideways"}, 0).error().code == ErrorCode::bad_request);
 }
 
 TEST_CASE("plugins that cannot be used are refused in one line") {
@@ -232,7 +233,7 @@ TEST_CASE("when the controller is gone, calls fail and actors end") {
   auto sleeping = probe.call<&Probe::sleep>(600'000);
   const auto pid = static_cast<pid_t>(info(client.actors(), probe.id()).pid);
   cluster.reset();
-  CHECK(sleeping.wait(kPatience).error().code != "timeout");
+  CHECK(sleeping.wait(kPatience).error().code != ErrorCode::timeout);
   CHECK(eventually(kPatience, [&] { return kill(pid, 0) != 0; }));
 }
 
@@ -261,7 +262,7 @@ TEST_CASE(
   MESSAGE("noticed after " << noticed.count() << " s");
   CHECK(noticed >= kHangAfter);
   REQUIRE(!hung.ok());
-  CHECK(hung.error().code == "restarting");
+  CHECK(hung.error().code == ErrorCode::restarting);
   CHECK(hung.error().what.find("is restarting: hung in sleep for ") != std::string::npos);
   auto future = death->get_future();
   REQUIRE(future.wait_for(kPatience) == std::future_status::ready);
@@ -275,8 +276,8 @@ TEST_CASE(
   CHECK(has(log, "-- killed by the controller: hung for "));
   CHECK(has(log, " s, in sleep\n"));
 
-  CHECK(probe.call<&Probe::sleep>(600'000).wait(kPatience).error().code == "died");
-  CHECK(actors.spawn<Probe>({.hang_after = -1ms}, "p").error().code == "bad_request");
+  CHECK(probe.call<&Probe::sleep>(600'000).wait(kPatience).error().code == ErrorCode::died);
+  CHECK(actors.spawn<Probe>({.hang_after = -1ms}, "p").error().code == ErrorCode::bad_request);
 }
 
 TEST_CASE("an actor's process has no descriptor that is not meant for it, nor gives it on") {

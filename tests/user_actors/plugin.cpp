@@ -68,7 +68,7 @@ Array Probe::twice(Array array) const {
 }
 std::int64_t Probe::call_other(ActorHandle<Counter> other, std::int64_t amount) {
   const auto sum = other.call<&Counter::add>(amount).wait(60s);
-  if (!sum) throw std::runtime_error(sum.error().code + ": " + sum.error().what);
+  if (!sum) throw std::runtime_error(to_string(sum.error().code) + ": " + sum.error().what);
   return sum.value();
 }
 ActorHandle<Counter> Probe::spawn_counter(std::int64_t start, bool detached) {

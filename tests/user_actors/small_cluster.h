@@ -56,7 +56,8 @@ class SmallCluster {
 /// The value, or a failed test with the error's text.
 template <class T>
 T take(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().code + ": " + result.error().what);
+  if (!result)
+    throw std::runtime_error(to_string(result.error().code) + ": " + result.error().what);
   return std::move(result.value());
 }
 

@@ -5,11 +5,13 @@
 using namespace troupe::web;
 
 TEST_CASE("a refusal's field is the one that whoever refused has named, whatever its text says") {
-  const auto refused = to_api_error({"bad_request", "[plan] steps is 0", "num_pipeline_patch"});
+  const auto refused =
+      to_api_error({ErrorCode::bad_request, "[plan] steps is 0", "num_pipeline_patch"});
   CHECK(refused.param == "num_pipeline_patch");
   CHECK(refused.what() == std::string("steps is 0"));
-  CHECK(to_api_error({"bad_request", "height is 257"}).param == "");
-  CHECK(to_api_error({"bad_request", "prompt 0 is not UTF-8", "prompts"}).param == "prompts");
+  CHECK(to_api_error({ErrorCode::bad_request, "height is 257"}).param == "");
+  CHECK(to_api_error({ErrorCode::bad_request, "prompt 0 is not UTF-8", "prompts"}).param ==
+        "prompts");
 }
 
 TEST_CASE(
@@ -31,14 +33,14 @@ TEST_CASE(
   for (const auto& [text, said] : kSaid)
     CHECK(in_fields(text) == said);
   CHECK(std::string(
-            to_api_error({"bad_request", "[plan] frames is 65, but X makes pictures"}).what()) ==
-        "num_frames is 65, but X makes pictures");
+            to_api_error({ErrorCode::bad_request, "[plan] frames is 65, but X makes pictures"})
+                .what()) == "num_frames is 65, but X makes pictures");
 }
 
 TEST_CASE("a cluster that stops is no conflict, and a job of before is gone") {
-  CHECK(to_api_error({"cancelled", ""}).status == 409);
-  CHECK(to_api_error({"stopped", ""}).status == 503);
-  CHECK(to_api_error({"refused", ""}).status == 503);
-  CHECK(to_api_error({"gone", ""}).status == 410);
-  CHECK(to_json(to_api_error({"gone", ""})).at("error").at("type") == "not_found_error");
+  CHECK(to_api_error({ErrorCode::cancelled, ""}).status == 409);
+  CHECK(to_api_error({ErrorCode::stopped, ""}).status == 503);
+  CHECK(to_api_error({ErrorCode::refused, ""}).status == 503);
+  CHECK(to_api_error({ErrorCode::gone, ""}).status == 410);
+  CHECK(to_json(to_api_error({ErrorCode::gone, ""})).at("error").at("type") == "not_found_error");
 }

@@ -169,7 +169,7 @@ TEST_CASE("however many watch a job, what happens to it is written down once") {
   }
   watchers.back()->gone();
   Progress progress;
-  progress.phase = "denoising";
+  progress.phase = JobPhase::denoising;
   progress.preview_png = "png";
   parts.service.board().progress(job, progress, 2);
   const auto are_told = [&](std::size_t pieces) {
@@ -179,7 +179,7 @@ TEST_CASE("however many watch a job, what happens to it is written down once") {
   CHECK(are_told(2) == 0);
   parts.run_until([&] { return are_told(2) > 0; });
   CHECK(are_told(3) == 16);  // at one round of the loop
-  parts.service.board().end(job, Error{"failed", "it was lost"}, 3);
+  parts.service.board().end(job, Error{ErrorCode::failed, "it was lost"}, 3);
   parts.run_until([&] { return are_told(4) == 99; });
   for (std::size_t i = 0; i + 1 < watchers.size(); ++i) {
     const auto& told = watchers[i]->told;
@@ -277,7 +277,7 @@ TEST_CASE("who falls behind what happens to a job loses the oldest of it, and he
   progress.phase = "denoising";
   for (progress.step = 1; progress.step <= 100; ++progress.step)
     parts.service.board().progress(job, progress, 2);
-  parts.service.board().end(job, Error{"failed", "it was lost"}, 3);
+  parts.service.board().end(job, Error{ErrorCode::failed, "it was lost"}, 3);
   parts.run_until([&] { return watcher->has_ended; });
   REQUIRE(watcher->told.size() == 17);
   CHECK(watcher->told[1]->find(R"("step":86)") != std::string::npos);

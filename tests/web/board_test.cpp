@@ -6,7 +6,7 @@ using namespace troupe::web;
 
 namespace {
 
-Progress progress_of(const char* phase, int step, const std::string& preview = {}) {
+Progress progress_of(JobPhase phase, int step, const std::string& preview = {}) {
   Progress progress;
   progress.phase = phase;
   progress.step = step;
@@ -23,7 +23,7 @@ Outcome result_of(std::size_t bytes) {
   return std::make_shared<const JobResult>(std::move(result));
 }
 
-JobInfo info_of(std::uint64_t id, const char* state, const char* prompt, int pictures,
+JobInfo info_of(std::uint64_t id, JobState state, const char* prompt, int pictures,
                 double seconds) {
   JobInfo info;
   info.id = id;
@@ -52,12 +52,12 @@ TEST_CASE("of a job that is cancelled over HTTP it is told by whom") {
     const JobPtr job = board.add({0, "aa", number}, 1);
     job->cancelled_by = "POST /sdapi/v1/interrupt";
     if (is_followed) {
-      board.end(job, Error{"cancelled", "cancelled by a client"}, 2);
+      board.end(job, Error{ErrorCode::cancelled, "cancelled by a client"}, 2);
       CHECK(job->error->what == "cancelled by POST /sdapi/v1/interrupt");
     } else {
       JobInfo info;
       info.id = number;
-      info.state = "cancelled";
+      info.state = JobState::cancelled;
       info.cause = "cancelled by a client";
       board.listed(0, "aa", {info}, 2);
     }
@@ -67,7 +67,7 @@ TEST_CASE("of a job that is cancelled over HTTP it is told by whom") {
   // One that failed before did not fail for that.
   const JobPtr job = board.add({0, "aa", 3}, 1);
   job->cancelled_by = "POST /sdapi/v1/interrupt";
-  board.end(job, Error{"failed", "actor 0 died"}, 2);
+  board.end(job, Error{ErrorCode::failed, "actor 0 died"}, 2);
   CHECK(job->cause == "actor 0 died");
 }
 
@@ -81,15 +81,15 @@ TEST_CASE("a job goes its way, and who listens hears of it") {
   const auto number = board.listen("7-aa", [&](const Job& seen, JobBoard::What what) {
     heard.push_back(to_string(seen.state) + (what == JobBoard::What::preview ? " preview" : ""));
   });
-  board.progress(job, progress_of("loading", 0), 101);
+  board.progress(job, progress_of(JobPhase::loading, 0), 101);
   CHECK(to_json(*job)["timestep"].is_null());
-  board.progress(job, progress_of("denoising", 3, "png"), 102);
+  board.progress(job, progress_of(JobPhase::denoising, 3, "png"), 102);
   CHECK(to_json(*job)["timestep"] == 997);
   CHECK(job->seconds == 2);
   CHECK(job->preview_step == 3);
   board.end(job, result_of(1), 103);
-  board.progress(job, progress_of("denoising", 4), 104);
-  board.end(job, Error{"failed", "late"}, 105);
+  board.progress(job, progress_of(JobPhase::denoising, 4), 104);
+  board.end(job, Error{ErrorCode::failed, "late"}, 105);
   CHECK(heard == std::vector<std::string>{"loading", "running", "running preview", "succeeded"});
   CHECK(job->step == 8);
   CHECK(job->preview.empty());
@@ -105,8 +105,8 @@ TEST_CASE("a listener may remove itself while it is told") {
     ++told;
     board.unlisten("1-aa", number);
   });
-  board.progress(job, progress_of("text", 0), 0);
-  board.progress(job, progress_of("text", 0), 0);
+  board.progress(job, progress_of(JobPhase::text, 0), 0);
+  board.progress(job, progress_of(JobPhase::text, 0), 0);
   CHECK(told == 1);
 }
 
@@ -148,8 +148,10 @@ TEST_CASE("ended jobs beyond the limit are forgotten, the oldest first; open one
 TEST_CASE("the list: newest first, from behind one on, with the jobs of others") {
   JobBoard board;
   board.add(key_of(0, 1), 100)->followed = true;
-  board.listed(0, kSeries[0],
-               {info_of(1, "failed", "own", 1, 4), info_of(2, "running", "other", 1, 1)}, 104);
+  board.listed(
+      0, kSeries[0],
+      {info_of(1, JobState::failed, "own", 1, 4), info_of(2, JobState::running, "other", 1, 1)},
+      104);
   CHECK(board.find("1-aa")->state == JobState::queued);  // its own progress says more than the list
   CHECK(board.find("1-aa")->seconds == 4);
   CHECK(board.find("2-aa")->prompt == "other");
@@ -163,15 +165,17 @@ TEST_CASE("the list: newest first, from behind one on, with the jobs of others")
   CHECK(ids("", 9) == "2 1 ");
   CHECK(ids("", 1) == "2 ");
   CHECK(ids("2-aa", 9) == "1 ");
-  board.listed(0, kSeries[0], {info_of(2, "succeeded", "other", 2, 2)}, 105);
+  board.listed(0, kSeries[0], {info_of(2, JobState::succeeded, "other", 2, 2)}, 105);
   CHECK(board.find("2-aa")->ended());
   CHECK(to_json(*board.find("2-aa")).at("pictures").size() == 2);
 }
 
 TEST_CASE("a list that comes before a job is known as ours does not take its end away") {
   JobBoard board;
-  board.listed(0, kSeries[0],
-               {info_of(1, "succeeded", "own", 1, 4), info_of(2, "failed", "own", 1, 4)}, 104);
+  board.listed(
+      0, kSeries[0],
+      {info_of(1, JobState::succeeded, "own", 1, 4), info_of(2, JobState::failed, "own", 1, 4)},
+      104);
   for (const std::uint64_t number : {1, 2}) {
     const auto job = board.submitted(key_of(0, number), 100);
     CHECK_FALSE(job->ended());
@@ -192,19 +196,19 @@ TEST_CASE("of a cluster that is gone for good, what is followed ends, and counts
   const auto job = board.submitted(key_of(0, 1), 100);
   job->caller = "key";
   const auto other = board.submitted(key_of(1, 1), 100);
-  board.listed(0, kSeries[0], {info_of(2, "running", "of others", 1, 1)}, 101);
+  board.listed(0, kSeries[0], {info_of(2, JobState::running, "of others", 1, 1)}, 101);
   int ends = 0;
   board.listen("1-aa",
                [&](const Job&, JobBoard::What what) { ends += what == JobBoard::What::end; });
   CHECK(board.open_jobs("key") == 1);
-  board.lose(0, {"lost", "gone"}, 700);
+  board.lose(0, {ErrorCode::lost, "gone"}, 700);
   CHECK(ends == 1);
   CHECK(board.open_jobs("key") == 0);
-  CHECK(job->error->code == "lost");
+  CHECK(job->error->code == ErrorCode::lost);
   CHECK_FALSE(other->ended());
-  CHECK(board.find("2-aa")->error->code == "lost");  // though nobody follows it
+  CHECK(board.find("2-aa")->error->code == ErrorCode::lost);  // though nobody follows it
   // It comes back after all, with its journal.
-  board.listed(0, kSeries[0], {info_of(2, "running", "of others", 1, 700)}, 701);
+  board.listed(0, kSeries[0], {info_of(2, JobState::running, "of others", 1, 700)}, 701);
   CHECK_FALSE(board.find("2-aa")->ended());
   CHECK_FALSE(board.find("2-aa")->error);
 }
@@ -214,7 +218,7 @@ TEST_CASE("a job whose cluster is gone says so, and since when, also where nobod
   const auto ended = board.add(key_of(0, 3), 90);
   board.end(ended, result_of(1), 95);
   const auto other = board.submitted(key_of(1, 1), 100);
-  board.listed(0, kSeries[0], {info_of(2, "running", "of others", 1, 1)}, 101);
+  board.listed(0, kSeries[0], {info_of(2, JobState::running, "of others", 1, 1)}, 101);
   const auto job = board.find("2-aa");
   CHECK(to_json(*job).at("unreachable_since").is_null());
   int told = 0;
@@ -235,12 +239,13 @@ TEST_CASE("a job whose cluster is gone says so, and since when, also where nobod
 TEST_CASE("what a cluster remembers no more is forgotten, unless its end is to come here") {
   JobBoard board;
   board.submitted(key_of(0, 1), 100);
-  board.listed(0, kSeries[0], {info_of(2, "queued", "b", 1, 1), info_of(3, "queued", "c", 1, 1)},
+  board.listed(0, kSeries[0],
+               {info_of(2, JobState::queued, "b", 1, 1), info_of(3, JobState::queued, "c", 1, 1)},
                101);
   board.listed_all(0, kSeries[0]);
   for (int pass = 0; pass < 2; ++pass) {
     REQUIRE(board.find("3-aa"));
-    board.listed(0, kSeries[0], {info_of(2, "running", "b", 1, 1)}, 102);
+    board.listed(0, kSeries[0], {info_of(2, JobState::running, "b", 1, 1)}, 102);
     board.listed_all(0, kSeries[0]);
   }
   CHECK(board.find("1-aa"));
@@ -254,23 +259,23 @@ TEST_CASE("a cluster that was started anew uses its numbers again, for other job
   const auto other = board.add(key_of(1, 1), 1);
   const auto followed = board.submitted(key_of(0, 2), 1);
   const auto seen = board.add(key_of(0, 3), 1);
-  board.begin_series(0, "cc", {"lost", "anew"}, 9);
+  board.begin_series(0, "cc", {ErrorCode::lost, "anew"}, 9);
   CHECK(board.find("1-aa")->result);  // its pictures are those of before
-  CHECK(followed->error->code == "lost");
+  CHECK(followed->error->code == ErrorCode::lost);
   CHECK(seen->state == JobState::failed);
   CHECK_FALSE(other->ended());
   const auto stranger = board.add({0, "cc", 1}, 10);
   CHECK(stranger->id == "1-cc");
   CHECK_FALSE(stranger->ended());
-  board.begin_series(0, "cc", {"lost", "anew"}, 11);
+  board.begin_series(0, "cc", {ErrorCode::lost, "anew"}, 11);
   CHECK_FALSE(stranger->ended());
 }
 
 TEST_CASE("after a gateway's restart a job is still that of the key that handed it in") {
   JobBoard board;
-  auto info = info_of(5, "running", "a cat", 1, 10);
+  auto info = info_of(5, JobState::running, "a cat", 1, 10);
   info.on_behalf_of = "alice";
-  board.listed(0, "aa", {info, info_of(6, "queued", "a dog", 1, 5)}, 100);
+  board.listed(0, "aa", {info, info_of(6, JobState::queued, "a dog", 1, 5)}, 100);
   const auto job = board.find("5-aa");
   REQUIRE(job);
   CHECK(job->caller == "alice");

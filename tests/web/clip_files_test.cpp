@@ -48,7 +48,7 @@ struct Fixture {
                                     const std::string& owner = "me") {
     auto answer = std::make_shared<std::string>();
     last = files.make(key, owner, std::move(result), [answer](const Result<ClipFiles::File>& file) {
-      *answer = file ? *file.value() : file.error().code;
+      *answer = file ? *file.value() : to_string(file.error().code);
     });
     return answer;
   }

@@ -19,7 +19,8 @@ TEST_CASE("a link that ends while it connects does not wait for an answer") {
       io, ClusterLink::Target{endpoint, "none"},
       ClusterLink::Handlers{
           .on_connected = [](const std::string&) {},
-          .on_status = [&](Result<ClusterInfo> info) { told.push_back(info.error().code); },
+          .on_status =
+              [&](Result<ClusterInfo> info) { told.push_back(to_string(info.error().code)); },
           .on_jobs = [](const auto&) {}});
   const auto taken = silent.accept();
   link.reset();

@@ -67,7 +67,8 @@ ApiError told(Call call, const json& given, const std::string& field, const std:
     names.insert(name);
   const auto& others =
       call == kTxt2Img || call == kImg2Img ? std::map<std::string, std::string>() : other_names();
-  return FieldWords(call, names, others).in_words(to_api_error({"bad_request", what, field}));
+  return FieldWords(call, names, others)
+      .in_words(to_api_error({ErrorCode::bad_request, what, field}));
 }
 
 constexpr Call kEachCall[] = {kTxt2Img, kImg2Img, kSettings, kGenerations, kEdits, kVideos};

@@ -3,38 +3,38 @@
 namespace troupe::calls {
 namespace {
 
-const char* public_code(wire::FailureCode code) {
+ErrorCode public_code(wire::FailureCode code) {
   using enum wire::FailureCode;
   switch (code) {
     case timeout:
-      return "timeout";
+      return ErrorCode::timeout;
     case lost:
-      return "lost";
+      return ErrorCode::lost;
     case refused:
-      return "refused";
+      return ErrorCode::refused;
     case bad_request:
-      return "bad_request";
+      return ErrorCode::bad_request;
     case not_found:
-      return "not_found";
+      return ErrorCode::not_found;
     case overloaded:
-      return "overloaded";
+      return ErrorCode::overloaded;
     case cancelled:
-      return "cancelled";
+      return ErrorCode::cancelled;
     case out_of_memory:
-      return "out_of_memory";
+      return ErrorCode::out_of_memory;
     case protocol:
-      return "protocol";
+      return ErrorCode::protocol;
     case died:
-      return "died";
+      return ErrorCode::died;
     case exception:
-      return "exception";
+      return ErrorCode::exception;
     case version_mismatch:
-      return "version_mismatch";
+      return ErrorCode::version_mismatch;
     case none:
     case internal:
-      return "failed";
+      break;
   }
-  return "failed";
+  return ErrorCode::failed;
 }
 
 }  // namespace

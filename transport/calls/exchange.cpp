@@ -223,7 +223,7 @@ Result<std::shared_ptr<const std::string>> Exchange::fetch(const Holder& holder,
                                                            std::uint64_t bytes,
                                                            Milliseconds deadline) {
   if (on_own_thread())
-    return Error{"bad_request", "[future] wait would wait for itself inside a callback"};
+    return Error{ErrorCode::bad_request, "[future] wait would wait for itself inside a callback"};
   auto promise = std::make_shared<std::promise<control::BlobResult>>();
   auto future = promise->get_future();
   const bool posted = post([this, holder, blob, bytes, deadline, promise] {
@@ -232,7 +232,7 @@ Result<std::shared_ptr<const std::string>> Exchange::fetch(const Holder& holder,
   });
   if (!posted) return *closed_;
   if (future.wait_for(deadline + kThreadMargin) != std::future_status::ready)
-    return Error{"timeout", "[future] the result was not here in time"};
+    return Error{ErrorCode::timeout, "[future] the result was not here in time"};
   auto result = future.get();
   if (result) return result.bytes;
   Error error = to_error(result.failure);

@@ -128,7 +128,8 @@ template <class Answer, class M>
 void Exchange::request(const M& message, control::Milliseconds deadline,
                        std::function<void(Result<Answer>)> handler) {
   control::Connection* controller = tools_.controller();
-  if (!controller) return handler(Error{"lost", "[actors] there is no link to the controller"});
+  if (!controller)
+    return handler(Error{ErrorCode::lost, "[actors] there is no link to the controller"});
   typed_request<Answer>(*controller, message, deadline, std::move(handler));
 }
 

@@ -26,8 +26,8 @@ std::shared_ptr<detail::CallState> Exchange::spawn(detail::SpawnRequest request)
   bool known = true;
   message.placement = placement_of(options.placement, known);
   if (!known) {
-    state->finish({.error = {"bad_request", "[spawn] placement is \"" + options.placement +
-                                                "\": pack, spread or together"}});
+    state->finish({.error = {ErrorCode::bad_request, "[spawn] placement is \"" + options.placement +
+                                                         "\": pack, spread or together"}});
     return state;
   }
   message.class_name = std::move(request.class_name);
@@ -42,7 +42,7 @@ std::shared_ptr<detail::CallState> Exchange::spawn(detail::SpawnRequest request)
   message.max_restarts = options.max_restarts;
   if (options.hang_after.count() < 0) {
     state->finish(
-        {.error = {"bad_request",
+        {.error = {ErrorCode::bad_request,
                    fmt::format("[spawn] hang_after is {} ms: 0 means that no method hangs",
                                options.hang_after.count())}});
     return state;
@@ -67,7 +67,8 @@ std::shared_ptr<detail::CallState> Exchange::spawn(detail::SpawnRequest request)
 template <class Answer, class M>
 Result<Answer> Exchange::ask(M message, control::Milliseconds deadline) {
   if (on_own_thread())
-    return Error{"bad_request", "[actors] the call would wait for itself inside a callback"};
+    return Error{ErrorCode::bad_request,
+                 "[actors] the call would wait for itself inside a callback"};
   auto promise = std::make_shared<std::promise<Result<Answer>>>();
   auto future = promise->get_future();
   const bool posted = post([this, promise, message = std::move(message), deadline] {
@@ -77,7 +78,8 @@ Result<Answer> Exchange::ask(M message, control::Milliseconds deadline) {
   if (!posted) return *closed_;
   // The loop may end with the question still on its way.
   if (future.wait_for(deadline + kThreadMargin) != std::future_status::ready)
-    return Error{"timeout", fmt::format("[actors] no answer within {} ms", deadline.count())};
+    return Error{ErrorCode::timeout,
+                 fmt::format("[actors] no answer within {} ms", deadline.count())};
   return future.get();
 }
 
@@ -86,8 +88,8 @@ Result<std::uint64_t> Exchange::find(const std::string& name, const std::string&
   auto found = ask<wire::ActorAddress>(wire::FindActor{0, name}, deadline);
   if (!found) return found.error();
   if (!class_name.empty() && found.value().class_name != class_name) {
-    return Error{"bad_request", "[actors] \"" + name + "\" is a " + found.value().class_name +
-                                    ", not a " + class_name};
+    return Error{ErrorCode::bad_request, "[actors] \"" + name + "\" is a " +
+                                             found.value().class_name + ", not a " + class_name};
   }
   return found.value().id;
 }
@@ -107,7 +109,7 @@ Result<std::vector<UserActorInfo>> Exchange::list() {
     info.id = entry.id;
     info.name = std::move(entry.name);
     info.class_name = std::move(entry.class_name);
-    info.state = wire::to_string(entry.state);
+    info.state = entry.state;
     info.host = std::move(entry.host);
     info.pid = entry.pid;
     info.detached = entry.detached;

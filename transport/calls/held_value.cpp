@@ -14,7 +14,7 @@ HeldValue::~HeldValue() {
 
 Result<std::shared_ptr<const std::string>> HeldValue::fetch(Milliseconds deadline) {
   const auto exchange = exchange_.lock();
-  if (!exchange) return Error{"lost", "[future] the client has ended"};
+  if (!exchange) return Error{ErrorCode::lost, "[future] the client has ended"};
   return exchange->fetch(holder_, blob_, bytes_, deadline);
 }
 

@@ -46,7 +46,7 @@ void Line::connect() {
     options.welcome_deadline = kConnectDeadline;
     connection_ = std::make_unique<control::Connection>(exchange_.io(), std::move(options));
   } catch (const std::exception& error) {
-    return fail_waiting({"lost", name() + ": " + error.what()});
+    return fail_waiting({ErrorCode::lost, name() + ": " + error.what()});
   }
   const std::weak_ptr<Line> weak = weak_from_this();
   connection_->on_message([this](const wire::Header& header, std::span<const std::byte> payload) {
@@ -54,7 +54,7 @@ void Line::connect() {
   });
   // The controller says how an actor ended; a link that breaks for another reason has lost answers.
   const auto broken = [this](const control::Loss& loss) {
-    fail_sent({"lost", name() + ": the link to it broke: " + loss.why});
+    fail_sent({ErrorCode::lost, name() + ": the link to it broke: " + loss.why});
     hang_up();
     pump();
   };
@@ -74,7 +74,7 @@ void Line::connect() {
       [this](const wire::Failure& failure) {
         // It may have ended since the controller was asked, and the word of it be on its way.
         hang_up();
-        fail_waiting({"lost", name() + ": no link to it: " + failure.what});
+        fail_waiting({ErrorCode::lost, name() + ": no link to it: " + failure.what});
       });
 }
 
@@ -113,15 +113,16 @@ void Line::settle(wire::CallResult& result) {
                               result.blob, result.blob_bytes)});
       return;
     case exception:
-      return sent.state->finish({.error = {"exception", called() + ": " + result.bytes}});
+      return sent.state->finish({.error = {ErrorCode::exception, called() + ": " + result.bytes}});
     case bad_request: {
       const std::string as = sent.row ? "; it was called as " + sent.row->signature() : "";
-      return sent.state->finish({.error = {"bad_request", called() + ": " + result.bytes + as}});
+      return sent.state->finish(
+          {.error = {ErrorCode::bad_request, called() + ": " + result.bytes + as}});
     }
     case timeout:
-      return sent.state->finish({.error = {"timeout", called() + ": " + result.bytes}});
+      return sent.state->finish({.error = {ErrorCode::timeout, called() + ": " + result.bytes}});
     case failed:
-      return sent.state->finish({.error = {"failed", called() + ": " + result.bytes}});
+      return sent.state->finish({.error = {ErrorCode::failed, called() + ": " + result.bytes}});
   }
 }
 
@@ -140,8 +141,8 @@ void Line::expire(std::uint64_t call) {
     sent_.erase(found);
     forget(sent);
     sent.state->finish(
-        {.error = {"timeout", name() + "." + sent.method +
-                                  ": no answer before its deadline; it may still run"}});
+        {.error = {ErrorCode::timeout, name() + "." + sent.method +
+                                           ": no answer before its deadline; it may still run"}});
     return pump();
   }
   if (waiting_.empty() || call < waiting_.front().id) return;
@@ -149,8 +150,8 @@ void Line::expire(std::uint64_t call) {
   if (place >= waiting_.size()) return;
   auto& waiting = waiting_[place];
   waiting.state->finish(
-      {.error = {"timeout", name() + "." + waiting.request.method +
-                                ": was not sent before its deadline and will never run"}});
+      {.error = {ErrorCode::timeout, name() + "." + waiting.request.method +
+                                         ": was not sent before its deadline and will never run"}});
   if (place == 0) pump();
 }
 
@@ -165,10 +166,10 @@ void Line::died(const wire::ActorDied& death) {
   if (!mine && death.restarting) return;
   const std::string what = name() + (death.restarting ? " is restarting: " : " has ended: ");
   if (mine) {
-    fail_sent({death.restarting ? "restarting" : "died", what + death.cause});
+    fail_sent({death.restarting ? ErrorCode::restarting : ErrorCode::died, what + death.cause});
     hang_up();
   }
-  if (!death.restarting) return fail_waiting({"died", what + death.cause});
+  if (!death.restarting) return fail_waiting({ErrorCode::died, what + death.cause});
   pump();
 }
 

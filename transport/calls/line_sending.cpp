@@ -23,8 +23,8 @@ std::size_t size_of(const wire::ActorCall& call) {
 
 void Line::add(detail::CallRequest request, std::shared_ptr<detail::CallState> state) {
   if (waiting_.size() >= kMaxWaiting || waiting_bytes_ > kMaxWaitingBytes) {
-    state->finish({.error = {"overloaded", fmt::format("{}: {} calls wait for it already", name(),
-                                                       waiting_.size())}});
+    state->finish({.error = {ErrorCode::overloaded, fmt::format("{}: {} calls wait for it already",
+                                                                name(), waiting_.size())}});
     return;
   }
   Waiting waiting;
@@ -119,8 +119,9 @@ std::optional<wire::ActorCall> Line::make_call(Waiting& waiting, Sent& sent) {
     std::string segment;
     for (std::size_t i = 0; i < request.holes.size(); ++i) {
       const auto& hole = request.holes[i];
-      const auto outcome = hole.future ? hole.future->outcome()
-                                       : detail::Outcome{.error = {"bad_request", "is empty"}};
+      const auto outcome = hole.future
+                               ? hole.future->outcome()
+                               : detail::Outcome{.error = {ErrorCode::bad_request, "is empty"}};
       if (!outcome.ok()) {
         waiting.state->finish(
             {.error = {outcome.error.code, name() + "." + request.method +

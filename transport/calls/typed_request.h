@@ -20,12 +20,12 @@ void typed_request(control::Connection& connection, const M& message,
       try {
         answer = reply.template as<Answer>();
       } catch (const wire::WireError& error) {
-        answer = Error{"protocol", error.what()};
+        answer = Error{ErrorCode::protocol, error.what()};
       }
       handler(std::move(*answer));
     });
   } catch (const wire::WireError& error) {
-    handler(Error{"bad_request", error.what()});
+    handler(Error{ErrorCode::bad_request, error.what()});
   }
 }
 

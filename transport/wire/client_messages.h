@@ -8,19 +8,23 @@
 #include "transport/wire/job.h"
 #include "transport/wire/kind.h"
 #include "transport/wire/session.h"
+#include "troupe/states.h"
+
+namespace troupe {
+
+constexpr bool is_valid(JobState state) {
+  return state <= JobState::paused;
+}
+constexpr bool is_valid(JobPhase phase) {
+  return phase <= JobPhase::unreachable;
+}
+constexpr bool is_valid(ActorState state) {
+  return state <= ActorState::drained;
+}
+
+}  // namespace troupe
 
 namespace troupe::wire {
-
-/// State of a job. A job ends exactly once: succeeded, failed or cancelled.
-enum class JobState : std::uint8_t { queued, loading, running, succeeded, failed, cancelled };
-
-constexpr bool is_terminal(JobState state) {
-  return state >= JobState::succeeded;
-}
-constexpr bool is_valid(JobState state) {
-  return state <= JobState::cancelled;
-}
-const char* to_string(JobState state);
 
 /// client → controller. Answered by JobAccepted or Failure; JobProgress and JobFinished follow. A
 /// client that did not get the answer may send the same again, under the same key: it is told of
@@ -56,7 +60,7 @@ struct JobAccepted {
 struct JobProgress {
   static constexpr Kind kKind = Kind::job_progress;
   std::uint64_t job = 0;
-  std::string phase;  // queued | loading | text | denoising | decoding
+  std::optional<JobPhase> phase;  // none: a word about its client, and the job is where it was
   std::int32_t step = 0;
   std::int32_t steps = 0;
   double seconds_per_step = 0;          // mean of the last steps; 0 while unknown
@@ -132,7 +136,6 @@ struct JobRow {
   std::string cause;   // of a failure
   std::int32_t priority = 0;
   std::string share = {};           // as the client named it
-  bool paused = false;              // none of its tasks is issued
   std::uint64_t batch = 0;          // batch that it computes or has computed in; 0 = none
   std::string not_batched = {};     // why it began by itself, although it may batch
   std::int32_t queue_position = 0;  // jobs that wait before it, while it is queued
@@ -144,7 +147,7 @@ struct JobRow {
 
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share, paused, batch,
+    ar(id, state, prompt, pictures, step, steps, seconds, cause, priority, share, batch,
        not_batched, queue_position, model, seed, own_seeds, degrees, on_behalf_of);
   }
 };
@@ -187,7 +190,7 @@ struct GroupRow {
 struct ActorRow {
   std::uint32_t id = 0;
   std::uint64_t incarnation = 0;
-  std::string state;  // starting | ready | busy | dead
+  ActorState state = ActorState::starting;
   std::string host;
   std::uint32_t pid = 0;
   std::string device;

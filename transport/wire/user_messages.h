@@ -5,6 +5,15 @@
 
 #include "transport/wire/kind.h"
 #include "transport/wire/session.h"
+#include "troupe/states.h"
+
+namespace troupe {
+
+constexpr bool is_valid(UserActorState state) {
+  return state <= UserActorState::dead;
+}
+
+}  // namespace troupe
 
 /// Actors of users: what clients and actors ask the controller for, and what the controller tells a
 /// host process. The calls themselves go without it: call_messages.h.
@@ -15,12 +24,6 @@ constexpr bool is_valid(Placement placement) {
   return placement <= Placement::together;
 }
 const char* to_string(Placement placement);
-
-enum class UserActorState : std::uint8_t { starting, running, restarting, dead };
-constexpr bool is_valid(UserActorState state) {
-  return state <= UserActorState::dead;
-}
-const char* to_string(UserActorState state);
 
 /// Client or actor → controller. Answered by ActorAddress once the constructor has run, or Failure.
 struct SpawnActor {

@@ -65,11 +65,12 @@ class DrainVerb : public Verb {
       left += (left.empty() ? "" : ", ") + who + (what.empty() ? "" : " (" + what + ")");
     };
     for (const auto& actor : take(client.status()).actors) {
-      if (named(actor) && actor.state == "draining")
+      if (named(actor) && actor.state == ActorState::draining)
         add(fmt::format("actor {}", actor.id), actor.doing);
     }
     for (const auto& actor : take(client.actors().list())) {
-      if (actor.state != "dead" && std::ranges::find(places_, actor.host) != places_.end())
+      if (actor.state != UserActorState::dead &&
+          std::ranges::find(places_, actor.host) != places_.end())
         add(fmt::format("user's actor {}", actor.id), actor.class_name);
     }
     return left;
@@ -81,8 +82,9 @@ class DrainVerb : public Verb {
       const std::string left = who_is_left(client);
       if (left.empty()) return;
       if (std::chrono::steady_clock::now() > deadline)
-        throw CommandError(Error{
-            "timeout", fmt::format("not empty after {} s: {}; draining goes on", wait_, left)});
+        throw CommandError(
+            Error{ErrorCode::timeout,
+                  fmt::format("not empty after {} s: {}; draining goes on", wait_, left)});
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }

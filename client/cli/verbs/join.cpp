@@ -201,8 +201,9 @@ class JoinVerb : public Verb {
   }
 
   /// True if another try would be answered as the first was.
-  static bool is_final(const std::string& code) {
-    return code == "refused" || code == "version_mismatch" || code == "bad_request";
+  static bool is_final(ErrorCode code) {
+    return code == ErrorCode::refused || code == ErrorCode::version_mismatch ||
+           code == ErrorCode::bad_request;
   }
 
   void print_joined(const std::string& name) const {

@@ -93,10 +93,10 @@ class KeysVerb : public Verb {
     }
     for (const auto& client : naming("--keys", [&] { return keys.clients(); })) {
       if (client.name == name_)
-        throw CommandError({"failed", folder_ + "/clients: " + name_ +
-                                          " is there already; "
-                                          "`troupe keys remove " +
-                                          name_ + "` takes it away"});
+        throw CommandError({ErrorCode::failed, folder_ + "/clients: " + name_ +
+                                                   " is there already; "
+                                                   "`troupe keys remove " +
+                                                   name_ + "` takes it away"});
     }
     if (output_.empty()) output_ = (std::filesystem::path(folder_) / ("for-" + name_)).string();
     const std::string key = naming("--output", [&] { return keys.make_client(output_, force_); });

@@ -89,8 +89,8 @@ class RunVerb : public Verb {
     const wire::JobSpec job = client::to_wire(submission).value();
     const auto weights = job.request.weight_dtype;
     if (!cluster::has_products_of(parse_choice<DeviceKind>(options_.device).value(), weights))
-      throw CommandError(
-          Error{"bad_request", cluster::no_products_text(weights, "--device " + options_.device)});
+      throw CommandError(Error{ErrorCode::bad_request,
+                               cluster::no_products_text(weights, "--device " + options_.device)});
     try {
       const auto model = read_model(submission);
       // Degrees that are picked are so by what the actors have measured; what is wrong with the
@@ -100,7 +100,7 @@ class RunVerb : public Verb {
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {
-      throw CommandError(Error{"bad_request", error.what()});
+      throw CommandError(Error{ErrorCode::bad_request, error.what()});
     }
   }
 
@@ -121,7 +121,7 @@ class RunVerb : public Verb {
       if (!signals.caught()) throw;
     }
     if (signals.caught())
-      throw CommandError(Error{"interrupted", "interrupted while actors were starting"},
+      throw CommandError(Error{ErrorCode::interrupted, "interrupted while actors were starting"},
                          signals.exit_code());
     Client client = connect({cluster.endpoint(), ""}, signals);
     return follow_job(

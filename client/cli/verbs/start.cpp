@@ -161,8 +161,9 @@ class StartVerb : public Verb {
         run_in_background(log_, static_cast<int>(ready_deadline(options_.actors).count()) + 10,
                           [this](const ReportOnce& tell) { return serve(tell); });
     if (!report.ok) {
-      throw CommandError(Error{report.exit_code > 128 ? "interrupted" : "failed", report.text},
-                         report.exit_code);
+      throw CommandError(
+          Error{report.exit_code > 128 ? ErrorCode::interrupted : ErrorCode::failed, report.text},
+          report.exit_code);
     }
     goes_on_ = "the cluster at " + options_.listen + " has started: `troupe stop` ends it";
     std::cout << report.text << std::flush;

@@ -36,10 +36,8 @@ StartingView::StartingView(int actors, bool quiet) {
   if (actors == 0 || progress_style(quiet) != ProgressStyle::bar) return;
   thread_ = std::thread([this, actors] {
     ProgressView view(std::cerr, ProgressStyle::bar);
-    Progress progress;
-    progress.phase = "starting " + counted(actors, "actor");
     std::unique_lock lock(mutex_);
-    view.show(progress);
+    view.show("starting " + counted(actors, "actor"));
     while (!over_.wait_for(lock, kTickEvery, [this] { return ends_; }))
       view.tick();
     view.finish();

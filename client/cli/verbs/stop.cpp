@@ -31,7 +31,7 @@ class StopVerb : public Verb {
     const ClusterInfo cluster = take(client.status());
     const auto asked = client.stop_cluster();
     // A controller that is gone before its answer was read has stopped, too.
-    if (!asked && asked.error().code != "lost") throw CommandError(asked.error());
+    if (!asked && asked.error().code != ErrorCode::lost) throw CommandError(asked.error());
     await_end(client, cluster);
     if (json()) {
       print_json({{"stopped", endpoint}, {"pid", cluster.pid}});
@@ -49,7 +49,7 @@ class StopVerb : public Verb {
     while (client.status()) {
       if (std::chrono::steady_clock::now() > deadline) {
         throw CommandError(
-            Error{"timeout",
+            Error{ErrorCode::timeout,
                   fmt::format("the controller (pid {} on {}) was told to stop and still answers",
                               cluster.pid, cluster.host)});
       }

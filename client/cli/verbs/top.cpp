@@ -58,7 +58,7 @@ class FullScreen {
 };
 
 bool has_ended(const JobInfo& job) {
-  return job.state == "succeeded" || job.state == "failed" || job.state == "cancelled";
+  return has_ended(job.state);
 }
 
 /// Throughput between two looks.
@@ -69,7 +69,7 @@ class Throughput {
     double steps = 0;
     std::map<std::uint64_t, int> done;
     for (const JobInfo& job : jobs) {
-      const bool succeeded = job.state == "succeeded";
+      const bool succeeded = job.state == JobState::succeeded;
       done[job.id] = succeeded ? job.steps : job.step;
       const auto before = steps_.find(job.id);
       const int since =
@@ -162,7 +162,7 @@ class TopVerb : public Verb {
     const std::size_t width = columns == 0 ? 80 : columns;
     const std::size_t room =
         std::max<std::size_t>(rows == 0 ? 25 : rows, kTopFixedLines + 4) - kTopFixedLines;
-    const auto busy = std::ranges::count(cluster.actors, "busy", &ActorInfo::state);
+    const auto busy = std::ranges::count(cluster.actors, ActorState::busy, &ActorInfo::state);
     std::string text = shorten(fmt::format("troupe {} at {}, up {}{}", cluster.version,
                                            cluster.endpoint, duration_text(cluster.uptime_seconds),
                                            cluster.model.empty() ? "" : ", " + cluster.model),

@@ -64,34 +64,36 @@ class WaitVerb : public Verb {
     for (;;) {
       std::size_t left = 0;
       for (const JobInfo& job : take(client.jobs())) {
-        const bool over =
-            job.state == "succeeded" || job.state == "failed" || job.state == "cancelled";
+        const bool over = has_ended(job.state);
         if (!over) {
           waited.insert(job.id);
           ++left;
         } else if (waited.erase(job.id) > 0) {
-          good = good && job.state == "succeeded";
+          good = good && job.state == JobState::succeeded;
           if (json())
-            ended.push_back({{"job", job.id}, {"state", job.state}, {"cause", job.cause}});
+            ended.push_back(
+                {{"job", job.id}, {"state", to_string(job.state)}, {"cause", job.cause}});
           else
             std::cout << "job " << job.id << " "
-                      << coloured(job.state, state_colour(job.state), STDOUT_FILENO)
+                      << coloured(to_string(job.state), state_colour(to_string(job.state)),
+                                  STDOUT_FILENO)
                       << (job.cause.empty() ? "" : ": " + one_line(job.cause)) << std::endl;
         }
       }
       if (left == 0) break;
-      std::string why;
+      std::optional<ErrorCode> why;
       if (signals.caught() != 0)
-        why = "interrupted";
+        why = ErrorCode::interrupted;
       else if (std::chrono::steady_clock::now() >= deadline)
-        why = "timeout";
-      if (!why.empty())
+        why = ErrorCode::timeout;
+      if (why)
         throw CommandError(
-            Error{why, fmt::format("stopped waiting{}: {} {} on",
-                                   why == "timeout" ? " at the --timeout of " +
-                                                          seconds_text(results_.timeout_seconds)
-                                                    : "",
-                                   counted(left, "job"), left == 1 ? "goes" : "go")},
+            Error{*why,
+                  fmt::format("stopped waiting{}: {} {} on",
+                              why == ErrorCode::timeout
+                                  ? " at the --timeout of " + seconds_text(results_.timeout_seconds)
+                                  : "",
+                              counted(left, "job"), left == 1 ? "goes" : "go")},
             signals.caught() != 0 ? signals.exit_code() : kFailed);
       std::this_thread::sleep_for(kAskJobsAgain);
     }

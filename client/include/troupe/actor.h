@@ -145,7 +145,7 @@ class ActorHandle {
                                        : std::string("[actor] ") + ActorClass<T>::kName +
                                              ": TROUPE_ACTOR does not name the method";
       auto state = std::make_shared<detail::CallState>(caller_);
-      state->finish({.error = {"bad_request", why}});
+      state->finish({.error = {ErrorCode::bad_request, why}});
       return Future<typename Types::Result>(std::move(state));
     }
     detail::CallRequest request;

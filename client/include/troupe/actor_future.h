@@ -117,15 +117,17 @@ class Future {
   /// on), exception (its text), died (how), restarting, bad_request (wrong types), not_found, lost,
   /// overloaded.
   Result<R> wait(Milliseconds deadline) const {
-    if (!state_) return Error{"bad_request", "[future] is empty"};
+    if (!state_) return Error{ErrorCode::bad_request, "[future] is empty"};
     const auto until = std::chrono::steady_clock::now() + deadline;
     if (!state_->done()) {
       const auto& caller = state_->caller();
       if (caller && detail::waits_for_itself(*caller))
-        return Error{"bad_request", "[future] wait would wait for itself inside a callback"};
+        return Error{ErrorCode::bad_request,
+                     "[future] wait would wait for itself inside a callback"};
       if (!(caller ? detail::wait_for(*caller, *state_, until) : state_->wait_until(until)))
-        return Error{"timeout", "[future] no result within " + std::to_string(deadline.count()) +
-                                    " ms; the call goes on"};
+        return Error{ErrorCode::timeout, "[future] no result within " +
+                                             std::to_string(deadline.count()) +
+                                             " ms; the call goes on"};
     }
     auto outcome = state_->outcome();
     if (!outcome.ok()) return outcome.error;
@@ -144,7 +146,7 @@ class Future {
       in.expect_end();
       return value;
     } catch (const ValueError& error) {
-      return Error{"protocol", error.what()};
+      return Error{ErrorCode::protocol, error.what()};
     }
   }
   const std::shared_ptr<detail::CallState>& state() const { return state_; }
@@ -171,9 +173,10 @@ Result<std::size_t> wait_any(const States& states, Milliseconds deadline) {
     }
     if (!std::exchange(armed, true)) {
       for (const auto& state : states) {
-        if (!state) return Error{"bad_request", "[future] is empty"};
+        if (!state) return Error{ErrorCode::bad_request, "[future] is empty"};
         if (state->caller() && waits_for_itself(*state->caller()))
-          return Error{"bad_request", "[future] any_of would wait for itself inside a callback"};
+          return Error{ErrorCode::bad_request,
+                       "[future] any_of would wait for itself inside a callback"};
         state->when_done([bell] {
           std::lock_guard lock(bell->mutex);
           bell->ringing = true;
@@ -183,8 +186,9 @@ Result<std::size_t> wait_any(const States& states, Milliseconds deadline) {
     }
     std::unique_lock lock(bell->mutex);
     if (!bell->rang.wait_until(lock, until, [&] { return std::exchange(bell->ringing, false); }))
-      return Error{"timeout", "[future] none of " + std::to_string(states.size()) +
-                                  " came within " + std::to_string(deadline.count()) + " ms"};
+      return Error{ErrorCode::timeout, "[future] none of " + std::to_string(states.size()) +
+                                           " came within " + std::to_string(deadline.count()) +
+                                           " ms"};
   }
 }
 

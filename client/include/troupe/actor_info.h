@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "troupe/actor_future.h"
+#include "troupe/states.h"
 
 /// Options of a user's actor when it is spawned, and what the cluster reports about it.
 namespace troupe {
@@ -33,7 +34,8 @@ struct SpawnOptions {
 /// Description of one of the cluster's actors, as `list` returns it.
 struct UserActorInfo {
   std::uint64_t id = 0;
-  std::string name, class_name, state;  // starting | running | restarting | dead
+  std::string name, class_name;
+  UserActorState state = UserActorState::starting;
   std::string host;
   std::uint32_t pid = 0;
   bool detached = false;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "troupe/result.h"
+#include "troupe/states.h"
 
 /// The C++ client API of Troupe. Only the standard library is needed to include it.
 ///
@@ -153,7 +154,7 @@ struct Submission {
 
 struct Progress {
   std::uint64_t job = 0;
-  std::string phase;  // queued | loading | text | denoising | decoding
+  JobPhase phase = JobPhase::queued;
   int step = 0;
   int steps = 0;
   double seconds_per_step = 0;     // mean of the last steps; 0 while unknown: see docs/commands.md
@@ -178,7 +179,7 @@ struct JobResult {
 
 struct JobInfo {
   std::uint64_t id = 0;
-  std::string state;  // queued | loading | running | paused | succeeded | failed | cancelled
+  JobState state = JobState::queued;
   std::string prompt;
   int pictures = 0;
   int step = 0;
@@ -220,7 +221,8 @@ struct GroupInfo {
 struct ActorInfo {
   std::uint32_t id = 0;
   std::uint64_t incarnation = 0;
-  std::string state, host, device, doing;
+  ActorState state = ActorState::starting;
+  std::string host, device, doing;
   std::uint32_t pid = 0;
   int local_rank = 0;
   std::vector<GroupInfo> groups;

@@ -1,16 +1,57 @@
 #pragma once
+#include <array>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <variant>
 
 namespace troupe {
 
+/// What kind of thing did not work, for programs.
+enum class ErrorCode {
+  // Of the link to a cluster.
+  unreachable,       // nobody answers at the endpoint
+  version_mismatch,  // the other side speaks another version of the protocol
+  refused,           // the other side will not
+  lost,              // the link is lost
+  timeout,           // no answer before the deadline; what was asked for goes on
+  protocol,          // the answer could not be read
+  // Of a request or a job.
+  bad_request,  // it makes no sense; Error::field names the member
+  not_found,    // no such job, actor, model
+  gone,         // it is of an earlier life of the cluster
+  overloaded,   // a bounded queue is full; later may do
+  out_of_memory,
+  cancelled,
+  stopped,      // its cluster was stopped
+  not_fetched,  // the job has ended, and its result did not arrive
+  failed,       // everything else
+  // Of a call of a user's actor.
+  exception,   // what was called threw; the text is the exception's
+  died,        // the actor has ended for good
+  restarting,  // the actor died and begins again; the call may have run
+  // Of a command.
+  interrupted,  // by a signal
+  usage         // its options make no sense
+};
+
+/// Returns the code's name, as JSON has it: "bad_request".
+inline std::string to_string(ErrorCode code) {
+  constexpr std::array kNames = {"unreachable", "version_mismatch", "refused",       "lost",
+                                 "timeout",     "protocol",         "bad_request",   "not_found",
+                                 "gone",        "overloaded",       "out_of_memory", "cancelled",
+                                 "stopped",     "not_fetched",      "failed",        "exception",
+                                 "died",        "restarting",       "interrupted",   "usage"};
+  static_assert(kNames.size() == static_cast<std::size_t>(ErrorCode::usage) + 1);
+  return kNames.at(static_cast<std::size_t>(code));
+}
+inline std::ostream& operator<<(std::ostream& out, ErrorCode code) {
+  return out << to_string(code);
+}
+
 /// Reason why something did not work, as a value.
 struct Error {
-  /// Code of the error, for programs. Of the link: unreachable, version_mismatch, refused, lost,
-  /// timeout, protocol. Of a request or job: bad_request, not_found, overloaded, out_of_memory,
-  /// cancelled, failed. Of a call of an actor also: exception, died, restarting, unavailable.
-  std::string code;
+  ErrorCode code = ErrorCode::failed;
   /// Text of the error, for people: one line that says what failed, which (job, actor, file, field)
   /// and why.
   std::string what;

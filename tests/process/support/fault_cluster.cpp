@@ -61,7 +61,7 @@ bool FaultCluster::whole(std::chrono::milliseconds deadline) {
   return eventually(deadline, [&] {
     const auto actors = status().actors;
     return std::all_of(actors.begin(), actors.end(),
-                       [](const auto& actor) { return actor.state == "ready"; });
+                       [](const auto& actor) { return actor.state == ActorState::ready; });
   });
 }
 

@@ -20,7 +20,8 @@ inline const std::string kPlugin = TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin
 
 template <class T>
 T value_of(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().code + ": " + result.error().what);
+  if (!result)
+    throw std::runtime_error(to_string(result.error().code) + ": " + result.error().what);
   return std::move(result.value());
 }
 
