@@ -18,9 +18,9 @@ void typed_request(control::Connection& connection, const M& message,
       if (!reply) return handler(to_error(reply.failure()));
       std::optional<Result<Answer>> answer;
       try {
-        answer = reply.template as<Answer>();
+        answer.emplace(reply.template as<Answer>());
       } catch (const wire::WireError& error) {
-        answer = Error{ErrorCode::protocol, error.what()};
+        answer.emplace(Error{ErrorCode::protocol, error.what()});
       }
       handler(std::move(*answer));
     });
