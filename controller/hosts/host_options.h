@@ -19,7 +19,7 @@ struct HostOptions {
   int actors_per_gpu = 1;      // with cuda: so many share a GPU, for tests (docs/gpu.md)
   int threads_per_actor = 1;
   bool cuda_graphs = false;  // actors record what a stage computes again and again (docs/gpu.md)
-  std::string pin = "numa";  // none | numa: actors keep to the CPUs of a NUMA node (docs/hosts.md)
+  std::string pin = "numa";  // none | numa: actors keep to the CPUs of a NUMA node
   std::string machine_root;  // root of the host's nodes; "" = /, tests have a tree of theirs
   std::uint64_t memory_limit = 0;  // bytes that an actor's models and jobs may take; 0 = its part
                                    // of nine tenths of what is free when it starts

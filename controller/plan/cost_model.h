@@ -30,7 +30,7 @@ struct JobCost {
 /// Seconds of a job on a mesh, from shapes alone: FLOPs against speeds that fall for small
 /// products, memory traffic, launches; Ulysses and tp exposed, ring hidden behind attention as far
 /// as it goes, DistriFusion's exchange behind its whole wave, pipeline edges behind computing.
-/// docs/planner.md says what it leaves out. The costliest rank decides, which is the first one:
+/// README.md says what it leaves out. The costliest rank decides, which is the first one:
 /// remainders go to the first. `decoders`: actors that decode a replica's pictures together, and
 /// encode the one to begin with. `stages`: blocks of each stage; empty = as they are split where
 /// nobody lists them.

@@ -7,7 +7,7 @@
 namespace troupe::plan {
 
 /// Returns the PSNR against the exact method of the demo checkpoint's final latents, in decibels of
-/// their range, with as many steps by the plan's method (docs/quality.md). Other models differ, but
+/// their range, with as many steps by the plan's method (docs/methods.md). Other models differ, but
 /// all lose most where steps are few, for then much changes from one to the next. Nothing where no
 /// patch uses values of an earlier step, or all do what nobody measured.
 std::optional<double> measured_psnr(const Plan& plan);

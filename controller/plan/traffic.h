@@ -22,7 +22,7 @@ struct RankTraffic {
 };
 
 /// Predicts the bytes exactly, by world rank, from shapes alone: uneven shards of rows and heads
-/// are counted as they are. docs/planner.md has the formulas. Not in here: what step caches decide
+/// are counted as they are. README.md has the formulas. Not in here: what step caches decide
 /// by, and what is computed anew after a loss. Pictures and latents for clients leave by another
 /// way.
 std::vector<RankTraffic> predict_traffic(const Plan& plan, const spec::ModelSpec& model);

@@ -25,8 +25,8 @@ int64_t count_of(const TokenRuns& runs);
 
 /// Keys and values of all tokens of the picture, kept per block from step to step, for patches that
 /// attend to more than is computed in their own call. Rows that were never computed are absent.
-/// Sources: PipeFusion (Fang et al.), DistriFusion (Li et al.); extrapolation:
-/// docs/predicted-kv.md.
+/// Sources: PipeFusion (Fang et al.), DistriFusion (Li et al.); extrapolation: the README.md beside
+/// this file.
 class KvStore {
  public:
   /// Version of the rows that a call reads but does not compute itself.

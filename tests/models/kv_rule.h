@@ -25,8 +25,8 @@ inline at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, cons
   return at::matmul(scores.softmax(-1), heads(v)).transpose(1, 2);
 }
 
-/// Rule for what a patch attends to, by docs/predicted-kv.md and docs/distrifusion.md, in float64
-/// and with every value kept for good: one process, one block, no thought of speed.
+/// Rule for what a patch attends to, by docs/methods.md and models/dit/README.md, in float64 and
+/// with every value kept for good: one process, one block, no thought of speed.
 class KvRule {
  public:
   KvRule(KvStore::Freshness freshness, bool predicts, int64_t tokens)
