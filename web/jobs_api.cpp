@@ -109,7 +109,7 @@ class JobStreams : public std::enable_shared_from_this<JobStreams> {
     ReplyPtr reply;
     std::uint64_t next;  // number of the event that it is told next
   };
-  /// Those who watch one job.
+  /// Watchers of one job.
   struct Streams {
     std::uint64_t listener = 0;
     std::deque<Piece> recent;  // events

@@ -27,7 +27,7 @@ class CancelVerb : public Verb {
     } else {
       const std::string name = fmt::format("job {}", job);
       if (note.rfind(name + " ", 0) != 0) std::cout << name << ": ";
-      std::cout << (note.empty() ? ErrorCode::cancelled : one_line(note)) << std::endl;
+      std::cout << (note.empty() ? "cancelled" : one_line(note)) << std::endl;
     }
     return kOk;
   }

@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// What kind of thing did not work, for programs.
+/// Kind of failure, for programs.
 enum class ErrorCode {
   // Of the link to a cluster.
   unreachable,       // nobody answers at the endpoint
