@@ -8,7 +8,6 @@
 #include "tests/support/scratch.h"
 
 using namespace troupe;
-using ActorState;
 using cluster::crowding;
 using cluster::HostCapacity;
 

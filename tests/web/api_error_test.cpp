@@ -2,6 +2,7 @@
 
 #include "tests/support/doctest.h"
 
+using namespace troupe;
 using namespace troupe::web;
 
 TEST_CASE("a refusal's field is the one that whoever refused has named, whatever its text says") {

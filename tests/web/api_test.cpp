@@ -274,7 +274,7 @@ TEST_CASE("who falls behind what happens to a job loses the oldest of it, and he
   REQUIRE(parse_target("/api/v1/jobs/7-aa/events", head));
   parts.router.match(head).route->handler(request, watcher);
   Progress progress;
-  progress.phase = "denoising";
+  progress.phase = JobPhase::denoising;
   for (progress.step = 1; progress.step <= 100; ++progress.step)
     parts.service.board().progress(job, progress, 2);
   parts.service.board().end(job, Error{ErrorCode::failed, "it was lost"}, 3);

@@ -182,7 +182,7 @@ TEST_CASE("a list that comes before a job is known as ours does not take its end
     std::vector<std::string> heard;
     board.listen(job->id,
                  [&](const Job& seen, JobBoard::What) { heard.push_back(to_string(seen.state)); });
-    board.listed(0, kSeries[0], {info_of(number, "succeeded", "own", 1, 5)}, 105);
+    board.listed(0, kSeries[0], {info_of(number, JobState::succeeded, "own", 1, 5)}, 105);
     CHECK(heard.empty());
     board.end(job, result_of(1), 106);
     CHECK(heard == std::vector<std::string>{"succeeded"});
