@@ -30,7 +30,8 @@ class Link {
     std::function<void(const std::string&)> on_notice = {};
   };
 
-  /// Connects. Null with `error` set when that does not work within `timeout`, or until `stop`.
+  /// Connects. Returns null, with `error` set, where that does not work within `timeout` or before
+  /// `stop` is asked for.
   /// `keys`: a folder of keys for tcp, or empty.
   static std::unique_ptr<Link> open(const std::string& endpoint, control::Milliseconds timeout,
                                     Handlers handlers, Error& error, const std::string& keys = {},

@@ -14,18 +14,8 @@
 #include "kernels/simd/isa.h"
 #include "kernels/tensor_layout.h"
 
-/// Attention through ATen, for what the own code does not cover. Shapes have been checked, and no
-/// dimension is 0.
-
 namespace troupe::kernels {
 namespace {
-
-/// key_bias may be undefined.
-at::Tensor library_attention(const at::Tensor& q, const std::vector<KeyValueRun>& runs,
-                             double scale, const at::Tensor& key_bias);
-
-PartialAttention library_attention_part(const at::Tensor& q, const std::vector<KeyValueRun>& runs,
-                                        double scale);
 
 enum class Side : int64_t { kKeys, kValues };
 
@@ -127,6 +117,8 @@ class PlansOfCudnn {
   bool before_ = at::globalContext().userEnabledCuDNNSDP();
 };
 
+/// Returns attention through ATen, for what our own code does not cover. Shapes have been checked,
+/// and no dimension is 0; key_bias may be undefined.
 at::Tensor library_attention(const at::Tensor& q, const std::vector<KeyValueRun>& runs,
                              double scale, const at::Tensor& key_bias) {
   const at::Tensor k = joined(runs, Side::kKeys), v = joined(runs, Side::kValues);

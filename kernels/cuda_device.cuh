@@ -6,7 +6,7 @@
 
 #include "kernels/cuda_library.h"
 
-/// Code that the CUDA sources share. The launchers are gathered in `cuda_table.cu`.
+/// Code that the CUDA sources share. The launchers are gathered in `cuda_library.cu`.
 namespace troupe::kernels::cuda {
 
 inline constexpr int kThreads = 256;

@@ -72,7 +72,7 @@ bool may_see(const Caller& caller, const Job& job);
 /// Returns the bytes of pictures, latents and embeds that come with the request.
 std::size_t bytes_brought(const ImageRequest& request);
 
-/// A job that is to be handed in for a request.
+/// Job that is to be handed in for a request.
 struct HandIn {
   Submission submission;
   PictureKind kind;

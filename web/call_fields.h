@@ -5,7 +5,7 @@
 
 namespace troupe::web {
 
-/// A call that takes a request: those of other servers' APIs, and kJobs, our own. kSettings are the
+/// Calls that take a request: those of other servers' APIs, and kJobs, our own. kSettings are the
 /// web UI's settings.
 enum Call : std::uint8_t {
   kTxt2Img = 1,

@@ -344,12 +344,17 @@ bool Fields::has(const std::string& name) const {
   return at != body_.end() && !at->is_null();
 }
 
-FieldWords Fields::words(Call call) const {
+FieldWords words_of(const json& body, Call call, const std::map<std::string, std::string>& aliases,
+                    bool form) {
   std::set<std::string> given;
-  for (const auto& [name, value] : body_.items()) {
-    if (!value.is_null() && !(form_ && value == "")) given.insert(name);
+  for (const auto& [name, value] : body.items()) {
+    if (!value.is_null() && !(form && value == "")) given.insert(name);
   }
-  return {call, given, aliases_};
+  return {call, given, aliases};
+}
+
+FieldWords Fields::words(Call call) const {
+  return words_of(body_, call, aliases_, form_);
 }
 
 void Fields::settle(Call call) {

@@ -82,4 +82,9 @@ class Fields {
 /// as they stand in the tables; and the names of samplers.
 nlohmann::json options_json();
 
+/// Returns the words of a call's client for a body that gives these fields, some of them by their
+/// other names. An empty value of a form counts as not given.
+FieldWords words_of(const nlohmann::json& body, Call call,
+                    const std::map<std::string, std::string>& aliases, bool form = false);
+
 }  // namespace troupe::web

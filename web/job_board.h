@@ -57,7 +57,7 @@ struct Job {
   std::string preview;                      // the newest one, PNG bytes
   int preview_step = 0;
 
-  bool ended() const { return state >= JobState::succeeded; }
+  bool ended() const { return has_ended(state); }
 };
 using JobPtr = std::shared_ptr<Job>;
 /// End of a job: with its result, which may be large and is held once.

@@ -46,7 +46,7 @@ void check_next(Client& client, const Submission& before, const JobService::Next
   const auto error = client.check(submission);
   if (!error) return;
   const ApiError why = to_api_error(*error);
-  throw ApiError(why.status, why.code, next.field + ": the job that it asks for: " + why.what(),
+  throw ApiError(why.status, error->code, next.field + ": the job that it asks for: " + why.what(),
                  next.field);
 }
 
@@ -455,9 +455,9 @@ void JobService::with_result(const JobPtr& job, OnResult then) {
 
 void JobService::cancel(const JobPtr& job, const std::string& by,
                         std::function<void(std::optional<Error>)> then) {
-  job->cancelled_by = by;
-  const auto tell = [job, then](std::optional<Error> error) {
-    if (error && then) job->cancelled_by.clear();
+  const std::string before = std::exchange(job->cancelled_by, by);
+  const auto tell = [job, then, before](std::optional<Error> error) {
+    if (error && then) job->cancelled_by = before;
     if (then) return then(std::move(error));
     static const std::set kLater = {ErrorCode::unreachable, ErrorCode::overloaded, ErrorCode::lost,
                                     ErrorCode::timeout};

@@ -163,6 +163,9 @@ class JobStreams : public std::enable_shared_from_this<JobStreams> {
                      });
     if (of->is_waiting) {
       waiting_.push_back(of);
+    } else {
+      of->first = of->told();
+      of->recent.clear();
     }
     if (!waiting_.empty()) service_.post([self = shared_from_this()] { self->tell_some(); });
   }

@@ -467,7 +467,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     if (wrote != static_cast<ssize_t>(kContinue.size())) close();
   }
 
-  /// Has the kernel ask the other one's, which knows of who has gone for a minute only.
+  /// Has the kernel probe the client's, which remembers a connection that its program has left for
+  /// a minute only.
   void ask_kernel() {
     auto& socket = socket_of(stream_);
     error_code ignored;

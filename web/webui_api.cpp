@@ -171,7 +171,7 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
         asked.call.warnings.push_back(warning);
     }
     api.service.with_result(job, [self = shared_from_this(), job](const auto& result) {
-      if (result) return self->painted(result.value());
+      if (result) return self->painted(*job, result.value());
       if (job->is_interrupted) return self->interrupted(*job);
       answer_error(self->reply, to_api_error(result.error()));
     });
@@ -186,7 +186,7 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
     answer();
   }
 
-  void painted(std::shared_ptr<const JobResult> result) {
+  void painted(const Job& job, std::shared_ptr<const JobResult> result) {
     preview.clear();
     if (second && !first) {
       first = std::move(result);
@@ -194,6 +194,7 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
       results.push_back(std::move(result));
     }
     if (!second || results.size() == first->pictures.size()) return answer();
+    if (job.is_interrupted) return interrupted(job);
     Submission next = *second;
     next.request.init_image = first->pictures[results.size()].png;
     next.request.seed = asked.seeds.at(results.size());

@@ -406,7 +406,7 @@ WebuiCall read_webui(json document, Call kind, std::uint64_t seed) {
 
 WebuiCall parse_webui(const std::string& body, Call kind, std::uint64_t seed) {
   json document = parse_body(body);
-  const FieldWords words = Fields(document, names_of(kind)).words(kind);
+  const FieldWords words = words_of(document, kind, names_of(kind));
   WebuiCall call = words.tell([&] { return read_webui(std::move(document), kind, seed); });
   call.words = words;
   return call;

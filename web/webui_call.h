@@ -30,8 +30,8 @@ struct WebuiCall {
 /// Pure.
 WebuiCall parse_webui(const std::string& body, Call call, std::uint64_t seed);
 
-/// The `parameters` text of a picture that a second pass has painted again: that of the first
-/// pass's picture, with what the web UI writes of the second.
+/// Returns the `parameters` text of a picture that a second pass has painted again: that of the
+/// first pass's picture, with what the web UI writes of the second.
 std::string parameters_of_second_pass(std::string first, double denoising_strength,
                                       const nlohmann::ordered_json& says);
 /// Returns a value of a `parameters` text's settings, as "Sampler"; "" where it is not there.

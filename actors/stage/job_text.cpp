@@ -19,14 +19,6 @@
 namespace troupe::actors {
 namespace {
 
-/// The text encoders' output that a request brings along in `bytes`, for this replica's pictures: a
-/// row each, and where there are two branches the negative one's rows first. float32 on the CPU.
-/// Throws std::invalid_argument naming a tensor that does not fill its shape or is not finite, and
-/// a mask that is anything but ones, then zeros.
-std::vector<models::EncoderOutput> read_prompt_embeds(const spec::ModelSpec& model,
-                                                      const wire::BeginJob& begin, bool guided,
-                                                      const std::string& bytes);
-
 using TensorKind = spec::PromptTensor::Kind;
 
 [[noreturn]] void refuse_tensor(const std::string& name, const std::string& why) {
@@ -58,6 +50,10 @@ at::Tensor lengths_of(const std::string& name, const at::Tensor& mask) {
   return lengths;
 }
 
+/// Returns the text encoders' output that a request brings along in `bytes`, for this replica's
+/// pictures: a row each, and where there are two branches the negative one's rows first. float32 on
+/// the CPU. Throws std::invalid_argument naming a tensor that does not fill its shape or is not
+/// finite, and a mask that is anything but ones, then zeros.
 std::vector<models::EncoderOutput> read_prompt_embeds(const spec::ModelSpec& model,
                                                       const wire::BeginJob& begin, bool guided,
                                                       const std::string& bytes) {

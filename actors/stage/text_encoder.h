@@ -6,9 +6,7 @@
 #include <functional>
 #include <list>
 #include <map>
-#include <optional>
 #include <string>
-#include <tuple>
 #include <variant>
 #include <vector>
 

@@ -17,9 +17,6 @@ struct TypeTree {
   std::vector<TypeTree> inner;  // what stands in <> or {}
 };
 
-/// "int64, list<string>" → its types. Throws std::invalid_argument for text that is none.
-std::vector<TypeTree> parse_types(std::string_view text);
-
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -80,6 +77,7 @@ class Parser {
   int depth_ = 0;
 };
 
+/// "int64, list<string>" → its types. Throws std::invalid_argument for text that is none.
 std::vector<TypeTree> parse_types(std::string_view text) {
   Parser parser(text);
   auto types = parser.list('\0');

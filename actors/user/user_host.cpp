@@ -32,8 +32,9 @@
 namespace troupe::runtime {
 namespace {
 
-/// A small memory shared with the node agent, in which an actor's process writes what it is doing:
-/// so that the cause of a death can name the method even when nothing had the time to say so.
+/// Size of the memory shared with the node agent, in which an actor's process writes what it is
+/// doing: so that the cause of a death can name the method even when nothing had the time to say
+/// so.
 constexpr std::size_t kDoingBytes = 256;
 
 /// The process's side; does nothing where no descriptor was given.

@@ -86,10 +86,6 @@ std::map<std::string, Values> settings_for(CLI::App& verb, const std::string& pa
   return own;
 }
 
-}  // namespace
-
-namespace {
-
 /// Variables of this name's kind that no option of the command reads: of the Python package, of
 /// actors' processes, of the scripts that build and test.
 constexpr auto kOthers = std::to_array<std::string_view>(
@@ -99,11 +95,18 @@ constexpr auto kOthers = std::to_array<std::string_view>(
 /// Warns of variables that were probably meant for an option, of whatever command.
 void warn_of_slips(const CLI::App& app) {
   Values known;
+  std::map<std::string, std::string> instead;  // the variable that the option of a name reads
   for (const CLI::App* verb : app.get_subcommands(nullptr)) {
     for (const CLI::Option* option : verb->get_options()) {
-      if (!option->get_envname().empty()) known.push_back(option->get_envname());
-      for (const std::string& name : option->get_lnames())
-        known.push_back(variable_of(name));
+      const std::string own = option->get_envname();
+      if (!own.empty()) known.push_back(own);
+      for (const std::string& name : option->get_lnames()) {
+        const std::string usual = variable_of(name);
+        if (own.empty() || own == usual)
+          known.push_back(usual);
+        else
+          instead[usual] = own;
+      }
     }
   }
   constexpr std::string_view kPrefix = "TROUPE_";
@@ -117,10 +120,12 @@ void warn_of_slips(const CLI::App& app) {
     Values names;
     for (const std::string& one : known)
       if (one.starts_with(kPrefix)) names.push_back(one.substr(kPrefix.size()));
-    const std::string meant = nearest(name.substr(kPrefix.size()), names);
+    std::string meant = nearest(name.substr(kPrefix.size()), names);
+    if (!meant.empty()) meant = std::string(kPrefix) + meant;
+    if (const auto found = instead.find(name); found != instead.end()) meant = found->second;
     if (!meant.empty())
-      std::cerr << "troupe: warning: " << name << " sets no option; did you mean " << kPrefix
-                << meant << "?\n";
+      std::cerr << "troupe: warning: " << name << " sets no option; did you mean " << meant
+                << "?\n";
   }
 }
 

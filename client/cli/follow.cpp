@@ -82,6 +82,9 @@ JobResult await(Client& client, std::uint64_t job, const ResultOptions& options,
     if (result) return std::move(result.value());
     const Error& error = result.error();
     if (error.code != ErrorCode::timeout) {
+      if (error.code == ErrorCode::interrupted && !options.cancels)
+        give_up(ErrorCode::interrupted, "stopped waiting for " + name + ", which goes on",
+                signals.exit_code());
       if (stopping && error.code == ErrorCode::cancelled)
         leave(*stopping, name, "was cancelled", options, signals);
       throw CommandError(error, signals.caught() ? signals.exit_code() : kFailed);

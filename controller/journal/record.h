@@ -82,7 +82,7 @@ struct PieceHead {
 /// Facts of a job that change while it goes its way.
 struct Facts {
   JobState state = JobState::queued;
-  std::string phase;  // JobPhase by name, which outlives versions
+  std::string phase;  // JobPhase by name
   std::int32_t step = 0;
   bool detached = false;
   bool cancel_asked = false;

@@ -46,7 +46,7 @@ spec::SamplerSettings settings_of(const wire::ImageRequest& request) {
   return {request.eta, request.timesteps, request.sigmas};
 }
 
-/// The list that says a request's steps, if one does.
+/// Returns the field whose list says a request's steps; none where no list does.
 JobField list_of(const wire::ImageRequest& request) {
   if (!request.timesteps.empty()) return JobField::timesteps;
   return request.sigmas.empty() ? JobField::none : JobField::sigmas;
@@ -114,6 +114,13 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
     return models::model_calls(chosen, run) - run.first;
   });
   set_interval(request);
+}
+
+void take_calls(Plan& plan, const Plan& same) {
+  plan.sampler_steps = same.sampler_steps;
+  plan.skipped_steps = same.skipped_steps;
+  plan.request.steps = same.request.steps;
+  plan.request.progress_interval = same.request.progress_interval;
 }
 
 void check_rescale(Plan& plan, const spec::ModelSpec& model) {

@@ -21,6 +21,10 @@ spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
 /// the model. Refuses as make_plan does.
 void set_calls(Plan& plan, const spec::ModelSpec& model);
 
+/// Takes those calls from a plan of the same request and model for another mesh: a schedule costs
+/// up to 0.1 s, and no degree changes it.
+void take_calls(Plan& plan, const Plan& same);
+
 /// Refuses guidance_rescale where the model's pipeline has none.
 void check_rescale(Plan& plan, const spec::ModelSpec& model);
 

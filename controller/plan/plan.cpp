@@ -268,7 +268,7 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
 }
 
 Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
-             const wire::Parallelism& parallelism, const Machine& machine) {
+             const wire::Parallelism& parallelism, const Machine& machine, const Plan* same) {
   check_request(request);
   Plan plan;
   plan.request = request;
@@ -277,7 +277,10 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   set_defaults(plan.request, model);
   set_text(plan, model);
   set_size(plan, model);
-  set_calls(plan, model);
+  if (same)
+    take_calls(plan, *same);
+  else
+    set_calls(plan, model);
   warn_of_size(plan, model);
   check_rescale(plan, model);
   set_mesh(plan, model, parallelism);
@@ -311,12 +314,12 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
 
 Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
                const wire::Parallelism& parallelism) {
-  return planned(model, request, parallelism, Machine{});
+  return planned(model, request, parallelism, Machine{}, nullptr);
 }
 
 Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
-               const wire::Parallelism& parallelism, const Machine& machine) {
-  return planned(model, request, parallelism, machine);
+               const wire::Parallelism& parallelism, const Machine& machine, const Plan* same) {
+  return planned(model, request, parallelism, machine, same);
 }
 
 std::vector<wire::RowRange> rows_of_rank(const Plan& plan, int sequence_rank) {

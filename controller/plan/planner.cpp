@@ -83,10 +83,10 @@ int decoders_of(const wire::Parallelism& mix, const Plan& alone) {
 
 /// Makes the plan with as many decoders as make_plan takes: all or one.
 std::optional<Plan> accepted(const spec::ModelSpec& model, const wire::ImageRequest& request,
-                             wire::Parallelism& mix, const Machine& machine) {
+                             wire::Parallelism& mix, const Machine& machine, const Plan& alone) {
   for (;;) {
     try {
-      auto plan = make_plan(model, request, mix, machine);
+      auto plan = make_plan(model, request, mix, machine, &alone);
       if (plan.degrees == degrees_of(mix)) return plan;
       return std::nullopt;
     } catch (const std::invalid_argument&) {
@@ -192,14 +192,14 @@ std::vector<Candidate> choose_degrees(const spec::ModelSpec& model,
                        [](const auto& a, const auto& b) { return shares_of(a) > shares_of(b); });
     }
     auto& candidate = all[index];
-    const auto plan = accepted(model, request, candidate.parallelism, machine);
+    const auto plan = accepted(model, request, candidate.parallelism, machine, alone);
     if (!plan) continue;
     candidate = judge(candidate.parallelism, *plan, model, machine, limits);
     if (!candidate.refused.empty() && candidate.parallelism.vae == 1) {
       // A picture that is decoded sooner by one may not fit there.
       auto mix = candidate.parallelism;
       mix.vae = decoders_of(mix, alone);
-      const auto shared = accepted(model, request, mix, machine);
+      const auto shared = accepted(model, request, mix, machine, alone);
       if (shared && mix.vae > 1) {
         auto other = judge(mix, *shared, model, machine, limits);
         if (other.memory < candidate.memory) candidate = std::move(other);

@@ -10,7 +10,7 @@ namespace troupe::plan {
 /// field, value and reason (std::invalid_argument).
 void check_request(const wire::ImageRequest& request);
 
-/// All texts of a request, the negative ones included.
+/// Returns all texts of a request, the negative ones included.
 std::vector<std::string> texts_of(const wire::ImageRequest& request);
 
 }  // namespace troupe::plan

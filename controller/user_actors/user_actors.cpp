@@ -10,12 +10,6 @@
 #include "transport/wire/done.h"
 
 namespace troupe::user {
-namespace {
-
-using wire::FailureCode;
-
-}  // namespace
-
 void UserActors::add_classes(const wire::ClassList& list) {
   for (const auto& entry : list.classes) {
     const auto [known, added] = classes_.emplace(entry.name, entry);

@@ -106,10 +106,6 @@ std::string text_chunk(const std::string& keyword, const std::string& text) {
   return big_endian(body.size() - 4, 4) + body + big_endian(checksum(body), 4);
 }
 
-}  // namespace
-
-namespace {
-
 bool is_text(const PngChunk& chunk) {
   return chunk.type == "tEXt" || chunk.type == "zTXt" || chunk.type == "iTXt";
 }

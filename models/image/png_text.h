@@ -82,11 +82,11 @@ std::string unpack_png_text(std::string_view packed, std::size_t most);
 /// PNG does.
 PngSize read_png_size(std::string_view png);
 
-/// `png` with these texts in place of its own. Throws as add_png_text does.
+/// Returns `png` with these texts in place of its own. Throws as add_png_text does.
 std::string set_png_text(std::string_view png, const PngText& text);
 
-/// `png` with one chunk for each of `text` put before its pixels: tEXt where the text is ASCII,
-/// else iTXt, uncompressed. Throws std::invalid_argument for a keyword that is not 1 to 79
+/// Returns `png` with one chunk for each of `text` put before its pixels: tEXt where the text is
+/// ASCII, else iTXt, uncompressed. Throws std::invalid_argument for a keyword that is not 1 to 79
 /// printable ASCII characters without outer or double spaces, and for a text that is not UTF-8 or
 /// holds a zero byte.
 std::string add_png_text(std::string_view png, const PngText& text);

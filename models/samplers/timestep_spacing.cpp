@@ -184,6 +184,7 @@ namespace {
 template <class T>
 double time_of(T sigma, const std::vector<float>& log_sigmas) {
   const T log_sigma = std::log(std::max(sigma, static_cast<T>(1e-10)));
+  if (log_sigmas.size() < 2) return 0;
   size_t low = 0;
   for (size_t i = 0; i < log_sigmas.size(); ++i) {
     if (log_sigma - static_cast<T>(log_sigmas[i]) >= 0) low = i;

@@ -24,10 +24,6 @@ struct LoraPair {
   const TensorEntry* alpha = nullptr;
 };
 
-/// Returns the pairs by the names of their tensors without the endings. Throws as `read_lora_spec`
-/// does for a tensor that is not part of a pair, or one that is there twice.
-std::map<std::string, LoraPair> lora_pairs(const WeightIndex& weights);
-
 /// A component's products by name; weights are matrices [rows, columns].
 class LoraProducts {
  public:
@@ -155,6 +151,8 @@ Place place_of(const TensorEntry& entry) {
               "lora.down and lora.up are, and alpha");
 }
 
+/// Returns the pairs by the names of their tensors without the endings. Throws as `read_lora_spec`
+/// does for a tensor that is not part of a pair, or one that is there twice.
 std::map<std::string, LoraPair> lora_pairs(const WeightIndex& weights) {
   std::map<std::string, LoraPair> pairs;
   for (const TensorEntry& entry : weights.tensors()) {

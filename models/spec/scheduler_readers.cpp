@@ -12,7 +12,7 @@
 namespace troupe::spec {
 namespace {
 
-/// The largest number of training steps. Schedules are computed when a job is submitted, and some
+/// Largest number of training steps. Schedules are computed when a job is submitted, and some
 /// search all training steps in each of the run's.
 constexpr int kMostTimesteps = 10000;
 

@@ -29,12 +29,6 @@ struct BertVocabulary {
                        {"mask_token", "[MASK]"}}};
 };
 
-/// Reads tokenizer.json with a WordPiece model where it is there, as transformers does, else
-/// vocab.txt; tokenizer_config.json, and special_tokens_map.json and added_tokens.json where that
-/// lists no added tokens.
-/// Throws std::runtime_error naming file, key and value for all that is not supported.
-BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder);
-
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxBytes = 64U << 20U;
@@ -158,6 +152,10 @@ class WordPieceFile {
   Json root_;
 };
 
+/// Reads tokenizer.json with a WordPiece model where it is there, as transformers does, else
+/// vocab.txt; tokenizer_config.json, and special_tokens_map.json and added_tokens.json where that
+/// lists no added tokens.
+/// Throws std::runtime_error naming file, key and value for all that is not supported.
 BertVocabulary read_bert_vocabulary(const std::filesystem::path& folder) {
   BertVocabulary made;
   const auto there = [&](const char* name) { return spec::is_file(folder / name); };

@@ -76,12 +76,6 @@ struct ClipVocabulary {
   std::filesystem::path source;
 };
 
-/// Reads `tokenizer.json` where it is there, else `vocab.json` and `merges.txt`; settings from
-/// `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json`, where there are any.
-/// Throws std::runtime_error naming file, key
-/// and value for a file that is missing or damaged and for a form that CLIP does not use.
-ClipVocabulary read_clip_vocabulary(const std::filesystem::path& folder);
-
 /// Returns the characters that stand for bytes: printable bytes stand for themselves, the others
 /// for the code points from 256 on, in order.
 const std::array<char32_t, 256>& letters() {
@@ -255,6 +249,10 @@ void accept_harmless(const spec::ConfigReader& config) {
   config.finish();
 }
 
+/// Reads `tokenizer.json` where it is there, else `vocab.json` and `merges.txt`; settings from
+/// `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json`, where there are any.
+/// Throws std::runtime_error naming file, key and value for a file that is missing or damaged and
+/// for a form that CLIP does not use.
 ClipVocabulary read_clip_vocabulary(const fs::path& folder) {
   ClipVocabulary result;
   const auto there = [&](const char* name) { return spec::is_file(folder / name); };

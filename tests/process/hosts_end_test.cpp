@@ -18,7 +18,7 @@ TEST_CASE("the cluster's end ends the hosts that joined; nobody there is said in
   auto cluster = std::make_unique<FaultCluster>(open_to_hosts(1));
   const auto endpoint = cluster->cluster().endpoint();
   JoinedHostProcess beta(*cluster, "beta", 2);
-  REQUIRE(beta.all("ready", 2));
+  REQUIRE(beta.all(ActorState::ready, 2));
   const auto pids = beta.pids();
   cluster->cluster().stop();
   const int code = beta.command().wait(kPatience);

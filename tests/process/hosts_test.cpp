@@ -48,8 +48,8 @@ TEST_CASE("hosts that join are used at once, and the picture does not change wit
   FaultCluster cluster(open_to_hosts(1));
   const auto alone = cluster.run(job_on({}));
   JoinedHostProcess alpha(cluster, "alpha", 2), beta(cluster, "beta", 1);
-  REQUIRE(alpha.all("ready", 2));
-  REQUIRE(beta.all("ready", 1));
+  REQUIRE(alpha.all(ActorState::ready, 2));
+  REQUIRE(beta.all(ActorState::ready, 1));
   for (const Parallelism& degrees :
        {Parallelism{.cfg = 2, .pp = 2}, Parallelism{.ulysses = 2, .tp = 2}, Parallelism{.ring = 4},
         Parallelism{.pp = 2}}) {
@@ -64,7 +64,7 @@ TEST_CASE("hosts that join are used at once, and the picture does not change wit
   // Its end is told with its cause and its last lines, as on the controller's own host.
   kill(alpha.pids().at(1), SIGKILL);
   REQUIRE(eventually(kPatience, [&] { return alpha.rows()[1].restarts == 1; }));
-  REQUIRE(alpha.all("ready", 2));
+  REQUIRE(alpha.all(ActorState::ready, 2));
   const auto failures = cluster.status().recent_failures;
   CHECK(std::any_of(failures.begin(), failures.end(),
                     [](const auto& text) { return has(text, "was killed by signal 9"); }));
@@ -78,8 +78,8 @@ TEST_CASE("on hosts of unequal size status shows tp and sequence groups inside, 
   FaultCluster cluster(open_to_hosts(1));
   const auto alone = cluster.run(job_on({}));
   JoinedHostProcess alpha(cluster, "alpha", 3), beta(cluster, "beta", 2);
-  REQUIRE(alpha.all("ready", 3));
-  REQUIRE(beta.all("ready", 2));
+  REQUIRE(alpha.all(ActorState::ready, 3));
+  REQUIRE(beta.all(ActorState::ready, 2));
   const std::string here = cluster.status().host;
   const auto shown = [&](const Parallelism& degrees) {
     CHECK(range_error(*cluster.run(job_on(degrees)).latents, *alone.latents) < 1e-4);
@@ -120,7 +120,7 @@ TEST_CASE("a cluster begins without actors of its own and takes those of hosts t
     CHECK(has(refused.error().what, "the cluster has no actors yet"));
   }
   JoinedHostProcess alpha(cluster, "alpha", 2);
-  REQUIRE(alpha.all("ready", 2));
+  REQUIRE(alpha.all(ActorState::ready, 2));
   CHECK(cluster.run(job_on({.cfg = 2})).pictures.size() == 1);
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("a cluster that stops when all its actors have left takes its hosts al
   for (int round = 0; round < 3; ++round) {
     FaultCluster cluster(open_to_hosts(1));
     JoinedHostProcess beta(cluster, "beta", 1);
-    REQUIRE(beta.all("ready", 1));
+    REQUIRE(beta.all(ActorState::ready, 1));
     take(cluster.client().drain({"beta", "0"}, /*now=*/false), "drain");
     REQUIRE(eventually(kPatience, [&] {
       const auto actors = cluster.status().actors;
@@ -144,7 +144,7 @@ TEST_CASE("a cluster that stops when all its actors have left takes its hosts al
 TEST_CASE("a host that dies takes its actors along, and jobs go on without it") {
   FaultCluster cluster(open_to_hosts(2));
   JoinedHostProcess beta(cluster, "beta", 2);
-  REQUIRE(beta.all("ready", 2));
+  REQUIRE(beta.all(ActorState::ready, 2));
   const auto undisturbed = cluster.run(job_on({.cfg = 2, .pp = 2}));
   const auto id = held_job(cluster, job_on({.cfg = 2, .pp = 2}, 40, /*elastic=*/true), 8);
   const auto pids = beta.pids();
@@ -156,12 +156,12 @@ TEST_CASE("a host that dies takes its actors along, and jobs go on without it") 
   CHECK(has(report["recoveries"][0]["cause"], "beta"));
   MESSAGE("went on at step " << report["recoveries"][0]["step"] << " after "
                              << report["recoveries"][0]["seconds"] << " s");
-  CHECK(beta.all("dead", 2));
+  CHECK(beta.all(ActorState::dead, 2));
   CHECK(range_error(*result.latents, *cluster.run(job_on({.pp = 2}, 40)).latents) < 1e-4);
 
   // Back again, in the same places.
   JoinedHostProcess again(cluster, "beta", 2);
-  REQUIRE(again.all("ready", 2));
+  REQUIRE(again.all(ActorState::ready, 2));
   CHECK(cluster.status().actors.size() == 4);
   CHECK(range_error(*cluster.run(job_on({.cfg = 2, .pp = 2})).latents, *undisturbed.latents) == 0);
 }
@@ -170,7 +170,7 @@ TEST_CASE("why an actor of another host is killed stands in its log there") {
   const Scratch scratch;
   FaultCluster cluster(open_to_hosts(1));
   JoinedHostProcess beta(cluster, "beta", 1, {"--keep-logs", scratch.path.string()});
-  REQUIRE(beta.all("ready", 1));
+  REQUIRE(beta.all(ActorState::ready, 1));
   const auto stopped = beta.rows().at(0);
   kill(static_cast<pid_t>(stopped.pid), SIGSTOP);
   REQUIRE(eventually(kPatience, [&] { return beta.rows().at(0).restarts == 1; }));
@@ -185,7 +185,7 @@ TEST_CASE("why an actor of another host is killed stands in its log there") {
 TEST_CASE("draining empties a host without losing a job") {
   FaultCluster cluster(open_to_hosts(2));
   JoinedHostProcess beta(cluster, "beta", 2);
-  REQUIRE(beta.all("ready", 2));
+  REQUIRE(beta.all(ActorState::ready, 2));
   CHECK(!cluster.client().drain({"gamma"}));
 
   // A job that has nowhere to go ends there first; new ones go elsewhere.
@@ -194,7 +194,7 @@ TEST_CASE("draining empties a host without losing a job") {
   CHECK(beta.rows()[0].state == ActorState::draining);
   cluster.release(0);
   CHECK(take(cluster.client().wait(staying, 600s), "wait").pictures.size() == 1);
-  CHECK(beta.all("drained", 2));
+  CHECK(beta.all(ActorState::drained, 2));
   CHECK(!cluster.client().submit(job_on({.cfg = 2, .pp = 2})));
   cluster.run(job_on({.pp = 2}));
   CHECK(beta.command().wait(0ms) == -1);  // the agent stays, with nothing to do, and says so
@@ -208,7 +208,7 @@ TEST_CASE("draining empties a host without losing a job") {
 
   // Where there are idle actors, a job moves at once.
   JoinedHostProcess gamma(cluster, "gamma", 2);
-  REQUIRE(gamma.all("ready", 2));
+  REQUIRE(gamma.all(ActorState::ready, 2));
   const auto undisturbed = cluster.run(job_on({.pp = 2}, 40));
   const std::uint32_t actor = nlohmann::json::parse(undisturbed.report)["actors"][0]["actor"];
   const auto moving = held_job(cluster, job_on({.pp = 2}, 40), 3, actor);
@@ -256,7 +256,7 @@ TEST_CASE("a cluster starts without the actors that were drained meanwhile") {
 TEST_CASE("Ctrl-C at join drains, with a deadline") {
   FaultCluster cluster(open_to_hosts(1));
   JoinedHostProcess alpha(cluster, "alpha", 1);
-  REQUIRE(alpha.all("ready", 1));
+  REQUIRE(alpha.all(ActorState::ready, 1));
   const auto moving = held_job(cluster, job_on({.pp = 2}, 24, /*elastic=*/true), 3);
   alpha.command().signal(SIGINT);
   cluster.release(0);
@@ -264,7 +264,7 @@ TEST_CASE("Ctrl-C at join drains, with a deadline") {
   CHECK(take(cluster.client().wait(moving, 600s), "wait").pictures.size() == 1);
 
   JoinedHostProcess beta(cluster, "beta", 1, {"--drain-deadline", "1"});
-  REQUIRE(beta.all("ready", 1));
+  REQUIRE(beta.all(ActorState::ready, 1));
   const auto staying = held_job(cluster, job_on({.pp = 2}), 2);
   const auto pids = beta.pids();
   beta.command().signal(SIGINT);

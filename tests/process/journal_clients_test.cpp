@@ -109,7 +109,8 @@ TEST_CASE("a cluster that is stopped keeps its jobs; what was cancelled stays so
   const auto undisturbed = run(client, job_of());
   const auto id = client.submit(job_of()).value();
   const auto unwanted = client.submit(job_of(400)).value();
-  REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, unwanted) == "running"; }));
+  REQUIRE(
+      eventually(2 * kPatience, [&] { return state_of(client, unwanted) == JobState::running; }));
   REQUIRE(client.cancel(unwanted));
   controller.stop();
   controller.start();
@@ -118,7 +119,7 @@ TEST_CASE("a cluster that is stopped keeps its jobs; what was cancelled stays so
   check_same(result, undisturbed);
   for (const auto& recovery : report_of(result)["recoveries"])
     CHECK(recovery["cause"] == "its cluster was stopped");
-  REQUIRE(eventually(kPatience, [&] { return state_of(other, unwanted) == "cancelled"; }));
+  REQUIRE(eventually(kPatience, [&] { return state_of(other, unwanted) == JobState::cancelled; }));
 }
 
 TEST_CASE("without a journal a client that waits is told that its controller is lost") {

@@ -91,7 +91,7 @@ TEST_CASE(
       release_actor(inspector, 0);
       REQUIRE(eventually(kPatience, [&] {
         const auto before = std::exchange(size, std::filesystem::file_size(log));
-        return size > before || state_of(client, id.value()) == "succeeded";
+        return size > before || state_of(client, id.value()) == JobState::succeeded;
       }));
     }
     controller.blow();
@@ -103,7 +103,7 @@ TEST_CASE(
     CHECK(recoveries <= 1);
     if (!written) CHECK(recoveries == 1);
     auto other = controller.client();
-    CHECK(state_of(other, id.value()) == "succeeded");
+    CHECK(state_of(other, id.value()) == JobState::succeeded);
   }
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("how long a job stands still when its controller is killed and started
     controller.start();
     auto next = controller.client();
     answers.push_back(since());
-    REQUIRE(eventually(2 * kPatience, [&] { return state_of(next, id) == "running"; }));
+    REQUIRE(eventually(2 * kPatience, [&] { return state_of(next, id) == JobState::running; }));
     runs.push_back(since());
     CHECK(next.jobs().value().at(0).step >= kept);
   }
@@ -155,11 +155,12 @@ TEST_CASE("kill -9 while jobs wait and after one has ended: nothing is lost, not
     job.request.seed = static_cast<std::uint64_t>(seed);
     waiting.push_back(client.submit(job).value());
   }
-  REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, waiting[0]) == "running"; }));
-  CHECK(state_of(client, waiting[2]) == "queued");
+  REQUIRE(
+      eventually(2 * kPatience, [&] { return state_of(client, waiting[0]) == JobState::running; }));
+  CHECK(state_of(client, waiting[2]) == JobState::queued);
   controller.blow();
   auto other = controller.client();
-  CHECK(state_of(other, done.job) == "succeeded");
+  CHECK(state_of(other, done.job) == JobState::succeeded);
   const auto again = result_of(other, done.job);
   CHECK(again.report == done.report);
   CHECK(again.pictures[0].png == done.pictures[0].png);

@@ -22,7 +22,7 @@ TEST_CASE("actors and users' actors listen on the one address that their host wa
   options.plugins = {TROUPE_BINARY_DIR "/lib/libtroupe_test_plugin.so"};
   FaultCluster cluster(options);
   JoinedHostProcess beta(cluster, "beta", 1, {"--tensor-host", "127.0.0.3"});
-  REQUIRE(beta.all("ready", 1));
+  REQUIRE(beta.all(ActorState::ready, 1));
   // The tensor plane's doors are made by then.
   auto job = tiny_job(1);
   job.parallelism = {.dp = 1, .cfg = 2};

@@ -32,7 +32,7 @@ TEST_CASE("a cluster plans with what it measured of its hosts and their links") 
   CHECK(alone["inside"]["latency"] != 4.4e-6);
 
   JoinedHostProcess far(cluster, "far", 1);
-  REQUIRE(far.all("ready", 1));
+  REQUIRE(far.all(ActorState::ready, 1));
   REQUIRE(eventually(kPatience, [&] { return told()["between"]["latency"] != 24e-6; }));
   const auto together = told();
   CHECK(together["hosts"] == nlohmann::json({2, 1}));

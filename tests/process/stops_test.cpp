@@ -452,11 +452,13 @@ TEST_CASE("jobs that wait for their actors after a restart: every view counts th
   CHECK(has(metrics, "\ntroupe_queue_length 2\n"));
   CHECK(has(metrics, "\ntroupe_jobs{state=\"queued\"} 2\n"));
   site.act({H, plus});
-  REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, ids.front()) == "running"; }));
+  REQUIRE(eventually(2 * kPatience,
+                     [&] { return state_of(client, ids.front()) == JobState::running; }));
   CHECK(client.status().value().jobs_queued == 1);
   for (const auto id : ids)
     CHECK(client.cancel(id));
-  REQUIRE(eventually(2 * kPatience, [&] { return state_of(client, ids.front()) == "cancelled"; }));
+  REQUIRE(eventually(2 * kPatience,
+                     [&] { return state_of(client, ids.front()) == JobState::cancelled; }));
   CHECK(client.status().value().jobs_queued == 0);
   CHECK(has(site.metrics(), "\ntroupe_queue_length 0\n"));
 }

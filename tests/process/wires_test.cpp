@@ -27,7 +27,7 @@ struct WiredCluster {
         wire(control::parse_endpoint(cluster.cluster().endpoint()).port, 2) {
     wire.delay(delay);
     beta.emplace(cluster, "beta", 2, std::vector<std::string>{"--wait", wait}, wire.endpoint());
-    REQUIRE(beta->all("ready", 2));
+    REQUIRE(beta->all(ActorState::ready, 2));
   }
   FaultCluster cluster;
   Wire wire;
@@ -96,7 +96,7 @@ TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
     }
     MESSAGE(blow.what << ": " << recoveries_of(result).dump());
     // Whoever was taken for lost is back.
-    REQUIRE(wired.beta->all("ready", 2));
+    REQUIRE(wired.beta->all(ActorState::ready, 2));
   }
 }
 

@@ -44,6 +44,17 @@ const auto kAll = [](const Job&) { return true; };
 
 }  // namespace
 
+TEST_CASE("a job that is paused has not ended") {
+  JobBoard board;
+  board.listed(0, kSeries[0], {info_of(1, JobState::paused, "own", 1, 4)}, 104);
+  const auto job = board.find("1-aa");
+  REQUIRE(job);
+  CHECK_FALSE(job->ended());
+  board.submitted(key_of(0, 1), 105);
+  board.end(job, result_of(1), 106);
+  CHECK(job->state == JobState::succeeded);
+}
+
 TEST_CASE("of a job that is cancelled over HTTP it is told by whom") {
   JobBoard board;
   for (const bool is_followed : {true, false}) {

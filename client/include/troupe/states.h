@@ -16,7 +16,7 @@ enum class JobState : std::uint8_t {
   succeeded,
   failed,
   cancelled,
-  paused  // nothing more of it is issued until somebody resumes it
+  paused  // nothing more of it is issued until somebody resumes it; last, as the wire has it
 };
 
 /// Returns whether a job in this state has ended.
@@ -54,20 +54,24 @@ enum class UserActorState : std::uint8_t { starting, running, restarting, dead }
 inline std::string to_string(JobState state) {
   constexpr std::array kNames = {"queued", "loading",   "running", "succeeded",
                                  "failed", "cancelled", "paused"};
+  static_assert(kNames.size() == static_cast<std::size_t>(JobState::paused) + 1);
   return kNames.at(static_cast<std::size_t>(state));
 }
 inline std::string to_string(JobPhase phase) {
   constexpr std::array kNames = {"queued",   "loading",    "text",  "denoising",
                                  "decoding", "recovering", "ended", "unreachable"};
+  static_assert(kNames.size() == static_cast<std::size_t>(JobPhase::unreachable) + 1);
   return kNames.at(static_cast<std::size_t>(phase));
 }
 inline std::string to_string(ActorState state) {
   constexpr std::array kNames = {"starting", "ready",    "busy",   "leaving",
                                  "dead",     "draining", "drained"};
+  static_assert(kNames.size() == static_cast<std::size_t>(ActorState::drained) + 1);
   return kNames.at(static_cast<std::size_t>(state));
 }
 inline std::string to_string(UserActorState state) {
   constexpr std::array kNames = {"starting", "running", "restarting", "dead"};
+  static_assert(kNames.size() == static_cast<std::size_t>(UserActorState::dead) + 1);
   return kNames.at(static_cast<std::size_t>(state));
 }
 

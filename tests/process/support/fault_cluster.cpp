@@ -124,7 +124,7 @@ ActorInfo held_actor(Client& client, std::uint32_t actor) {
         return row.doing.ends_with("(held)");
       }))
     throw std::runtime_error("[tests] actor " + std::to_string(actor) + " is not held, but " +
-                             row.state + ": " + row.doing);
+                             to_string(row.state) + ": " + row.doing);
   return row;
 }
 

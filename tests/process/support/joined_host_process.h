@@ -43,8 +43,7 @@ class JoinedHostProcess {
       pids.push_back(static_cast<pid_t>(actor.pid));
     return pids;
   }
-  bool all(const std::string& state, std::size_t count,
-           std::chrono::milliseconds deadline = kPatience) {
+  bool all(ActorState state, std::size_t count, std::chrono::milliseconds deadline = kPatience) {
     return eventually(deadline, [&] {
       const auto actors = rows();
       return actors.size() == count &&

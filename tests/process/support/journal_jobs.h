@@ -41,13 +41,14 @@ inline void check_same(const JobResult& one, const JobResult& other) {
   CHECK(one.latents->data == other.latents->data);
 }
 
-inline std::string state_of(Client& client, std::uint64_t job) {
+/// Returns the job's state; nothing where the cluster does not know it.
+inline std::optional<JobState> state_of(Client& client, std::uint64_t job) {
   const auto jobs = client.jobs();
   if (!jobs) FAIL(jobs.error().what);
   for (const auto& row : jobs.value()) {
     if (row.id == job) return row.state;
   }
-  return "unknown";
+  return std::nullopt;
 }
 
 }  // namespace troupe::testing
