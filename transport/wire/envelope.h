@@ -11,7 +11,7 @@
 namespace troupe::wire {
 
 inline constexpr std::uint32_t kMagic = 0x50555254;    // the bytes "TRUP"
-inline constexpr std::uint16_t kProtocolVersion = 14;  // tests/wire/layout_test.cpp watches over it
+inline constexpr std::uint16_t kProtocolVersion = 13;  // tests/wire/layout_test.cpp watches over it
 inline constexpr std::size_t kHeaderSize = 48;
 /// Largest payload of one message, in bytes. Anything heavier goes as a blob.
 inline constexpr std::size_t kMaxPayload = 1u << 20;
