@@ -45,7 +45,7 @@ TEST_CASE("a job says what was asked for and how often it called the model") {
 
   auto rounds = reference.submission(reference.find("sd15_pndm_rounds"));
   rounds.request.steps = 3;
-  CHECK(has(shared_cluster().refusal(rounds).what, "steps is 3, but PNDM begins with rounds"));
+  CHECK(has(shared_cluster().refusal(rounds).what, "steps is 3, but pndm begins with rounds"));
 }
 
 TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
