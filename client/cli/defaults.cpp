@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/suggest.h"
+#include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 #include "client/own_cluster.h"
 
@@ -93,11 +94,12 @@ constexpr auto kOthers = std::to_array<std::string_view>(
      "TROUPE_BUILD", "TROUPE_DEPS", "TROUPE_JOBS", "TROUPE_PYTHON", "TROUPE_UNITY"});
 
 /// Warns of variables that were probably meant for an option, of whatever command.
-void warn_of_slips(const CLI::App& app) {
+void warn_of_slips(const CLI::App& app, const std::string& verb_name) {
   Values known;
   std::map<std::string, std::string> instead;  // the variable that the option of a name reads
   for (const CLI::App* verb : app.get_subcommands(nullptr)) {
     for (const CLI::Option* option : verb->get_options()) {
+      if (!option->get_configurable()) continue;
       const std::string own = option->get_envname();
       if (!own.empty()) known.push_back(own);
       for (const std::string& name : option->get_lnames()) {
@@ -120,8 +122,13 @@ void warn_of_slips(const CLI::App& app) {
     Values names;
     for (const std::string& one : known)
       if (one.starts_with(kPrefix)) names.push_back(one.substr(kPrefix.size()));
-    std::string meant = nearest(name.substr(kPrefix.size()), names);
+    const std::string bare = name.substr(kPrefix.size());
+    std::string option = "--" + bare;
+    std::ranges::transform(option, option.begin(), [](unsigned char c) { return std::tolower(c); });
+    std::string meant = nearest(bare, names);
     if (!meant.empty()) meant = std::string(kPrefix) + meant;
+    if (const auto other = name_here(option, verb_name); !other.empty())
+      meant = variable_of(other.substr(0, other.find_first_of(" ;")));
     if (const auto found = instead.find(name); found != instead.end()) meant = found->second;
     if (!meant.empty())
       std::cerr << "troupe: warning: " << name << " sets no option; did you mean " << meant
@@ -139,11 +146,12 @@ std::string variable_of(const std::string& option) {
 }
 
 void take_defaults(CLI::App& verb) {
-  warn_of_slips(*verb.get_parent());
+  warn_of_slips(*verb.get_parent(), verb.get_name());
   const std::string path = client::defaults_file();
   const auto settings = path.empty() ? std::map<std::string, Values>{} : settings_for(verb, path);
   for (const std::string& name : option_names(verb)) {
     CLI::Option& option = *verb.get_option("--" + name);
+    if (!option.get_configurable()) continue;
     const std::string set = variable_of(name);
     // Others are read by CLI11 itself.
     const std::string value = option.get_envname().empty() ? variable(set.c_str()) : "";

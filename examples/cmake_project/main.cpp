@@ -33,5 +33,5 @@ int main(int argc, char** argv) {
   std::ofstream file(argv[3], std::ios::binary);
   file << result.value().pictures.at(0).png;
   file.close();
-  if (!file) return fail({"unwritable", std::string(argv[3]) + " cannot be written"});
+  if (!file) return fail({troupe::ErrorCode::failed, std::string(argv[3]) + " cannot be written"});
 }

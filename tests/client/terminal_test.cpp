@@ -155,6 +155,10 @@ TEST_CASE("defaults that make no sense are named with where they stand") {
   };
   CHECK(has(said("TROUPE_STEPZ=3"),
             "warning: TROUPE_STEPZ sets no option; did you mean TROUPE_STEPS?"));
+  CHECK(has(said("TROUPE_CONNECT=ipc:///nowhere"),
+            "warning: TROUPE_CONNECT sets no option; did you mean TROUPE_ADDRESS?"));
+  CHECK(has(said("TROUPE_GUIDANCE_SCALE=3"),
+            "warning: TROUPE_GUIDANCE_SCALE sets no option; did you mean TROUPE_GUIDANCE?"));
   CHECK(has(said("TROUPE_ADRESS=x"), "did you mean TROUPE_ADDRESS?"));
   for (const char* other :
        {"TROUPE_API_KEY", "TROUPE_BUILD", "TROUPE_CONFIG", "TROUPE_DEPS", "TROUPE_INCARNATION",

@@ -434,18 +434,21 @@ TEST_CASE("embeddings are held against the model, in allowed folders alone, by w
   CHECK(reading.embeddings[0].fingerprint == reading.embeddings[1].fingerprint);
   CHECK(has(read(model, {}, {}, {{file, ""}, {file, ""}}).error, "the word \"shiny\" is one of"));
 
-  // A word of three vectors becomes three words.
-  std::string cats;
-  while (cats.size() < 16000)
-    cats += "c ";
+  // A word of three vectors becomes three words. It has two bytes.
+  const auto words = [](int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i)
+      text += "ж ";
+    return text;
+  };
   const auto cat = kFixtures + "embeddings/cat.safetensors";
-  CHECK(read(model, {}, {}, {{cat, "c"}}, cats.substr(8000)).model);
-  const auto many = read(model, {}, {}, {{cat, "c"}}, cats);
+  CHECK(read(model, {}, {}, {{cat, "ж"}}, words(2500)).model);
+  const auto many = read(model, {}, {}, {{cat, "ж"}}, words(5300));
   CHECK(!many.model);
   CHECK(many.field == wire::JobField::prompts);
   CHECK(has(many.error,
             "with all vectors of its learned words a prompt has more than 65536 bytes: "
-            "write \"c\" less often"));
+            "write \"ж\" less often"));
 
   const Scratch folder;
   const auto copy = folder / "x.safetensors";

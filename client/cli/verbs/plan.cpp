@@ -76,6 +76,7 @@ class PlanVerb : public Verb {
                      "what it has measured of them: ipc://PATH, tcp://HOST:PORT or HOST:PORT")
         ->check(not_empty())
         ->type_name("ENDPOINT")
+        ->configurable(false)  // no default: a plan needs no cluster
         ->group(group);
     add_keys_option(*app_, target_.keys, "Folder of keys, for --connect");
     app_->add_option("--memory-limit", gigabytes_,
