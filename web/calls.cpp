@@ -126,7 +126,9 @@ JobCall read_job(Fields& fields) {
     request.progress_interval = static_cast<int>(*every);
     request.progress_content = to_string(ProgressContent::preview);
   }
-  refuse_rest_or_no_prompt(fields, call.submission.request);
+  if (request.strength && request.init_image.empty())
+    throw bad_field("strength", "needs init_image, the picture to begin with");
+  refuse_rest_or_no_prompt(fields, request);
   return call;
 }
 

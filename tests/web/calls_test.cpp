@@ -29,6 +29,16 @@ std::string wrong_field(Parse&& parse) {
 
 }  // namespace
 
+TEST_CASE("a strength without a picture to begin with is refused") {
+  try {
+    parse_job(R"({"prompt": "a", "strength": 0.5})");
+    FAIL("it was taken");
+  } catch (const ApiError& error) {
+    CHECK(error.param == "strength");
+    CHECK(error.what() == std::string("strength: needs init_image, the picture to begin with"));
+  }
+}
+
 TEST_CASE("every field of the table is taken under its own name") {
   json body = {{"prompt", "a"}};
   const json options = options_json();
