@@ -46,6 +46,7 @@ struct Job {
   PictureKind kind;                         // kind of file as which its pictures are offered
   bool is_video = false;                    // asked for as OpenAI's videos are
   int frames = 0;                           // likewise: how many were asked for
+  bool is_webui = false;                    // asked for as the web UI's pictures are
   bool followed = false;                    // its progress comes here
   bool watched_again = false;               // its result could not be fetched once
   std::string cancelled_by;                 // whoever asked for its end here; "" = nobody

@@ -116,11 +116,11 @@ std::string answer_text(const Painted& painted, const Asked& asked) {
                     {"info", json_text(info_json(asked, texts))}});
 }
 
-/// Returns the caller's newest job that has not ended: `progress` and `interrupt` are about this
-/// job.
+/// Returns the newest job of the caller's web UI calls that has not ended: `progress` and
+/// `interrupt` are about this job, and never about those of other calls.
 JobPtr running_job(const Api& api, const Caller& caller) {
   const auto jobs = api.service.board().list(
-      "", 1, [&](const Job& job) { return may_see(caller, job) && !job.ended(); });
+      "", 1, [&](const Job& job) { return job.is_webui && may_see(caller, job) && !job.ended(); });
   return jobs.empty() ? nullptr : jobs.front();
 }
 
@@ -159,6 +159,7 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
                    if (what == JobBoard::What::preview) self->preview = job->preview;
                    if (what == JobBoard::What::end) self->ended(job);
                  };
+                 job->is_webui = true;
                  self->preview.clear();
                  follow_for(self->api, job, self->reply, listener, true);
                });

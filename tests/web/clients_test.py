@@ -330,6 +330,13 @@ class ClientsTest(unittest.TestCase):
     def text_of(self, png, keyword):
         return PIL.Image.open(io.BytesIO(png)).text[keyword]
 
+    def test_web_ui_interrupts_its_own_alone(self):
+        job = self.http.post("/api/v1/jobs", json={**LONG, "prompt": "a"}).json()["id"]
+        self.assertEqual(self.http.post("/sdapi/v1/interrupt").json(), {})
+        self.http.post(f"/api/v1/jobs/{job}/cancel")
+        self.wait_for(lambda: self.http.get(f"/api/v1/jobs/{job}").json()["state"] == "cancelled")
+        self.assertIn(f"POST /api/v1/jobs/{job}/cancel", self.http.get(f"/api/v1/jobs/{job}").json()["cause"])
+
     def test_web_ui_interrupts(self):
         def paint():
             return self.http.post("/sdapi/v1/txt2img", json={**LONG, "prompt": "a"})

@@ -135,8 +135,10 @@ class TopVerb : public Verb {
     for (;;) {
       const auto status = take(client.status());
       auto jobs = take(client.jobs());
-      std::stable_partition(jobs.begin(), jobs.end(),
-                            [](const JobInfo& job) { return !has_ended(job); });
+      // Those that have ended come last, the newest first.
+      const auto ended = std::stable_partition(jobs.begin(), jobs.end(),
+                                               [](const JobInfo& job) { return !has_ended(job); });
+      std::reverse(ended, jobs.end());
       const auto now = TopClock::now();
       const std::string rate = throughput.text(jobs, now);
       auto size = drawn(status, jobs, rate);
