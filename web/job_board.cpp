@@ -252,6 +252,7 @@ std::list<JobPtr>::iterator JobBoard::forget(std::list<JobPtr>::iterator at) {
 
 void JobBoard::listed(std::size_t cluster, const std::string& series,
                       const std::vector<JobInfo>& jobs, double now) {
+  std::vector<JobPtr> changed;  // paused, or resumed
   for (const JobInfo& info : jobs) {
     const JobKey key{cluster, series, info.id};
     JobPtr job = find(key.id());
@@ -260,8 +261,10 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
       job->error.reset();  // it is not
     else if (job && (job->followed || job->ended())) {
       if (job->followed && !job->ended() &&
-          (info.state == JobState::paused) != (job->state == JobState::paused))
+          (info.state == JobState::paused) != (job->state == JobState::paused)) {
         job->state = info.state;
+        changed.push_back(job);
+      }
       if (job->ended()) continue;
       job->seconds = info.seconds;
       job->cause = in_fields(info.cause);
@@ -290,6 +293,8 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
     tell(job, job->ended() ? What::end : What::progress);
   }
   sort();
+  for (const JobPtr& job : changed)
+    tell(job, What::progress);
 }
 
 void JobBoard::listed_all(std::size_t cluster, const std::string& series) {

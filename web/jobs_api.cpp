@@ -133,6 +133,7 @@ class JobStreams : public std::enable_shared_from_this<JobStreams> {
                                                   {"b64_png", base64(job.preview)}})));
   }
   void tell(const Job& job, JobBoard::What what) {
+    service_.want_jobs();  // they say whether it is paused
     const StreamsPtr of = streams_.at(job.id);
     of->recent.push_back(what == JobBoard::What::preview ? preview_of(job) : event_of(job));
     if (of->recent.size() > kMostWaiting) {
@@ -391,6 +392,7 @@ void add_jobs_routes(Api& api) {
   add("POST", "/api/v1/jobs", submit, kMostPictureBody);
   add("GET", "/api/v1/jobs", list, 0, {"limit", "before"});
   add("GET", "/api/v1/jobs/{}", [](Api& api, const auto& request, const auto& reply) {
+    api.service.want_jobs();  // they say whether it is paused
     reply->send(json_response(to_json(*job_of(api, *request))));
   });
   add("POST", "/api/v1/jobs/{}/cancel", cancel, 1024);

@@ -54,6 +54,16 @@ def argument_of(field: Optional[str], given: Mapping[str, Any]) -> Optional[str]
     return next((name for name in given if {**_NAMES, **_FORMS}.get(name, name) == wanted), field)
 
 
+def with_defaults(defaults: Mapping[str, Any], arguments: Mapping[str, Any]) -> Dict[str, Any]:
+    """A call's arguments, and the defaults of what they leave open. Raises TypeError where two arguments are one field."""
+    names: Dict[str, str] = {}
+    for name, value in arguments.items():
+        field = _NAMES.get(name, name)
+        if value is not None and names.setdefault(field, name) != name:
+            raise TypeError(f"{name}: says the same as {names[field]}: give one of them")
+    return {**{name: value for name, value in defaults.items() if _NAMES.get(name, name) not in names}, **arguments}
+
+
 def plain(name: str, value: Any) -> Any:
     """A value as JSON has it: scalars, arrays and tensors become numbers and lists of them, paths texts. Raises TypeError or
     ValueError that names the argument."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from . import images
-from .arguments import Path, Prompt, argument_of, dtype_name, make_request, number, path, plain, texts
+from .arguments import (Path, Prompt, argument_of, dtype_name, make_request, number, path, plain, texts,
+                        with_defaults)
 from .client import Client, Job, check_output_type
 from .errors import APIStatusError, BadRequestError
 from .parts import Part, Parts, dtype_in, embedding_files, lora_in, settings_for_requests, torch_or_text
@@ -209,7 +210,7 @@ class TroupePipeline(Parts):
         return self._submit(prompt, {**given, **options})[0]
 
     def _submit(self, prompt: Optional[Prompt], arguments: Dict[str, Any]) -> Tuple[Job, Dict[str, Any]]:
-        given = {**self.defaults, **arguments}
+        given = with_defaults(self.defaults, arguments)
         loras = self._loras(given)
         request = make_request(prompt, given)
         if self.model is not None:

@@ -89,6 +89,13 @@ class Arguments(WithServer):
             with self.assertRaisesRegex(ValueError, f"{next(iter(wrong))}: .* read"):
                 TroupePipeline.from_pretrained("/m", self.server.url, **wrong)
 
+    def test_two_names_of_one_field(self):
+        with self.assertRaisesRegex(TypeError, "num_inference_steps: says the same as steps|steps: says the same as num_inf"):
+            self.pipe("a cat", steps=3, num_inference_steps=2)
+        pipe = TroupePipeline.connect(self.server.url, steps=3)
+        pipe.submit("a cat", num_inference_steps=2)
+        self.assertEqual(self.request()["steps"], 2)
+
     def test_latents_and_images_travel_as_files(self):
         latents = np.arange(6, dtype=np.float64).reshape(1, 1, 2, 3)
         self.pipe("a cat", latents=latents, image=Image.new("L", (4, 2), 7), strength=0.5, mask_image=np.eye(2))

@@ -51,6 +51,13 @@ TEST_CASE("a job that is paused has not ended") {
   REQUIRE(job);
   CHECK_FALSE(job->ended());
   board.submitted(key_of(0, 1), 105);
+  std::vector<std::string> heard;
+  board.listen("1-aa",
+               [&](const Job& seen, JobBoard::What) { heard.push_back(to_string(seen.state)); });
+  board.listed(0, kSeries[0], {info_of(1, JobState::running, "own", 1, 4)}, 105);
+  board.listed(0, kSeries[0], {info_of(1, JobState::paused, "own", 1, 4)}, 105);
+  board.listed(0, kSeries[0], {info_of(1, JobState::paused, "own", 1, 4)}, 105);
+  CHECK(heard == std::vector<std::string>{"running", "paused"});
   board.end(job, result_of(1), 106);
   CHECK(job->state == JobState::succeeded);
 }
