@@ -8,6 +8,7 @@
 #include "controller/plan/img2img.h"
 #include "controller/plan/plan.h"
 #include "controller/plan/shape.h"
+#include "models/spec/lora_spec.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -448,7 +449,8 @@ TEST_CASE("embeddings are held against the model, in allowed folders alone, by w
   CHECK(many.field == wire::JobField::prompts);
   CHECK(has(many.error,
             "with all vectors of its learned words a prompt has more than 65536 bytes: "
-            "write \"ж\" less often"));
+            "write " +
+                spec::in_quotes("ж") + " less often"));
 
   const Scratch folder;
   const auto copy = folder / "x.safetensors";
