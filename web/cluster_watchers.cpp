@@ -65,8 +65,7 @@ void PipelineWatchers::add(const ReplyPtr& reply, std::shared_ptr<const Caller> 
   const auto number = ++last_;
   reply->begin(event_stream(), kHeartbeat);
   for (Recent& of : recent_)
-    if (!of.slices.empty())
-      reply->write(event(of.begins, of.now, of.slices, *caller), true);
+    if (!of.slices.empty()) reply->write(event(of.begins, of.now, of.slices, *caller), true);
   watchers_[number] = {reply, std::move(caller)};
   reply->on_gone([self = shared_from_this(), number] { self->watchers_.erase(number); });
 }
