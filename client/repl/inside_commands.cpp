@@ -29,10 +29,6 @@ constexpr std::uint32_t kMostSteps = 10'000;
 constexpr double kUntilSeconds = 600;
 const std::string kNotFinite = "nan";
 
-bool is_over(const JobInfo& job) {
-  return has_ended(job.state);
-}
-
 std::string joined(const nlohmann::json& numbers) {
   std::string text;
   for (const auto& number : numbers)
@@ -186,7 +182,7 @@ void until(Session& session, const Words& words) {
       throw CommandError(Error{ErrorCode::not_found, name_of(job) + " is not remembered any more"});
     now = *found;
     const bool paused = now.state == JobState::paused;
-    if (step ? !paused : is_over(now)) {
+    if (step ? !paused : has_ended(now.state)) {
       throw CommandError(
           Error{ErrorCode::bad_request,
                 fmt::format("{} is {}, not paused at {}{}", name_of(job), to_string(now.state),

@@ -179,7 +179,7 @@ TEST_CASE("what the device runs into is told for each task, and leaving waits fo
   CHECK(room.troubles == std::vector<std::string>{"the device is gone"});
   room.device.fails = false;
   room.ends.add(room.task(1, room.device.span(0, 1000)));
-  // Its device never comes to that end.
+  // The device never comes to that end.
   Room leaving;
   leaving.ends.add(leaving.task(0, leaving.device.span(0, 1000)));
 }

@@ -35,7 +35,7 @@ TEST_CASE("an agent that stands still: its actors are not the cluster's any more
   // The agent cannot end it; the controller tells it to go.
   CHECK(gone({old}));
   beta.signal(SIGCONT);
-  // It joins again, and says so again.
+  // The host joins again, and says so again.
   CHECK(eventually(kPatience, [&] {
     const auto said = beta.out();
     const std::string joined = "joined    ";

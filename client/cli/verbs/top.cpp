@@ -57,10 +57,6 @@ class FullScreen {
   bool keys_ = false;
 };
 
-bool has_ended(const JobInfo& job) {
-  return has_ended(job.state);
-}
-
 /// Throughput between two looks.
 class Throughput {
  public:
@@ -72,11 +68,11 @@ class Throughput {
       const bool succeeded = job.state == JobState::succeeded;
       done[job.id] = succeeded ? job.steps : job.step;
       const auto before = steps_.find(job.id);
-      const int since =
-          before == steps_.end() ? (last_ && !has_ended(job) ? 0 : done[job.id]) : before->second;
+      const int since = before == steps_.end() ? (last_ && !has_ended(job.state) ? 0 : done[job.id])
+                                               : before->second;
       steps += std::max(0, done[job.id] - since);
       if (succeeded && first_ && !counted_.contains(job.id)) pictures_ += job.pictures;
-      if (has_ended(job)) counted_.insert(job.id);
+      if (has_ended(job.state)) counted_.insert(job.id);
     }
     steps_ = std::move(done);
     std::string text;
@@ -135,9 +131,9 @@ class TopVerb : public Verb {
     for (;;) {
       const auto status = take(client.status());
       auto jobs = take(client.jobs());
-      // Those that have ended come last, the newest first.
-      const auto ended = std::stable_partition(jobs.begin(), jobs.end(),
-                                               [](const JobInfo& job) { return !has_ended(job); });
+      // Jobs that have ended come last, the newest first.
+      const auto ended = std::stable_partition(
+          jobs.begin(), jobs.end(), [](const JobInfo& job) { return !has_ended(job.state); });
       std::reverse(ended, jobs.end());
       const auto now = TopClock::now();
       const std::string rate = throughput.text(jobs, now);

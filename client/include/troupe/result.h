@@ -9,28 +9,28 @@ namespace troupe {
 
 /// Kind of failure, for programs.
 enum class ErrorCode {
-  // Of the link to a cluster.
+  // Codes of the link to a cluster.
   unreachable,       // nobody answers at the endpoint
   version_mismatch,  // the other side speaks another version of the protocol
   refused,           // the other side will not
   lost,              // the link is lost
   timeout,           // no answer before the deadline; what was asked for goes on
   protocol,          // the answer could not be read
-  // Of a request or a job.
-  bad_request,  // it makes no sense; Error::field names the member
+  // Codes of a request or a job.
+  bad_request,  // makes no sense; Error::field names the member
   not_found,    // no such job, actor, model
-  gone,         // it is of an earlier life of the cluster
+  gone,         // of an earlier life of the cluster
   overloaded,   // a bounded queue is full; later may do
   out_of_memory,
   cancelled,
   stopped,      // its cluster was stopped
   not_fetched,  // the job has ended, and its result did not arrive
   failed,       // everything else
-  // Of a call of a user's actor.
+  // Codes of a call of a user's actor.
   exception,   // what was called threw; the text is the exception's
   died,        // the actor has ended for good
   restarting,  // the actor died and begins again; the call may have run
-  // Of a command.
+  // Codes of a command.
   interrupted,  // by a signal
   usage         // its options make no sense
 };
