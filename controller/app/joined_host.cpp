@@ -53,6 +53,7 @@ class JoinedHost::Impl {
   void lost(const control::Loss& loss);
   void not_joined(const wire::Failure& failure);
   void say_if_waiting();
+  void say_waiting();
   void try_again();
   void on_message(const wire::Header& header, std::span<const std::byte> payload);
   template <class M>
@@ -254,14 +255,19 @@ void JoinedHost::Impl::not_joined(const wire::Failure& failure) {
 
 void JoinedHost::Impl::say_if_waiting() {
   if (said_waiting_ || !options_.on_waiting || options_.wait.count() == 0) return;
-  // Who was in a cluster says at once that it is not any more.
-  waiting_timer_.expires_after(lost_.empty() ? kMoment : std::chrono::milliseconds(0));
+  // Who was in a cluster says at once that it is not any more, also if the next one answers soon.
+  if (!lost_.empty()) return say_waiting();
+  waiting_timer_.expires_after(kMoment);
   waiting_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error || joined_ || ended_ || std::exchange(said_waiting_, true)) return;
-    options_.on_waiting(fmt::format("{}waiting for a controller at {}, for {} s at most",
-                                    lost_.empty() ? "" : lost_ + "; ", options_.endpoint,
-                                    options_.wait.count()));
+    if (!error && !joined_ && !ended_ && !said_waiting_) say_waiting();
   });
+}
+
+void JoinedHost::Impl::say_waiting() {
+  said_waiting_ = true;
+  options_.on_waiting(fmt::format("{}waiting for a controller at {}, for {} s at most",
+                                  lost_.empty() ? "" : lost_ + "; ", options_.endpoint,
+                                  options_.wait.count()));
 }
 
 void JoinedHost::Impl::try_again() {
