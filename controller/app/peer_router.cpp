@@ -1,16 +1,13 @@
 #include "controller/app/peer_router.h"
 
-#include <set>
-#include <vector>
-
 #include "base/format.h"
+#include "controller/app/messages.h"
 #include "controller/gateway/permissions.h"
-#include "transport/wire/actor_messages.h"
 
 namespace troupe::cluster {
 
 PeerRouter::PeerRouter(Tools tools) : tools_(std::move(tools)) {
-  auto& server = tools_.server;
+  auto& server = *tools_.rooms.server;
   server.on_connect([this](const control::PeerInfo& peer) { return on_connect(peer); });
   server.on_rival([this](control::PeerId holder, const control::PeerInfo& rival) {
     tell_of_rival(holder, rival, "a second control link for " + name_of(holder));
@@ -25,7 +22,7 @@ PeerRouter::PeerRouter(Tools tools) : tools_(std::move(tools)) {
   // Nothing is sent a second time: what is missing may have been the end of a task.
   server.on_gap([this](control::PeerId peer, std::uint64_t missing) {
     const auto loss = control::gap(missing);
-    tools_.server.drop(peer, loss.why, loss.end);
+    tools_.rooms.server->drop(peer, loss.why, loss.end);
     on_lost(peer, loss);
   });
 }
@@ -49,41 +46,42 @@ std::optional<std::string> PeerRouter::turned_away(const control::PeerInfo& peer
 
 std::optional<std::string> PeerRouter::stranger(const control::PeerInfo& peer) {
   const auto role = peer.hello.role;
-  auto& user_actors = tools_.users.actors();
+  auto& user_actors = tools_.rooms.users->actors();
   if (role == PeerRole::client || role == PeerRole::node) {
     // Of an actor that has not come yet: it would find its place taken.
-    if (tools_.members.has_process(peer.incarnation) || user_actors.has_process(peer.incarnation))
+    if (tools_.rooms.members->has_process(peer.incarnation) ||
+        user_actors.has_process(peer.incarnation))
       return "it says that it is an actor's process, and not with an actor's role";
     if (role == PeerRole::client) return std::nullopt;
     if (const auto why = gateway::host_refusal(peer.user)) return why;
-    if (const auto gone = tools_.hosts.gone_before(peer)) {
+    if (const auto gone = tools_.rooms.hosts->gone_before(peer)) {
       const control::Loss loss{.why = "disconnected"};
-      tools_.server.drop(*gone, loss.why, loss.end);
+      tools_.rooms.server->drop(*gone, loss.why, loss.end);
       on_lost(*gone, loss);
     }
-    return tools_.hosts.hello(peer);
+    return tools_.rooms.hosts->hello(peer);
   }
   if (role == PeerRole::user_actor) return user_actors.hello(peer);
   if (role != PeerRole::actor)
     return "role \"" + to_string(role) + "\" is not known here: client, node or actor";
-  return tools_.members.hello(peer);
+  return tools_.rooms.members->hello(peer);
 }
 
 control::BlobPass PeerRouter::on_blob_connect(const control::PeerInfo& peer) {
   if (closed_) return {.refusal = "the cluster is stopping"};
-  const auto holder = tools_.server.peer_of(peer.incarnation);
+  const auto holder = tools_.rooms.server->peer_of(peer.incarnation);
   if (!holder) {
     const auto why = "no client of this controller: blobs are for those who have a control link";
     return {.refusal = *turned_away(peer, why)};
   }
-  if (tools_.server.holder_of(peer.incarnation, peer.hello.secret)) return {};
+  if (tools_.rooms.server->holder_of(peer.incarnation, peer.hello.secret)) return {};
   tell_of_rival(*holder, peer,
                 "a blob link for " + name_of(*holder) + " without the secret of its control link");
   return {.refusal = "without the secret that the control link's welcome gives"};
 }
 
 std::string PeerRouter::name_of(control::PeerId peer) const {
-  const auto info = tools_.server.info(peer);
+  const auto info = tools_.rooms.server->info(peer);
   if (!info) return "a peer that is gone";
   return fmt::format("{} of {}, pid {}", info->hello.name, info->hello.host, info->hello.pid);
 }
@@ -95,88 +93,45 @@ void PeerRouter::tell_of_rival(control::PeerId holder, const control::PeerInfo& 
   const auto now = control::Clock::now();
   std::erase_if(told_of_rivals_, [&](const auto& told) { return now - told.second >= kPause; });
   if (!told_of_rivals_.try_emplace(holder, now).second) return;
-  tools_.server.send(holder, wire::Notice{"the controller has turned away " + what +
-                                          ": somebody poses as this process"});
+  tools_.rooms.server->send(holder, wire::Notice{"the controller has turned away " + what +
+                                                 ": somebody poses as this process"});
 }
 
 void PeerRouter::on_ready(control::PeerId peer) {
-  if (tools_.users.actors().ready(peer)) return;
-  const auto info = tools_.server.info(peer);
-  if (tools_.hosts.ready(peer)) {
-    if (const auto host = tools_.hosts.name_of(peer); host && info) {
+  if (tools_.rooms.users->actors().ready(peer)) return;
+  const auto info = tools_.rooms.server->info(peer);
+  if (tools_.rooms.hosts->ready(peer)) {
+    if (const auto host = tools_.rooms.hosts->name_of(peer); host && info) {
       tools_.figures.host_joined(peer, *host, info->hello);
-      tools_.users.host_joined(*host, *info);
+      tools_.rooms.users->host_joined(*host, *info);
     }
     return;
   }
-  const Actor* actor = tools_.members.by_peer(peer);
+  const Actor* actor = tools_.rooms.members->by_peer(peer);
   if (!actor) return;
   if (info) tools_.figures.actor_came(actor->host, info->hello);
   tools_.startup.fill();
-  tools_.introspection.actor_ready(actor->id);
+  tools_.rooms.introspection->actor_ready(actor->id);
   tools_.supervisor.ready(actor->id);
 }
 
 void PeerRouter::on_lost(control::PeerId peer, const control::Loss& loss) {
   told_of_rivals_.erase(peer);
-  if (const auto host = tools_.hosts.name_of(peer)) tools_.users.host_lost(*host);
-  if (tools_.users.actors().lost(peer, loss.why)) return;
+  if (const auto host = tools_.rooms.hosts->name_of(peer)) tools_.rooms.users->host_lost(*host);
+  if (tools_.rooms.users->actors().lost(peer, loss.why)) return;
   tools_.figures.host_left(peer);
-  if (tools_.hosts.lost(peer, loss)) return tools_.on_host_lost();
-  if (!tools_.supervisor.lost(peer, loss.why)) tools_.gateway.client_lost(peer, loss);
+  if (tools_.rooms.hosts->lost(peer, loss)) return tools_.on_host_lost();
+  if (!tools_.supervisor.lost(peer, loss.why)) tools_.rooms.gateway->client_lost(peer, loss);
 }
 
 // What is said.
 
 void PeerRouter::on_message(control::PeerId peer, const wire::Header& header,
                             std::span<const std::byte> payload) {
-  if (const Actor* actor = tools_.members.by_peer(peer)) {
-    switch (header.kind) {
-      case wire::Kind::task_done:
-        return tools_.runner.task_done(actor->id, wire::decode<wire::TaskDone>(payload));
-      case wire::Kind::task_failed:
-        return tools_.runner.task_failed(actor->id, wire::decode<wire::TaskFailed>(payload));
-      case wire::Kind::hold_changed:
-        return tools_.members.hold(actor->id, wire::decode<wire::HoldChanged>(payload).held);
-      default:
-        return;
-    }
-  }
-  const auto refuse = [&](const std::string& why) {
-    if (header.is_request())
-      tools_.server.reply(peer, header, wire::Failure{wire::FailureCode::refused, why});
-  };
-  if (closed_ && header.kind == wire::Kind::submit_job) return refuse("the cluster is stopping");
-  if (const auto why = gateway::refusal(tools_.server.user(peer), header.kind)) return refuse(*why);
-  if (tools_.users.actors().on_message(peer, header, payload)) return;
-  if (header.kind == wire::Kind::drain_places)
-    return drain(peer, header, wire::decode<wire::DrainPlaces>(payload));
-  if (tools_.hosts.on_message(peer, header, payload)) return;
-  tools_.gateway.on_message(peer, header, payload);
-}
-
-void PeerRouter::drain(control::PeerId peer, const wire::Header& header,
-                       const wire::DrainPlaces& order) {
-  std::set<ActorId> places;
-  std::set<std::string> hosts;
-  for (const auto& name : order.places) {
-    const auto found = tools_.hosts.places(name);
-    if (!found) {
-      tools_.server.reply(
-          peer, header,
-          wire::Failure{wire::FailureCode::not_found,
-                        "\"" + name + "\" is no host and no actor of this cluster"});
-      return;
-    }
-    places.insert(found->begin(), found->end());
-    hosts.insert(name);
-  }
-  std::string text = tools_.drainer.drain({places.begin(), places.end()}, order.now);
-  for (const auto& host : hosts) {
-    const auto users = tools_.users.drain_host(host, order.now);
-    if (!users.empty()) text += "; " + users;
-  }
-  tools_.server.reply(peer, header, wire::Done{text});
+  const auto sender = tools_.rooms.members->by_peer(peer) ? Sender::actor
+                      : tools_.rooms.hosts->name_of(peer) ? Sender::host
+                                                          : Sender::client;
+  deliver(tools_.rooms, sender, {peer, header}, payload);
 }
 
 }  // namespace troupe::cluster

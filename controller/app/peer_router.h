@@ -5,44 +5,31 @@
 #include <span>
 #include <string>
 
+#include "controller/app/messages.h"
 #include "controller/app/startup.h"
-#include "controller/gateway/gateway.h"
-#include "controller/gateway/introspection.h"
-#include "controller/jobs/job_runner.h"
-#include "controller/supervision/drainer.h"
 #include "controller/supervision/host_figures.h"
-#include "controller/supervision/hosts.h"
 #include "controller/supervision/supervisor.h"
-#include "controller/user_actors/user_actor_service.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/refusals.h"
-#include "transport/control/server.h"
 
 namespace troupe::cluster {
 
-/// Decides who may connect, and passes each message to the room that it is for.
+/// Decides who may connect. Messages go by the table in messages.cpp.
 class PeerRouter {
  public:
   struct Tools {
-    control::Server& server;
+    Rooms rooms;
     control::BlobServer& blob_server;
     control::Refusals& refusals;
-    Members& members;
-    jobs::JobRunner& runner;
     Supervisor& supervisor;
-    Drainer& drainer;
     Startup& startup;
     HostFigures& figures;
-    Hosts& hosts;
-    user::UserActorService& users;
-    gateway::Introspection& introspection;
-    gateway::Gateway& gateway;
     std::function<void()> on_host_lost;
   };
 
   /// Listens to both servers from now on.
   explicit PeerRouter(Tools tools);
-  /// Lets nobody in any more, and takes no job in: the cluster is stopping.
+  /// Lets nobody in any more: the cluster is stopping.
   void close() { closed_ = true; }
 
  private:
@@ -62,7 +49,6 @@ class PeerRouter {
   void tell_of_rival(control::PeerId holder, const control::PeerInfo& rival,
                      const std::string& what);
   std::string name_of(control::PeerId peer) const;
-  void drain(control::PeerId peer, const wire::Header& header, const wire::DrainPlaces& order);
 
   Tools tools_;
   std::map<control::PeerId, control::Clock::time_point> told_of_rivals_;

@@ -12,6 +12,12 @@
 
 namespace troupe::cluster {
 
+/// Peer that waits for the answer to a request, and the request's header.
+struct Asker {
+  control::PeerId peer = 0;
+  wire::Header header;
+};
+
 /// The one door through which deployments, jobs and supervision reach the world: peers, processes,
 /// blobs, time. The controller stands behind it with sockets and a clock; the simulation
 /// (tests/sim) with a queue of events and none. Handlers are never called from inside the call that

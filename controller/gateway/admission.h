@@ -57,11 +57,7 @@ class Admission {
   const Tools& tools_;
   ModelReader& reader_;
   std::optional<std::string> closed_;
-  struct Asker {
-    control::PeerId peer = 0;
-    wire::Header header;
-  };
-  std::map<jobs::JobId, std::vector<Asker>> askers_;  // of jobs that are being journaled
+  std::map<jobs::JobId, std::vector<cluster::Asker>> askers_;  // of jobs that are being journaled
   struct Upload {
     control::PeerId client = 0;
     std::string behalf;

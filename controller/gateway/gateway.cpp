@@ -32,79 +32,62 @@ void Gateway::close(const std::string& why) {
   restored_.close();
 }
 
-void Gateway::on_message(control::PeerId peer, const wire::Header& header,
-                         std::span<const std::byte> payload) {
-  switch (header.kind) {
-    case wire::Kind::submit_job:
-      return admission_.submit(peer, header, wire::decode<wire::SubmitJob>(payload));
-    case wire::Kind::wait_job:
-      return watch(peer, header, wire::decode<wire::WaitJob>(payload).job);
-    case wire::Kind::cancel_job:
-      return cancel(peer, header, wire::decode<wire::CancelJob>(payload).job);
-    case wire::Kind::list_jobs:
-      tools_.server.reply(
-          peer, header,
-          job_list(tools_, tools_.server.user(peer), wire::decode<wire::ListJobs>(payload)));
-      return;
-    case wire::Kind::get_status:
-      tools_.server.reply(peer, header,
-                          cluster_status(facts_, tools_, tools_.server.user(peer),
-                                         wire::decode<wire::GetStatus>(payload)));
-      return;
-    case wire::Kind::stop_cluster:
-      wire::decode<wire::StopCluster>(payload);
-      tools_.server.reply(peer, header, wire::Done{"the cluster is stopping"});
-      tools_.stop();
-      return;
-    default:
-      if (introspection_ && introspection_->on_message(peer, header, payload)) return;
-      if (header.is_request()) {
-        tools_.server.reply(
-            peer, header,
-            wire::Failure{wire::FailureCode::protocol,
-                          fmt::format("{} is not for a controller", wire::to_string(header.kind))});
-      }
-  }
+void Gateway::handle(const Asker& asker, wire::SubmitJob submission) {
+  if (closed_)
+    return reply(asker, wire::Failure{wire::FailureCode::refused, "the cluster is stopping"});
+  admission_.submit(asker.peer, asker.header, std::move(submission));
 }
 
-void Gateway::watch(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
-  auto* job = job_for(tools_.server, tools_.table, peer, header, id);
+void Gateway::handle(const Asker& asker, const wire::WaitJob& wanted) {
+  auto* job = job_for(tools_.server, tools_.table, asker.peer, asker.header, wanted.job);
   if (!job) return;
-  job->client.watchers.insert(peer);
+  job->client.watchers.insert(asker.peer);
   // Its client, come back after a restart or after its link was given up; or somebody else.
   if (job->client.owner == 0 && !job->client.detached) {
-    job->client.owner = peer;
+    job->client.owner = asker.peer;
     job->client.adopted = true;
   }
-  tools_.server.reply(peer, header, wire::Done{to_string(job->state)});
+  reply(asker, wire::Done{to_string(job->state)});
   if (has_ended(job->state) && !job->client.unreported)
-    tools_.server.send(peer, jobs::finished_message(*job));
-  if (const auto met = tools_.runner.met(id); !met.empty()) {
+    tools_.server.send(asker.peer, jobs::finished_message(*job));
+  if (const auto met = tools_.runner.met(wanted.job); !met.empty()) {
     wire::JobProgress progress;
-    progress.job = id;
+    progress.job = wanted.job;
     progress.phase = job->phase;
     progress.step = job->step;
     progress.steps = job->plan.request.steps;
     progress.warnings = {jobs::pause_text(met)};
-    tools_.server.send(peer, progress);
+    tools_.server.send(asker.peer, progress);
   }
 }
 
-void Gateway::cancel(control::PeerId peer, const wire::Header& header, jobs::JobId id) {
-  const auto* job = job_for(tools_.server, tools_.table, peer, header, id);
+void Gateway::handle(const Asker& asker, const wire::CancelJob& order) {
+  const auto id = order.job;
+  const auto* job = job_for(tools_.server, tools_.table, asker.peer, asker.header, id);
   if (!job) return;
   if (has_ended(job->state)) {
-    tools_.server.reply(
-        peer, header,
-        wire::Failure{wire::FailureCode::bad_request,
-                      fmt::format("job {} has already {}", id,
-                                  job->state == JobState::cancelled ? "been cancelled"
-                                                                    : to_string(job->state))});
-    return;
+    return reply(asker, wire::Failure{wire::FailureCode::bad_request,
+                                      fmt::format("job {} has already {}", id,
+                                                  job->state == JobState::cancelled
+                                                      ? "been cancelled"
+                                                      : to_string(job->state))});
   }
-  tools_.server.reply(peer, header, wire::Done{fmt::format("job {} is being cancelled", id)});
+  reply(asker, wire::Done{fmt::format("job {} is being cancelled", id)});
   tools_.runner.cancel(id, "cancelled by a client");
   if (tools_.journal && !has_ended(job->state)) tools_.journal->changed(*job);
+}
+
+void Gateway::handle(const Asker& asker, const wire::ListJobs& wanted) {
+  reply(asker, job_list(tools_, tools_.server.user(asker.peer), wanted));
+}
+
+void Gateway::handle(const Asker& asker, const wire::GetStatus& wanted) {
+  reply(asker, cluster_status(facts_, tools_, tools_.server.user(asker.peer), wanted));
+}
+
+void Gateway::handle(const Asker& asker, const wire::StopCluster&) {
+  reply(asker, wire::Done{"the cluster is stopping"});
+  tools_.stop();
 }
 
 void Gateway::client_lost(control::PeerId peer, const control::Loss& loss) {

@@ -1,5 +1,4 @@
 #pragma once
-#include <span>
 #include <string>
 
 #include "controller/gateway/admission.h"
@@ -9,18 +8,24 @@
 
 namespace troupe::gateway {
 
+using cluster::Asker;
+
 /// Checks clients' requests and passes them on. Answers every request, with a failure value where
 /// it must. Tells clients, and the journal, what becomes of their jobs.
 class Gateway final : public jobs::JobListener {
  public:
   Gateway(ClusterFacts facts, Tools tools);
-  /// Sets the introspection that requests to look inside are passed to. Must be called before any
-  /// job comes in.
+  /// Sets the introspection that writes down how jobs fail. Must be called before any job comes in.
   void use(Introspection& introspection) { introspection_ = &introspection; }
 
-  /// Takes a message of a peer whose role permits that kind (`refusal`, which the router asks).
-  void on_message(control::PeerId peer, const wire::Header& header,
-                  std::span<const std::byte> payload);
+  /// Each answers a request of a peer whose role permits it: the table of messages has said so
+  /// (controller/app/messages.cpp).
+  void handle(const Asker& asker, wire::SubmitJob submission);
+  void handle(const Asker& asker, const wire::WaitJob& wanted);
+  void handle(const Asker& asker, const wire::CancelJob& order);
+  void handle(const Asker& asker, const wire::ListJobs& wanted);
+  void handle(const Asker& asker, const wire::GetStatus& wanted);
+  void handle(const Asker& asker, const wire::StopCluster& order);
   /// Takes no job in from now on, also none whose model is being read or whose latents are on their
   /// way.
   /// With a journal, jobs that have not ended stay in it as they are.
@@ -51,8 +56,10 @@ class Gateway final : public jobs::JobListener {
   /// Tells of the job's end although it could not be journaled, with what became of it in the
   /// journal.
   void say_not_kept(jobs::JobEntry& job, const std::string& error);
-  void watch(control::PeerId peer, const wire::Header& header, jobs::JobId job);
-  void cancel(control::PeerId peer, const wire::Header& header, jobs::JobId job);
+  template <class M>
+  void reply(const Asker& asker, const M& message) {
+    tools_.server.reply(asker.peer, asker.header, message);
+  }
 
   ClusterFacts facts_;
   Tools tools_;

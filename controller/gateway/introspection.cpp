@@ -115,48 +115,21 @@ void Introspection::pass_on(const Asker& asker, const M& message, std::uint32_t 
       });
 }
 
-bool Introspection::on_message(control::PeerId peer, const wire::Header& header,
-                               std::span<const std::byte> payload) {
-  const Asker asker{peer, header};
-  switch (header.kind) {
-    case wire::Kind::get_mailbox: {
-      const auto question = wire::decode<wire::GetMailbox>(payload);
-      pass_on<wire::MailboxReport>(asker, question, question.actor);
-      return true;
-    }
-    case wire::Kind::get_tensors: {
-      auto question = wire::decode<wire::GetTensors>(payload);
-      question.job = tools_.runner.run_of(question.job);
-      pass_on<wire::TensorReport>(asker, question, question.actor);
-      return true;
-    }
-    case wire::Kind::get_slice: {
-      auto question = wire::decode<wire::GetSlice>(payload);
-      question.job = tools_.runner.run_of(question.job);
-      pass_on<wire::TensorSlice>(asker, question, question.actor);
-      return true;
-    }
-    case wire::Kind::get_latents:
-      get_latents(asker, wire::decode<wire::GetLatents>(payload));
-      return true;
-    case wire::Kind::control_job:
-      control_job(asker, wire::decode<wire::ControlJob>(payload));
-      return true;
-    case wire::Kind::inject_fault:
-      inject(asker, wire::decode<wire::InjectFault>(payload));
-      return true;
-    case wire::Kind::get_document:
-      get_document(asker, wire::decode<wire::GetDocument>(payload));
-      return true;
-    case wire::Kind::get_logs:
-      get_logs(asker, wire::decode<wire::GetLogs>(payload));
-      return true;
-    default:
-      return false;
-  }
+void Introspection::handle(const Asker& asker, const wire::GetMailbox& question) {
+  pass_on<wire::MailboxReport>(asker, question, question.actor);
 }
 
-void Introspection::control_job(const Asker& asker, const wire::ControlJob& order) {
+void Introspection::handle(const Asker& asker, wire::GetTensors question) {
+  question.job = tools_.runner.run_of(question.job);
+  pass_on<wire::TensorReport>(asker, question, question.actor);
+}
+
+void Introspection::handle(const Asker& asker, wire::GetSlice question) {
+  question.job = tools_.runner.run_of(question.job);
+  pass_on<wire::TensorSlice>(asker, question, question.actor);
+}
+
+void Introspection::handle(const Asker& asker, const wire::ControlJob& order) {
   const auto* job = job_for(asker, order.job);
   if (!job) return;
   auto& runner = tools_.runner;
@@ -235,7 +208,7 @@ void Introspection::run_until(const Asker& asker, const jobs::JobEntry& job, int
   reply(asker, wire::Done{fmt::format("{} goes on to the end of step {}", name, step)});
 }
 
-void Introspection::inject(const Asker& asker, const wire::InjectFault& fault) {
+void Introspection::handle(const Asker& asker, const wire::InjectFault& fault) {
   const auto* actor = ready_actor(asker, fault.actor);
   if (!actor) return;
   const auto name = name_of_actor(fault.actor);
@@ -321,7 +294,7 @@ std::string time_text(std::int64_t wall_ns) {
 
 }  // namespace
 
-void Introspection::get_document(const Asker& asker, const wire::GetDocument& question) {
+void Introspection::handle(const Asker& asker, const wire::GetDocument& question) {
   const auto user = tools_.server.user(asker.peer);
   const bool own_only = user.role < control::ClientRole::all_jobs;
   const bool of_nobody =
@@ -420,7 +393,7 @@ void Introspection::send_timeline(const Asker& asker, jobs::JobId job) {
   if (!posted) refuse(asker, FailureCode::overloaded, "too much is being written: try again later");
 }
 
-void Introspection::get_logs(const Asker& asker, const wire::GetLogs& question) {
+void Introspection::handle(const Asker& asker, const wire::GetLogs& question) {
   /// Bytes of lines that a message holds beside everything else.
   constexpr std::size_t kMostBytes = 800'000;
   wire::LogLines lines;
@@ -600,7 +573,7 @@ struct Introspection::Collection {
   std::string bytes;
 };
 
-void Introspection::get_latents(const Asker& asker, const wire::GetLatents& question) {
+void Introspection::handle(const Asker& asker, const wire::GetLatents& question) {
   const auto* job = job_for(asker, question.job);
   if (!job) return;
   const auto name = fmt::format("job {}", question.job);

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "base/whole_file.h"
@@ -21,6 +20,8 @@
 #include "transport/wire/tensor_messages.h"
 
 namespace troupe::gateway {
+
+using cluster::Asker;
 
 /// Serves those who look inside, and those who pause and break things. Answers from what the
 /// recorder remembers, or asks the actors.
@@ -55,9 +56,15 @@ class Introspection {
           environment.post(std::move(action));
         }) {}
 
-  /// True when the message is for this class. Every request is answered, sooner or later.
-  bool on_message(control::PeerId peer, const wire::Header& header,
-                  std::span<const std::byte> payload);
+  /// Each answers a request, sooner or later.
+  void handle(const Asker& asker, const wire::ControlJob& order);
+  void handle(const Asker& asker, const wire::GetDocument& question);
+  void handle(const Asker& asker, const wire::GetLogs& question);
+  void handle(const Asker& asker, const wire::GetMailbox& question);
+  void handle(const Asker& asker, wire::GetTensors question);
+  void handle(const Asker& asker, wire::GetSlice question);
+  void handle(const Asker& asker, const wire::GetLatents& question);
+  void handle(const Asker& asker, const wire::InjectFault& fault);
   /// Reads the clock of an actor whose process is here, now and every few seconds.
   void actor_ready(cluster::ActorId actor);
   /// Writes down what had happened before a job ends failed, or before a batch lets its jobs begin
@@ -71,10 +78,6 @@ class Introspection {
  private:
   /// Deadline for an actor's answer; longer than an actor makes its asker wait.
   static constexpr control::Milliseconds kActorDeadline{10'000};
-  struct Asker {
-    control::PeerId peer = 0;
-    wire::Header header;
-  };
   struct Collection;  // of a job's latents
   struct Failed {
     jobs::JobId job = 0;
@@ -101,21 +104,16 @@ class Introspection {
   template <class Answer, class M>
   void pass_on(const Asker& asker, const M& message, std::uint32_t actor);
 
-  void get_latents(const Asker& asker, const wire::GetLatents& question);
   void ask_holder(const std::shared_ptr<Collection>& collection, cluster::ActorId actor);
   void add_rows(Collection& collection, const wire::LatentRows& rows, const std::string& bytes);
   void collected(const std::shared_ptr<Collection>& collection);
   void render(const std::shared_ptr<Collection>& collection);
   void fail(Collection& collection, const wire::Failure& failure);
 
-  void control_job(const Asker& asker, const wire::ControlJob& order);
   /// Lets the job go on, and pauses it where it has computed `step`.
   void run_until(const Asker& asker, const jobs::JobEntry& job, int step);
-  void inject(const Asker& asker, const wire::InjectFault& fault);
-  void get_document(const Asker& asker, const wire::GetDocument& question);
   /// Returns the slices after that number as JSON.
   std::string slices(std::uint64_t after) const;
-  void get_logs(const Asker& asker, const wire::GetLogs& question);
   /// Sends a job's time line. It is written on a thread of its own: a long one takes a while.
   void send_timeline(const Asker& asker, jobs::JobId job);
   /// Returns the failures as JSON. `own_only`: without what happened to other jobs meanwhile.

@@ -6,30 +6,6 @@ namespace troupe::gateway {
 
 using control::ClientRole;
 
-ClientRole needed_role(wire::Kind kind) {
-  switch (kind) {
-    case wire::Kind::submit_job:
-    case wire::Kind::wait_job:
-    case wire::Kind::cancel_job:
-    case wire::Kind::list_jobs:
-    case wire::Kind::get_status:
-    case wire::Kind::control_job:
-    case wire::Kind::get_latents:
-    case wire::Kind::get_document:
-      return ClientRole::own_jobs;
-    case wire::Kind::get_logs:
-    case wire::Kind::spawn_actor:
-    case wire::Kind::find_actor:
-    case wire::Kind::kill_actor:
-    case wire::Kind::list_actors:
-    case wire::Kind::list_classes:
-    case wire::Kind::watch_actor:
-      return ClientRole::all_jobs;
-    default:
-      return ClientRole::operate;
-  }
-}
-
 namespace {
 
 std::string has_role(const control::ClientUser& user) {
@@ -38,8 +14,7 @@ std::string has_role(const control::ClientUser& user) {
 
 }  // namespace
 
-std::optional<std::string> refusal(const control::ClientUser& user, wire::Kind kind) {
-  const auto needed = needed_role(kind);
+std::optional<std::string> role_refusal(const control::ClientUser& user, ClientRole needed) {
   if (user.role >= needed) return std::nullopt;
   return has_role(user) + ", and this needs " + to_string(needed) +
          " (`troupe keys role NAME --role ROLE`, where the cluster runs)";

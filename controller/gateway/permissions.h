@@ -5,16 +5,13 @@
 #include "controller/jobs/job_table.h"
 #include "transport/control/keys.h"
 #include "transport/control/server.h"
-#include "transport/wire/kind.h"
 
 namespace troupe::gateway {
 
-/// Returns the least role that may send a message of this kind to a controller. Whose job it is
-/// about is another question: `job_refusal`.
-control::ClientRole needed_role(wire::Kind kind);
-
-/// Returns why this user may not send a message of this kind; nothing where he may.
-std::optional<std::string> refusal(const control::ClientUser& user, wire::Kind kind);
+/// Returns why this user may not do what needs that role; nothing where he may. Whose job something
+/// is about is another question: `job_refusal`.
+std::optional<std::string> role_refusal(const control::ClientUser& user,
+                                        control::ClientRole needed);
 
 /// Returns why this user's process may not join as a host, which is given the cluster's secrets;
 /// nothing where it may. Keys that the controller has issued to its own processes are not for that.

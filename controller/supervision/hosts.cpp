@@ -131,20 +131,12 @@ bool Hosts::lost(control::PeerId peer, const control::Loss& loss) {
   return true;
 }
 
-bool Hosts::on_message(control::PeerId peer, const wire::Header& header,
-                       std::span<const std::byte> payload) {
-  RemoteProcessHost* agent = by_peer(peer);
-  if (!agent) return false;
-  switch (header.kind) {
-    case wire::Kind::process_wrote:
-      agent->wrote(wire::decode<wire::ProcessWrote>(payload));
-      return true;
-    case wire::Kind::process_ended:
-      agent->ended(wire::decode<wire::ProcessEnded>(payload));
-      return true;
-    default:
-      return false;
-  }
+void Hosts::handle(control::PeerId peer, const wire::ProcessWrote& report) {
+  if (auto* agent = by_peer(peer)) agent->wrote(report);
+}
+
+void Hosts::handle(control::PeerId peer, const wire::ProcessEnded& report) {
+  if (auto* agent = by_peer(peer)) agent->ended(report);
 }
 
 ProcessHost& Hosts::of_actor(ActorId id) {

@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -38,9 +37,9 @@ class Hosts {
   /// True when the peer is a host's agent. Its actors are spawned.
   bool ready(control::PeerId peer);
   bool lost(control::PeerId peer, const control::Loss& loss);
-  /// True when the message is one of a host's agent.
-  bool on_message(control::PeerId peer, const wire::Header& header,
-                  std::span<const std::byte> payload);
+  /// Takes what a host's agent reports of the processes there.
+  void handle(control::PeerId agent, const wire::ProcessWrote& report);
+  void handle(control::PeerId agent, const wire::ProcessEnded& report);
 
   /// Returns the name of the host whose agent this is.
   std::optional<std::string> name_of(control::PeerId peer) const;

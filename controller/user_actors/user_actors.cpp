@@ -20,47 +20,16 @@ void UserActors::add_classes(const wire::ClassList& list) {
   }
 }
 
-bool UserActors::on_message(control::PeerId peer, const wire::Header& header,
-                            std::span<const std::byte> payload) {
-  switch (header.kind) {
-    case wire::Kind::spawn_actor:
-      if (repeated(peer, header)) return true;
-      spawn(peer, header, wire::decode<wire::SpawnActor>(payload));
-      return true;
-    case wire::Kind::find_actor:
-      find(peer, header, wire::decode<wire::FindActor>(payload));
-      return true;
-    case wire::Kind::kill_actor:
-      if (repeated(peer, header)) return true;
-      kill(peer, header, wire::decode<wire::KillActor>(payload));
-      return true;
-    case wire::Kind::watch_actor:
-      watch(peer, header, wire::decode<wire::WatchActor>(payload).id);
-      return true;
-    case wire::Kind::list_actors:
-      wire::decode<wire::ListActors>(payload);
-      reply({peer, header}, list());
-      return true;
-    case wire::Kind::list_classes:
-      wire::decode<wire::ListClasses>(payload);
-      reply({peer, header}, class_list());
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool UserActors::repeated(control::PeerId peer, const wire::Header& header) {
-  if (!header.is_request()) return false;
-  auto& newest = newest_[peer];
-  if (header.correlation <= newest) return true;
-  newest = header.correlation;
+bool UserActors::repeated(const Asker& asker) {
+  if (!asker.header.is_request()) return false;
+  auto& newest = newest_[asker.peer];
+  if (asker.header.correlation <= newest) return true;
+  newest = asker.header.correlation;
   return false;
 }
 
-void UserActors::spawn(control::PeerId peer, const wire::Header& header,
-                       const wire::SpawnActor& request) {
-  const Asker asker{peer, header};
+void UserActors::handle(const Asker& asker, const wire::SpawnActor& request) {
+  if (repeated(asker)) return;
   const auto refuse = [&](FailureCode code, const std::string& why) {
     reply(asker, wire::Failure{code, "[spawn] " + why});
   };
@@ -89,8 +58,8 @@ void UserActors::spawn(control::PeerId peer, const wire::Header& header,
       return wait_for(*there, asker);
     }
   }
-  Owner owner{Owner::Kind::client, peer};
-  if (const auto* actor = table_.by_peer(peer)) owner = {Owner::Kind::actor, actor->id};
+  Owner owner{Owner::Kind::client, asker.peer};
+  if (const auto* actor = table_.by_peer(asker.peer)) owner = {Owner::Kind::actor, actor->id};
   const auto added = table_.add(request, owner, known->second.plugin);
   if (const auto* failure = std::get_if<wire::Failure>(&added)) return reply(asker, *failure);
   const auto id = std::get<UserActorId>(added);
@@ -123,21 +92,19 @@ void UserActors::answer_waiting(const UserActor& actor) {
   waiting_.erase(actor.id);
 }
 
-void UserActors::find(control::PeerId peer, const wire::Header& header,
-                      const wire::FindActor& wanted) {
+void UserActors::handle(const Asker& asker, const wire::FindActor& wanted) {
   auto* actor = wanted.id != 0 ? table_.find(wanted.id) : table_.find(wanted.name);
   if (!actor) {
     const std::string what = wanted.id != 0 ? std::to_string(wanted.id) : "\"" + wanted.name + "\"";
-    return reply(Asker{peer, header},
+    return reply(asker,
                  wire::Failure{FailureCode::not_found, "[actors] there is no actor " + what});
   }
-  if (!actor->living()) return reply(Asker{peer, header}, death_of(*actor));
-  wait_for(*actor, {peer, header});
+  if (!actor->living()) return reply(asker, death_of(*actor));
+  wait_for(*actor, asker);
 }
 
-void UserActors::kill(control::PeerId peer, const wire::Header& header,
-                      const wire::KillActor& wanted) {
-  const Asker asker{peer, header};
+void UserActors::handle(const Asker& asker, const wire::KillActor& wanted) {
+  if (repeated(asker)) return;
   auto* actor = table_.find(wanted.id);
   if (!actor) {
     return reply(asker, wire::Failure{FailureCode::not_found,
@@ -148,19 +115,18 @@ void UserActors::kill(control::PeerId peer, const wire::Header& header,
   end(actor->id, "killed on request", !wanted.restart);
 }
 
-void UserActors::watch(control::PeerId peer, const wire::Header& header, UserActorId id) {
-  const auto* actor = table_.find(id);
+void UserActors::handle(const Asker& asker, const wire::WatchActor& wanted) {
+  const auto* actor = table_.find(wanted.id);
   if (!actor) {
-    return reply(
-        Asker{peer, header},
-        wire::Failure{FailureCode::not_found, fmt::format("[actors] there is no actor {}", id)});
+    return reply(asker, wire::Failure{FailureCode::not_found,
+                                      fmt::format("[actors] there is no actor {}", wanted.id)});
   }
-  if (!actor->living()) return reply(Asker{peer, header}, death_of(*actor));
-  watchers_[id].insert(peer);
-  reply(Asker{peer, header}, wire::Done{});
+  if (!actor->living()) return reply(asker, death_of(*actor));
+  watchers_[wanted.id].insert(asker.peer);
+  reply(asker, wire::Done{});
 }
 
-wire::ActorList UserActors::list() const {
+void UserActors::handle(const Asker& asker, const wire::ListActors&) {
   wire::ActorList list;
   for (const auto& [id, actor] : table_.all()) {
     list.actors.push_back({.id = id,
@@ -176,10 +142,10 @@ wire::ActorList UserActors::list() const {
                            .owner = actor.owner.text(),
                            .cause = actor.cause});
   }
-  return list;
+  reply(asker, list);
 }
 
-wire::ClassList UserActors::class_list() const {
+void UserActors::handle(const Asker& asker, const wire::ListClasses&) {
   wire::ClassList list;
   for (const auto& [name, entry] : classes_) {
     list.classes.push_back(entry);
@@ -188,7 +154,7 @@ wire::ClassList UserActors::class_list() const {
         list.classes.back().lacking.push_back(host.name + ": " + lack->second);
     }
   }
-  return list;
+  reply(asker, list);
 }
 
 // UserActors: the lives of actors' processes.

@@ -2,7 +2,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,8 @@
 #include "transport/control/server.h"
 
 namespace troupe::user {
+
+using cluster::Asker;
 
 /// Users' actors, at the controller: answers what clients and actors ask, has processes started and
 /// ended, and tells of deaths. Calls do not come here. Lives on the controller's loop, reaches the
@@ -53,9 +54,14 @@ class UserActors {
   bool has_process(std::uint64_t incarnation) const;
   /// Notes that the peer's link stands. False when it is no user's actor.
   bool ready(control::PeerId peer);
-  /// False when the message is none for this room.
-  bool on_message(control::PeerId peer, const wire::Header& header,
-                  std::span<const std::byte> payload);
+  /// Each answers a request, sooner or later. One that starts or ends something counts once, also
+  /// where it comes twice.
+  void handle(const Asker& asker, const wire::SpawnActor& request);
+  void handle(const Asker& asker, const wire::FindActor& wanted);
+  void handle(const Asker& asker, const wire::KillActor& wanted);
+  void handle(const Asker& asker, const wire::WatchActor& wanted);
+  void handle(const Asker& asker, const wire::ListActors&);
+  void handle(const Asker& asker, const wire::ListClasses&);
   /// Notes that a client's or an actor's link is gone. True when it was an actor's.
   bool lost(control::PeerId peer, const std::string& why);
   /// Notes that the process of that incarnation runs, on another host.
@@ -68,19 +74,8 @@ class UserActors {
   const std::map<std::string, wire::ClassEntry>& classes() const { return classes_; }
 
  private:
-  struct Asker {
-    control::PeerId peer = 0;
-    wire::Header header;
-  };
-
   /// True when the request came before: it is answered, or will be.
-  bool repeated(control::PeerId peer, const wire::Header& header);
-  void spawn(control::PeerId peer, const wire::Header& header, const wire::SpawnActor& request);
-  void find(control::PeerId peer, const wire::Header& header, const wire::FindActor& wanted);
-  void kill(control::PeerId peer, const wire::Header& header, const wire::KillActor& wanted);
-  void watch(control::PeerId peer, const wire::Header& header, UserActorId id);
-  wire::ActorList list() const;
-  wire::ClassList class_list() const;
+  bool repeated(const Asker& asker);
 
   void launch(UserActorId id);
   void begin_again(UserActorId id, std::uint64_t incarnation);

@@ -68,7 +68,7 @@ struct SlowDisk : GatewayFixture {
     tools.write = [disk = disk](const auto& path, auto text) { return disk->write(path, text); };
     tools.note = [this](const auto& text) { notes.push_back(text); };
     records = std::make_unique<gateway::Introspection>(std::move(tools));
-    gateway.use(*records);
+    use(*records);
   }
   /// The records of job 1, as clients are told of them.
   json told() {
@@ -116,7 +116,7 @@ TEST_CASE("a controller that ends does not wait for a disk that stands still") {
   SlowDisk fixture;
   fixture.records->record_failure(1, "it broke");
   const auto begin = control::Clock::now();
-  fixture.gateway.use(fixture.desk);
+  fixture.use(fixture.desk);
   fixture.records.reset();
   CHECK(seconds_since(begin) < 30);
   // Whoever was left behind takes no harm.
@@ -128,7 +128,7 @@ TEST_CASE("what is written when the controller ends is there afterwards") {
   SlowDisk fixture(/*stands_still=*/false);
   for (const char* failure : {"one", "two", "three"})
     fixture.records->record_failure(1, failure);
-  fixture.gateway.use(fixture.desk);
+  fixture.use(fixture.desk);
   fixture.records.reset();
   CHECK(json::parse(std::ifstream(fixture.file))["failure"] == "three");
 }

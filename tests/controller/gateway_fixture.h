@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "controller/app/live_environment.h"
-#include "controller/gateway/gateway.h"
-#include "controller/gateway/introspection.h"
+#include "controller/app/messages.h"
 #include "controller/journal/memory_store.h"
 #include "tests/controller/endpoints.h"
 #include "tests/controller/sample_model.h"
@@ -93,6 +92,7 @@ struct GatewayFixture : Endpoints {
                             .grace = std::chrono::seconds(3),
                             .accept_within = accept_within}};
   gateway::Introspection desk{desk_tools("")};
+  gateway::Introspection* introspection = nullptr;
   std::unique_ptr<control::Connection> client = connect();
 
   gateway::Introspection::Tools desk_tools(const std::string& log_folder) {
@@ -114,14 +114,20 @@ struct GatewayFixture : Endpoints {
       : with_journal(journaled), accept_within(within), most_queued(queued) {
     test::sample_model();  // read here, not on the reader's thread
     members.spawned(members.add("here", "cpu").id, 77, 1);
-    gateway.use(desk);
+    use(desk);
     runner.listen(gateway);
     server.on_message([this](auto peer, const auto& header, auto payload) {
-      gateway.on_message(peer, header, payload);
+      cluster::deliver({.server = &server, .introspection = introspection, .gateway = &gateway},
+                       cluster::Sender::client, {peer, header}, payload);
     });
     server.on_lost([this](auto peer, const auto& loss) { gateway.client_lost(peer, loss); });
   }
   ~GatewayFixture() { gate.open(); }
+
+  void use(gateway::Introspection& from_now_on) {
+    introspection = &from_now_on;
+    gateway.use(from_now_on);
+  }
 
   std::unique_ptr<control::Connection> connect() {
     control::ConnectionOptions options;

@@ -1,34 +1,10 @@
 #include "controller/gateway/permissions.h"
 
-#include <set>
-
 #include "tests/support/doctest.h"
 
 namespace troupe::gateway {
 
 using control::ClientRole;
-
-TEST_CASE(
-    "every message to a controller needs a role, and one that is not named needs the highest") {
-  using enum wire::Kind;
-  const std::set<wire::Kind> own{submit_job, wait_job,    cancel_job,  list_jobs,
-                                 get_status, control_job, get_latents, get_document};
-  const std::set<wire::Kind> all{get_logs,    spawn_actor,  find_actor, kill_actor,
-                                 list_actors, list_classes, watch_actor};
-  for (std::uint16_t number = 0; number < 300; ++number) {
-    CAPTURE(number);
-    const auto kind = static_cast<wire::Kind>(number);
-    const auto needed = own.contains(kind)   ? ClientRole::own_jobs
-                        : all.contains(kind) ? ClientRole::all_jobs
-                                             : ClientRole::operate;
-    CHECK(needed_role(kind) == needed);
-    for (const auto role : {ClientRole::own_jobs, ClientRole::all_jobs, ClientRole::operate}) {
-      const auto why = refusal({"alice", role}, kind);
-      CHECK(why.has_value() == (role < needed));
-      if (why) CHECK(why->starts_with("the key \"alice\" has the role "));
-    }
-  }
-}
 
 TEST_CASE("a host joins with a client's key for operate, and never with one of the controller's") {
   CHECK_FALSE(host_refusal({"laptop", ClientRole::operate}));

@@ -89,15 +89,13 @@ void UserWorld::ask(PeerId client, const M& message) {
   open_[last_call_] = client;
   note("client " + std::to_string(client) + " asks, message kind " +
        std::to_string(static_cast<int>(M::kKind)) + ", call " + std::to_string(last_call_));
-  const auto bytes = wire::encode(message);
-  must(users_.on_message(client, header, wire::as_bytes(bytes)), "a request was not taken");
+  users_.handle({client, header}, message);
   if (chance() < 0.8) return;
-  after(chance() < 0.5 ? 0 : chance(), [this, client, header, bytes] {
+  after(chance() < 0.5 ? 0 : chance(), [this, client, header, message] {
     if (!clients_.contains(client)) return;
     ++repeated;
     asked_twice_.insert(header.correlation);
-    changes_nothing("a request that came twice",
-                    [&] { users_.on_message(client, header, wire::as_bytes(bytes)); });
+    changes_nothing("a request that came twice", [&] { users_.handle({client, header}, message); });
   });
 }
 

@@ -3,6 +3,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 
+#include "controller/app/messages.h"
 #include "transport/control/blob_endpoint.h"
 
 namespace troupe::testing {
@@ -54,7 +55,8 @@ SmallCluster::SmallCluster(Options options) {
   server_->on_ready([&](control::PeerId peer) { actors.ready(peer); });
   server_->on_message(
       [&](control::PeerId peer, const wire::Header& header, std::span<const std::byte> payload) {
-        actors.on_message(peer, header, payload);
+        cluster::deliver({.server = server_.get(), .users = room_.get()}, cluster::Sender::client,
+                         {peer, header}, payload);
       });
   server_->on_lost(
       [&](control::PeerId peer, const control::Loss& loss) { actors.lost(peer, loss.why); });
