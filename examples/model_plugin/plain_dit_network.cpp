@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "kernels/elementwise.h"
-#include "models/dit/stage_checks.h"
 #include "models/dit/transformer_parts.h"
+#include "models/dit/transformer_stage.h"
 #include "models/plugin/network_plugin.h"
 #include "plain_dit.h"
 
@@ -14,8 +14,6 @@ namespace kernels = troupe::kernels;
 namespace spec = troupe::spec;
 
 namespace {
-
-constexpr const char* kFamily = "plain_dit";
 
 /// Sines and cosines of a token's row and column, [tokens, width].
 at::Tensor positions(TokenRows rows, int64_t columns, int64_t width, const at::Tensor& like) {
@@ -42,7 +40,7 @@ class PlainCaption : public CaptionCache {
   at::Tensor mean;
 };
 
-class PlainStep : public StepCondition {
+class PlainStep : public StageStep {
  public:
   std::vector<at::Tensor> tensors() const override {
     auto all = blocks;
@@ -91,14 +89,11 @@ struct PlainBlock {
   kernels::Linear modulation, qkv, out, widen, narrow;
 };
 
-class PlainDiT final : public DiffusionTransformer {
+class PlainDiT final : public TransformerStage {
  public:
   PlainDiT(const PlainDiTSpec& spec, const StagePart& part, const WeightLoader& weights,
            at::ScalarType compute, at::Device device)
-      : spec_(spec),
-        part_(checked_part(kFamily, part, spec.layers)),
-        compute_(compute),
-        device_(device),
+      : TransformerStage("plain_dit", spec.facts(), part, compute, device),
         time_(weights, "time", kSineFeatures, spec.width(), spec.width()) {
     if (part.embeds) {
       embed_ = weights.linear("embed", spec.channels * spec.patch * spec.patch, spec.width());
@@ -112,12 +107,6 @@ class PlainDiT final : public DiffusionTransformer {
     }
   }
 
-  const StagePart& part() const override { return part_; }
-  int64_t patch_size() const override { return spec_.patch; }
-  int64_t hidden_width() const override { return spec_.width(); }
-  int64_t heads() const override { return part_.shard.size(spec_.heads); }
-  int64_t head_dim() const override { return spec_.head_dim; }
-  at::ScalarType dtype() const override { return compute_; }
   int64_t bytes() const override {
     int64_t total = time_.bytes() + embed_.bytes() + text_.bytes() + last_.bytes();
     for (const auto& block : blocks_)
@@ -125,58 +114,48 @@ class PlainDiT final : public DiffusionTransformer {
     return total;
   }
 
-  Caption project_caption(const std::vector<EncoderOutput>& text) const override {
-    return {text_(text.at(0).states.to(device_, compute_)), {}};
-  }
-  std::unique_ptr<CaptionCache> cache_caption(const Caption& caption,
-                                              const at::Tensor& mask) const override {
-    const auto seen = mask.to(device_, compute_).unsqueeze(2);
-    return std::make_unique<PlainCaption>((caption.states * seen).sum(1) / seen.sum(1));
-  }
   std::unique_ptr<StepCondition> condition(const StepInput& input,
                                            const CaptionCache& caption) const override {
-    const auto& mean = as<PlainCaption>(kFamily, caption, "caption cache").mean;
+    const auto& mean = text_of<PlainCaption>(caption).mean;
     const auto features = sine_features(at::full({1}, input.timestep, at::kFloat));
-    const auto state = at::silu(time_(features.to(device_, compute_)) + mean);
+    const auto state = at::silu(time_(on_device(features)) + mean);
     auto step = std::make_unique<PlainStep>();
+    step->batch = mean.size(0);
     for (const auto& block : blocks_)
-      step->blocks.push_back(block.modulation(state).view({-1, 6, spec_.width()}));
+      step->blocks.push_back(block.modulation(state).view({-1, 6, hidden_width()}));
     if (part_.projects) step->last = last_.modulation(state);
     return step;
   }
-  at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const override {
-    check_latents(kFamily, latents, spec_.channels, spec_.patch, size, rows);
-    const auto tokens = embed_(tokens_of_latents(latents.to(device_, compute_), spec_.patch));
-    return tokens + positions(rows, size.latent_width / spec_.patch, spec_.width(), tokens);
-  }
-  at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens, const StepCondition& condition,
-                        const CaptionCache&, AttentionPort& attention,
-                        TensorParallelPort& sums) const override {
-    const auto& step = as<PlainStep>(kFamily, condition, "step condition");
-    hidden = hidden.contiguous();
-    const auto [begin, end] = own_blocks(kFamily, part_, tokens);
-    for (int i = begin; i < end; ++i)
-      blocks_[i].run(hidden, step.blocks[i], attention, sums);
-    return hidden;
-  }
-  at::Tensor step_signal(const at::Tensor& hidden, const CallTokens&,
-                         const StepCondition& condition) const override {
-    require_block_0(kFamily, part_);
-    const auto& step = as<PlainStep>(kFamily, condition, "step condition");
-    return blocks_.front().normal(hidden.contiguous(), step.blocks.front(), kShift);
-  }
-  at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
-                     TokenRows rows) const override {
-    check_rows(kFamily, "project", spec_.patch, size, rows);
-    const auto& step = as<PlainStep>(kFamily, condition, "step condition");
-    return last_(hidden, step.last, size.latent_width / spec_.patch);
-  }
 
  private:
-  PlainDiTSpec spec_;
-  StagePart part_;
-  at::ScalarType compute_;
-  at::Device device_;
+  Caption caption_of(const std::vector<EncoderOutput>& text) const override {
+    return {text_(on_device(text.at(0).states)), {}};
+  }
+  std::unique_ptr<CaptionCache> cache_of(const Caption& caption,
+                                         const at::Tensor& mask) const override {
+    const auto seen = on_device(mask).unsqueeze(2);
+    return std::make_unique<PlainCaption>((caption.states * seen).sum(1) / seen.sum(1));
+  }
+  at::Tensor tokens_of(const at::Tensor& latents, PictureSize size, TokenRows rows) const override {
+    const auto tokens = embed_(tokens_of_latents(latents, patch_size()));
+    return tokens + positions(rows, size.latent_width / patch_size(), hidden_width(), tokens);
+  }
+  at::Tensor compute(at::Tensor hidden, const StepCondition& condition, const CaptionCache&,
+                     const BlockCall& call) const override {
+    const auto& step = step_of<PlainStep>(condition);
+    hidden = hidden.contiguous();
+    for (int i = call.begin; i < call.end; ++i)
+      blocks_[i].run(hidden, step.blocks[i], call.attention, call.sums);
+    return hidden;
+  }
+  at::Tensor signal_of(const at::Tensor& picture, const StepCondition& condition) const override {
+    return blocks_.front().normal(picture, step_of<PlainStep>(condition).blocks.front(), kShift);
+  }
+  at::Tensor prediction_of(const at::Tensor& hidden, const StepCondition& condition,
+                           int64_t columns) const override {
+    return last_(hidden, step_of<PlainStep>(condition).last, columns);
+  }
+
   SiluMlp time_;
   kernels::Linear embed_, text_;
   std::vector<PlainBlock> blocks_;

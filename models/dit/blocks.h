@@ -101,6 +101,7 @@ class Blocks {
   void add(const WeightLoader& weights, Make make) {
     if (!weights.stream) {
       kept_.push_back(make(weights));
+      kept_bytes_ += bytes_of(kept_.back());
       return;
     }
     stream_ = weights.stream;
@@ -124,10 +125,7 @@ class Blocks {
   /// object that holds the stream's first block.
   int64_t bytes() const {
     if (stream_) return numbers_.front() == 0 ? stream_->bytes() : 0;
-    int64_t total = 0;
-    for (const Block& block : kept_)
-      total += block.bytes();
-    return total;
+    return kept_bytes_;
   }
 
  private:
@@ -138,21 +136,33 @@ class Blocks {
     return all;
   }
 
+  /// Returns the bytes of the tensors that a block lists, or those that it says where some of its
+  /// tensors are made from others.
+  static int64_t bytes_of(Block& block) {
+    if constexpr (requires { block.bytes(); }) {
+      return block.bytes();
+    } else {
+      int64_t total = 0;
+      for (const at::Tensor* tensor : tensors_of(block))
+        total += static_cast<int64_t>(tensor->nbytes());
+      return total;
+    }
+  }
+
   void add_from_files(const WeightLoader& weights, Make make) {
     const auto read = [weights, make = std::move(make)] {
       auto noted = std::make_shared<WeightLoader::Noted>(weights);
       // When a block is gone, no page of the file stays either.
-      return std::shared_ptr<const Block>(new Block(make(noted->loader)),
-                                          [noted](const Block* block) {
-                                            delete block;
-                                            noted->release();
-                                          });
+      return std::shared_ptr<Block>(new Block(make(noted->loader)), [noted](Block* block) {
+        delete block;
+        noted->release();
+      });
     };
-    numbers_.push_back(stream_->add(read, read()->bytes()));
+    numbers_.push_back(stream_->add(read, bytes_of(*read())));
   }
 
   void add_from_host(Block block) {
-    const int64_t bytes = block.bytes();
+    const int64_t bytes = bytes_of(block);
     const auto device = stream_->device();
     int64_t copied = 0;
     for (at::Tensor* tensor : tensors_of(block)) {
@@ -171,6 +181,7 @@ class Blocks {
   }
 
   std::vector<Block> kept_;
+  int64_t kept_bytes_ = 0;
   std::shared_ptr<BlockStream> stream_;
   std::vector<int> numbers_;
 };

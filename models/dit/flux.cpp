@@ -5,13 +5,12 @@
 #include <algorithm>
 
 #include "kernels/elementwise.h"
-#include "models/dit/stage_checks.h"
 #include "models/dit/transformer_parts.h"
 
 namespace troupe::models {
 namespace {
 
-struct FluxStep final : StepCondition {
+struct FluxStep final : StageStep {
   std::vector<at::Tensor> tensors() const override {
     auto all = JointBlock::tensors_of(blocks);
     all.insert(all.end(), singles.begin(), singles.end());
@@ -25,7 +24,6 @@ struct FluxStep final : StepCondition {
     return singles.empty() ? block.modulation(embedded) : singles[index];
   }
 
-  int64_t batch = 0;
   at::Tensor embedded;  // where blocks are streamed: each makes its modulation of it
   std::vector<JointBlock::Modulation> blocks;
   std::vector<at::Tensor> singles;
@@ -99,11 +97,6 @@ at::Tensor FluxSingleBlock::modulated(const at::Tensor& hidden,
                                 kEps);
 }
 
-int64_t FluxSingleBlock::bytes() const {
-  return norm_.bytes() + qkv_.bytes() + widen_.bytes() + out_.bytes() + narrow_.bytes() +
-         static_cast<int64_t>(norm_q_.nbytes() + norm_k_.nbytes());
-}
-
 void FluxSingleBlock::list_tensors(std::vector<at::Tensor*>& all) {
   for (kernels::Linear* linear : {&norm_, &qkv_, &widen_, &out_, &narrow_})
     linear->list_tensors(all);
@@ -112,10 +105,8 @@ void FluxSingleBlock::list_tensors(std::vector<at::Tensor*>& all) {
 
 Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader& weights,
            at::ScalarType compute, at::Device device)
-    : spec_(spec),
-      part_(checked_part(kFamily, part, spec.blocks())),
-      compute_(compute),
-      device_(device),
+    : TransformerStage("flux", spec::facts_of(spec), part, compute, device),
+      spec_(spec),
       time_text_(weights, spec.pooled_projection_dim, spec.inner_dim(), spec.guidance_embeds) {
   const int64_t width = spec.inner_dim();
   if (part.embeds) {
@@ -139,7 +130,7 @@ Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader
     });
   }
   if (part.projects) {
-    last_ = LastLayer(weights, width, kPatch, spec.latent_channels(), spec.latent_channels(),
+    last_ = LastLayer(weights, width, patch_size(), spec.latent_channels(), spec.latent_channels(),
                       TokenOrder::channels_first);
   }
 }
@@ -150,23 +141,17 @@ int64_t Flux::bytes() const {
   return total + blocks_.bytes() + singles_.bytes();
 }
 
-Caption Flux::project_caption(const std::vector<EncoderOutput>& text) const {
-  if (!embedding_) throw std::logic_error("[flux] this stage holds no text embedding");
+Caption Flux::caption_of(const std::vector<EncoderOutput>& text) const {
   const at::Tensor& states = text.at(1).states;
   if (states.dim() != 3 || states.size(2) != spec_.joint_attention_dim) {
-    refuse_shape(kFamily, "T5's states", states, {-1, -1, spec_.joint_attention_dim});
+    refuse_shape(family_, "T5's states", states, {-1, -1, spec_.joint_attention_dim});
   }
-  return {embedding_->text(states.to(device_, compute_)), text[0].pooled.to(device_, compute_)};
-}
-
-std::unique_ptr<CaptionCache> Flux::cache_caption(const Caption& caption,
-                                                  const at::Tensor& mask) const {
-  return joint_caption(kFamily, caption, mask, part_.embeds, hidden_width(),
-                       spec_.pooled_projection_dim);
+  return {embedding_->text(on_device(states)), on_device(text[0].pooled)};
 }
 
 RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
-  const int64_t rows = size.latent_height / kPatch, columns = size.latent_width / kPatch;
+  const int64_t patch = patch_size();
+  const int64_t rows = size.latent_height / patch, columns = size.latent_width / patch;
   const auto range = [](int64_t count) {
     return at::arange(count, at::TensorOptions().dtype(at::kDouble));
   };
@@ -181,7 +166,7 @@ RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
 
 std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
                                                const CaptionCache& caption) const {
-  const auto& text = as<JointCaption>(kFamily, caption, "caption cache");
+  const auto& text = text_of<JointCaption>(caption);
   const at::Tensor embedded =
       at::silu(time_text_(as_model_sees(input.timestep), input.guidance * 1000, text.pooled()));
   auto step = std::make_unique<FluxStep>();
@@ -197,73 +182,47 @@ std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
   return step;
 }
 
-at::Tensor Flux::embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const {
-  if (!embedding_) throw std::logic_error("[flux] this stage holds no patch embedding");
-  check_latents(kFamily, latents, spec_.latent_channels(), kPatch, size, rows);
-  return embedding_->patch(tokens_of_latents(latents.to(device_, compute_), kPatch));
+at::Tensor Flux::tokens_of(const at::Tensor& latents, PictureSize, TokenRows) const {
+  return embedding_->patch(tokens_of_latents(latents, patch_size()));
 }
 
-at::Tensor Flux::embed_text(const CaptionCache& caption, int64_t begin, int64_t end) const {
-  if (!embedding_) throw std::logic_error("[flux] this stage holds no text embedding");
-  return as<JointCaption>(kFamily, caption, "caption cache").tokens(begin, end);
-}
-
-at::Tensor Flux::run_blocks(at::Tensor hidden, const CallTokens& tokens,
-                            const StepCondition& condition, const CaptionCache&,
-                            AttentionPort& attention, TensorParallelPort& sums) const {
-  const auto& step = as<FluxStep>(kFamily, condition, "step condition");
+at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition, const CaptionCache&,
+                         const BlockCall& call) const {
+  const auto& step = step_of<FluxStep>(condition);
+  const CallTokens& tokens = call.tokens;
   const RotaryAngles turns =
-      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / kPatch);
-  if (hidden.dim() != 3 || hidden.size(0) != step.batch ||
-      hidden.size(1) != tokens.text() + turns.cosine.size(0) || hidden.size(2) != hidden_width() ||
-      (!step.embedded.defined() &&
-       (step.blocks.size() != blocks_.size() || step.singles.size() != singles_.size()))) {
-    refuse_shape(kFamily, "hidden", hidden,
-                 {step.batch, tokens.text() + turns.cosine.size(0), hidden_width()});
-  }
-  const auto [begin, end] = own_blocks(kFamily, part_, tokens);
+      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / patch_size());
+  if (!step.embedded.defined()) require_blocks(step.blocks.size() + step.singles.size());
   const int doubles = static_cast<int>(blocks_.size());
-  if (begin < std::min(end, doubles)) {
+  if (call.begin < std::min(call.end, doubles)) {
     TwoStreams streams(hidden, tokens.text());
-    for (int i = begin; i < std::min(end, doubles); ++i) {
+    for (int i = call.begin; i < std::min(call.end, doubles); ++i) {
       const JointBlock& block = blocks_[i];
-      block.run(streams.text, streams.picture, step.of(block, i), turns, attention, sums);
+      block.run(streams.text, streams.picture, step.of(block, i), turns, call.attention, call.sums);
     }
     hidden = streams.joined();
   }
-  if (std::max(begin, doubles) >= end) return hidden;
+  if (std::max(call.begin, doubles) >= call.end) return hidden;
   hidden = hidden.contiguous();
   const RotaryAngles of_all = with_unrotated(turns, tokens.text());
-  for (int i = std::max(begin, doubles) - doubles; i < end - doubles; ++i) {
+  for (int i = std::max(call.begin, doubles) - doubles; i < call.end - doubles; ++i) {
     const FluxSingleBlock& block = singles_[i];
-    block.run(hidden, step.of(block, i), of_all, attention, sums);
+    block.run(hidden, step.of(block, i), of_all, call.attention, call.sums);
   }
   return hidden;
 }
 
-at::Tensor Flux::step_signal(const at::Tensor& hidden, const CallTokens& tokens,
-                             const StepCondition& condition) const {
-  require_block_0(kFamily, part_);
-  const auto& step = as<FluxStep>(kFamily, condition, "step condition");
-  const at::Tensor picture = hidden.slice(1, tokens.text()).contiguous();
+at::Tensor Flux::signal_of(const at::Tensor& picture, const StepCondition& condition) const {
+  const auto& step = step_of<FluxStep>(condition);
   const auto signal = [&](const auto& block) {
     return block.modulated(picture, step.of(block, 0));
   };
   return blocks_.empty() ? signal(singles_[0]) : signal(blocks_[0]);
 }
 
-at::Tensor Flux::project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
-                         TokenRows rows) const {
-  if (!last_) throw std::logic_error("[flux] this stage holds no output projection");
-  check_rows(kFamily, "project", kPatch, size, rows);
-  const auto& step = as<FluxStep>(kFamily, condition, "step condition");
-  const int64_t columns = size.latent_width / kPatch;
-  if (hidden.sizes() !=
-      at::IntArrayRef({step.batch, (rows.end - rows.begin) * columns, hidden_width()})) {
-    refuse_shape(kFamily, "hidden", hidden,
-                 {step.batch, (rows.end - rows.begin) * columns, hidden_width()});
-  }
-  return (*last_)(hidden, step.last, columns);
+at::Tensor Flux::prediction_of(const at::Tensor& hidden, const StepCondition& condition,
+                               int64_t columns) const {
+  return (*last_)(hidden, step_of<FluxStep>(condition).last, columns);
 }
 
 }  // namespace troupe::models

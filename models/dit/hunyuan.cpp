@@ -7,11 +7,11 @@
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
-#include "models/dit/stage_checks.h"
 
 namespace troupe::models {
 namespace {
 
+constexpr const char* kFamily = "hunyuan";
 constexpr int64_t kPoolerHeads = 8;
 
 at::Tensor is_token(const EncoderOutput& of) {
@@ -23,7 +23,7 @@ at::Tensor is_token(const EncoderOutput& of) {
 constexpr int64_t kBasePixels = 512;
 constexpr double kOriginalSize = 1024;
 
-struct HunyuanStep final : StepCondition {
+struct HunyuanStep final : StageStep {
   std::vector<at::Tensor> tensors() const override {
     auto all = shifts;
     all.push_back(last);
@@ -33,7 +33,6 @@ struct HunyuanStep final : StepCondition {
     return shifts.empty() ? block.shift(embedded) : shifts[index];
   }
 
-  int64_t batch = 0;
   at::Tensor embedded;             // where blocks are streamed: each makes its shift of it
   std::vector<at::Tensor> shifts;  // by block
   at::Tensor last;
@@ -227,15 +226,10 @@ void HunyuanBlock::list_tensors(std::vector<at::Tensor*>& all) {
 
 Hunyuan::Hunyuan(const spec::HunyuanSpec& spec, int64_t pixels_per_latent, const StagePart& part,
                  const WeightLoader& weights, at::ScalarType compute, at::Device device)
-    : spec_(spec),
-      pixels_per_latent_(pixels_per_latent),
-      part_(checked_part(kFamily, part, spec.num_layers)),
-      compute_(compute),
-      device_(device) {
+    : TransformerStage(kFamily, spec::facts_of(spec), part, compute, device),
+      spec_(spec),
+      pixels_per_latent_(pixels_per_latent) {
   const int64_t width = spec.inner_dim(), patch = spec.patch_size;
-  const auto facts = spec::facts_of(spec);
-  for (int block = part.blocks.begin; block <= part.blocks.end; ++block)
-    edge_widths_.push_back(facts.edge_width(part.blocks.begin, part.blocks.end, block));
   const std::string condition = "time_extra_emb.";
   timestep_ = SiluMlp(weights, condition + "timestep_embedder", kSineFeatures, width, width);
   extra_ = SiluMlp(weights, condition + "extra_embedder", spec.extra_dim(), 4 * width, width);
@@ -267,25 +261,14 @@ int64_t Hunyuan::bytes() const {
   return total + (last_ ? last_->bytes() : 0);
 }
 
-Caption Hunyuan::project_caption(const std::vector<EncoderOutput>& text) const {
-  if (!text_) throw std::logic_error("[hunyuan] this stage holds no text embedding");
+Caption Hunyuan::caption_of(const std::vector<EncoderOutput>& text) const {
   return (*text_)(text, device_, compute_);
 }
 
-std::unique_ptr<CaptionCache> Hunyuan::cache_caption(const Caption& caption,
-                                                     const at::Tensor& mask) const {
-  const auto& states = caption.states;
-  if (states.dim() != 3 || states.size(2) != spec_.cross_attention_dim)
-    refuse_shape(kFamily, "the projected caption", states, {-1, -1, spec_.cross_attention_dim});
-  if (!caption.pooled.defined() || caption.pooled.size(1) != spec_.pooled_projection_dim) {
-    refuse_shape(kFamily, "the pooled caption", caption.pooled,
-                 {states.size(0), spec_.pooled_projection_dim});
-  }
-  if (mask.sizes() != states.sizes().slice(0, 2))
-    refuse_shape(kFamily, "the caption's mask", mask, states.sizes().slice(0, 2));
+std::unique_ptr<CaptionCache> Hunyuan::cache_of(const Caption& caption, const at::Tensor&) const {
   auto cache = std::make_unique<HunyuanCaption>();
   for (int i = 0; i < std::ssize(blocks_); ++i)
-    cache->blocks.push_back(blocks_[i].caption(states.to(device_, compute_)));
+    cache->blocks.push_back(blocks_[i].caption(on_device(caption.states)));
   cache->pooled = caption.pooled;
   return cache;
 }
@@ -317,7 +300,7 @@ RotaryAngles Hunyuan::rotary_angles_of(PictureSize size) const {
 
 std::unique_ptr<StepCondition> Hunyuan::condition(const StepInput& input,
                                                   const CaptionCache& caption) const {
-  const auto& text = as<HunyuanCaption>(kFamily, caption, "caption cache");
+  const auto& text = text_of<HunyuanCaption>(caption);
   const auto features = [&](const std::vector<double>& values) {
     return sine_features(at::tensor(values).to(at::kFloat)).to(device_, compute_);
   };
@@ -344,39 +327,32 @@ std::unique_ptr<StepCondition> Hunyuan::condition(const StepInput& input,
   return step;
 }
 
-at::Tensor Hunyuan::embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const {
-  if (!text_) throw std::logic_error("[hunyuan] this stage holds no patch embedding");
-  check_latents(kFamily, latents, spec_.in_channels, spec_.patch_size, size, rows);
-  return patch_(tokens_of_latents(latents.to(device_, compute_), spec_.patch_size));
+at::Tensor Hunyuan::tokens_of(const at::Tensor& latents, PictureSize, TokenRows) const {
+  return patch_(tokens_of_latents(latents, patch_size()));
 }
 
-at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
-                               const StepCondition& condition, const CaptionCache& caption,
-                               AttentionPort& attention, TensorParallelPort& sums) const {
-  const auto& step = as<HunyuanStep>(kFamily, condition, "step condition");
-  const auto& text = as<HunyuanCaption>(kFamily, caption, "caption cache");
-  const auto [begin, end] = own_blocks(kFamily, part_, tokens);
-  const int64_t given = edge_widths_[begin];
-  if (hidden.dim() != 3 || hidden.size(0) != step.batch || hidden.size(2) != given ||
-      (!blocks_.streamed() && step.shifts.size() != blocks_.size()) ||
-      text.blocks.size() != blocks_.size()) {
-    refuse_shape(kFamily, "hidden", hidden, {step.batch, -1, given});
-  }
+at::Tensor Hunyuan::compute(at::Tensor hidden, const StepCondition& condition,
+                            const CaptionCache& caption, const BlockCall& call) const {
+  const auto& step = step_of<HunyuanStep>(condition);
+  const auto& text = text_of<HunyuanCaption>(caption);
+  if (!blocks_.streamed()) require_blocks(step.shifts.size());
+  require_blocks(text.blocks.size());
+  const CallTokens& tokens = call.tokens;
   const int64_t width = hidden_width();
   std::vector<at::Tensor> left;
-  for (int64_t at = given - width; at > 0; at -= width)
+  for (int64_t at = hidden.size(2) - width; at > 0; at -= width)
     left.push_back(hidden.slice(2, at, at + width));
   hidden = hidden.slice(2, 0, width).contiguous();
   const RotaryAngles turns =
-      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / spec_.patch_size);
-  for (int i = begin; i < end; ++i) {
+      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / patch_size());
+  for (int i = call.begin; i < call.end; ++i) {
     const HunyuanBlock& block = blocks_[i];
     at::Tensor skip;
     if (block.takes_skip()) {
       skip = left.back();
       left.pop_back();
     }
-    block.run(hidden, skip, step.shift(block, i), text.blocks[i], turns, attention, sums);
+    block.run(hidden, skip, step.shift(block, i), text.blocks[i], turns, call.attention, call.sums);
     if (block.leaves_skip()) left.push_back(hidden.clone());
   }
   if (left.empty()) return hidden;
@@ -385,24 +361,14 @@ at::Tensor Hunyuan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
   return at::cat(left, 2);
 }
 
-at::Tensor Hunyuan::step_signal(const at::Tensor& hidden, const CallTokens&,
-                                const StepCondition& condition) const {
-  require_block_0(kFamily, part_);
+at::Tensor Hunyuan::signal_of(const at::Tensor& picture, const StepCondition& condition) const {
   const HunyuanBlock& block = blocks_[0];
-  return block.modulated(hidden.contiguous(),
-                         as<HunyuanStep>(kFamily, condition, "step condition").shift(block, 0));
+  return block.modulated(picture, step_of<HunyuanStep>(condition).shift(block, 0));
 }
 
-at::Tensor Hunyuan::project(const at::Tensor& hidden, const StepCondition& condition,
-                            PictureSize size, TokenRows rows) const {
-  if (!last_) throw std::logic_error("[hunyuan] this stage holds no output projection");
-  check_rows(kFamily, "project", spec_.patch_size, size, rows);
-  const auto& step = as<HunyuanStep>(kFamily, condition, "step condition");
-  const int64_t columns = size.latent_width / spec_.patch_size;
-  const int64_t count = (rows.end - rows.begin) * columns;
-  if (hidden.sizes() != at::IntArrayRef({step.batch, count, hidden_width()}))
-    refuse_shape(kFamily, "hidden", hidden, {step.batch, count, hidden_width()});
-  return (*last_)(hidden, step.last, columns);
+at::Tensor Hunyuan::prediction_of(const at::Tensor& hidden, const StepCondition& condition,
+                                  int64_t columns) const {
+  return (*last_)(hidden, step_of<HunyuanStep>(condition).last, columns);
 }
 
 }  // namespace troupe::models

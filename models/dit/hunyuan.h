@@ -9,8 +9,8 @@
 
 #include "kernels/linear.h"
 #include "models/dit/blocks.h"
-#include "models/dit/diffusion_transformer.h"
 #include "models/dit/transformer_parts.h"
+#include "models/dit/transformer_stage.h"
 #include "models/dit/weight_loader.h"
 #include "models/spec/hunyuan_spec.h"
 
@@ -28,7 +28,6 @@ class HunyuanText {
   int64_t bytes() const;
 
  private:
-  static constexpr const char* kFamily = "hunyuan";
   at::Tensor pooled(const at::Tensor& states) const;
 
   spec::HunyuanSpec spec_;
@@ -92,45 +91,30 @@ class HunyuanBlock {
 /// HunyuanDiT. Beside the hidden states a stage is given what earlier ones left for its blocks, and
 /// hands on what its own leave for later ones: [current, left last, …, left first], each D wide.
 /// Source: HunyuanDiT2DModel of diffusers.
-class Hunyuan : public DiffusionTransformer {
+class Hunyuan final : public TransformerStage {
  public:
   Hunyuan(const spec::HunyuanSpec& spec, int64_t pixels_per_latent, const StagePart& part,
           const WeightLoader& weights, at::ScalarType compute, at::Device device);
 
-  const StagePart& part() const override { return part_; }
-  int64_t patch_size() const override { return spec_.patch_size; }
-  int64_t hidden_width() const override { return spec_.inner_dim(); }
-  int64_t input_width() const override { return edge_widths_.front(); }
-  int64_t output_width() const override { return edge_widths_.back(); }
-  int64_t heads() const override { return part_.shard.size(spec_.num_attention_heads); }
-  int64_t head_dim() const override { return spec_.attention_head_dim; }
-  at::ScalarType dtype() const override { return compute_; }
   int64_t bytes() const override;
-
-  Caption project_caption(const std::vector<EncoderOutput>& text) const override;
-  std::unique_ptr<CaptionCache> cache_caption(const Caption& caption,
-                                              const at::Tensor& mask) const override;
   std::unique_ptr<StepCondition> condition(const StepInput& input,
                                            const CaptionCache& caption) const override;
-  at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
-  at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens, const StepCondition& condition,
-                        const CaptionCache& caption, AttentionPort& attention,
-                        TensorParallelPort& sums) const override;
-  at::Tensor step_signal(const at::Tensor& hidden, const CallTokens& tokens,
-                         const StepCondition& condition) const override;
-  at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
-                     TokenRows rows) const override;
 
  private:
-  static constexpr const char* kFamily = "hunyuan";
+  Caption caption_of(const std::vector<EncoderOutput>& text) const override;
+  std::unique_ptr<CaptionCache> cache_of(const Caption& caption,
+                                         const at::Tensor& mask) const override;
+  at::Tensor tokens_of(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
+  at::Tensor compute(at::Tensor hidden, const StepCondition& condition, const CaptionCache& caption,
+                     const BlockCall& call) const override;
+  at::Tensor signal_of(const at::Tensor& picture, const StepCondition& condition) const override;
+  at::Tensor prediction_of(const at::Tensor& hidden, const StepCondition& condition,
+                           int64_t columns) const override;
+
   RotaryAngles rotary_angles_of(PictureSize size) const;
 
   spec::HunyuanSpec spec_;
   int64_t pixels_per_latent_;
-  StagePart part_;
-  at::ScalarType compute_;
-  at::Device device_;
-  std::vector<int64_t> edge_widths_;  // before each of its blocks, and after the last
   SiluMlp timestep_, extra_;
   at::Tensor style_;  // [1, D], where the model has it
   kernels::Linear patch_;

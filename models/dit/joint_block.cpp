@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "kernels/elementwise.h"
-#include "models/dit/stage_checks.h"
 
 namespace troupe::models {
 namespace {
@@ -14,42 +13,6 @@ constexpr const char* kPictureNames[] = {"to_q", "to_k", "to_v"};
 constexpr const char* kTextNames[] = {"add_q_proj", "add_k_proj", "add_v_proj"};
 
 }  // namespace
-
-std::unique_ptr<CaptionCache> JointCaption::items(int64_t begin, int64_t end) const {
-  const auto own = [&](const at::Tensor& of) {
-    return of.defined() ? of.slice(0, begin, end) : at::Tensor();
-  };
-  return std::make_unique<JointCaption>(end - begin, own(states_), own(pooled_));
-}
-
-at::Tensor JointCaption::tokens(int64_t begin, int64_t end) const {
-  return states_.slice(1, begin, end).clone(at::MemoryFormat::Contiguous);
-}
-
-int64_t JointCaption::bytes() const {
-  const auto of = [](const at::Tensor& t) { return t.defined() ? t.nbytes() : 0; };
-  return static_cast<int64_t>(of(states_) + of(pooled_));
-}
-
-std::unique_ptr<CaptionCache> joint_caption(const char* family, const Caption& caption,
-                                            const at::Tensor& mask, bool embeds, int64_t width,
-                                            int64_t pooled_width) {
-  const auto& states = caption.states;
-  if (states.dim() != 3 || states.size(1) == 0 || states.size(2) != width) {
-    refuse_shape(family, "the projected caption", states, {-1, -1, width});
-  }
-  if (pooled_width == 0 ? caption.pooled.defined()
-                        : !caption.pooled.defined() || caption.pooled.dim() != 2 ||
-                              caption.pooled.size(0) != states.size(0) ||
-                              caption.pooled.size(1) != pooled_width) {
-    refuse_shape(family, "the pooled caption", caption.pooled, {states.size(0), pooled_width});
-  }
-  if (mask.sizes() != states.sizes().slice(0, 2)) {
-    refuse_shape(family, "the caption's mask", mask, states.sizes().slice(0, 2));
-  }
-  return std::make_unique<JointCaption>(states.size(0), embeds ? states : at::Tensor(),
-                                        caption.pooled);
-}
 
 TimeTextEmbedding::TimeTextEmbedding(const WeightLoader& weights, int64_t pooled_width,
                                      int64_t width, bool guidance)
@@ -77,13 +40,6 @@ TwoStreams::TwoStreams(const at::Tensor& hidden, int64_t texts)
 
 at::Tensor TwoStreams::joined() const {
   return text.size(1) == 0 ? picture : at::cat({text, picture}, 1);
-}
-
-int64_t JointBlock::Attention::bytes() const {
-  int64_t total = qkv.bytes() + out.bytes();
-  for (const at::Tensor& norm : {norm_q, norm_k})
-    total += norm.defined() ? static_cast<int64_t>(norm.nbytes()) : 0;
-  return total;
 }
 
 JointBlock::Attention JointBlock::attention_of(const WeightLoader& weights, const std::string& name,
@@ -200,12 +156,6 @@ void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& mo
 at::Tensor JointBlock::modulated(const at::Tensor& picture, const Modulation& modulation) const {
   return kernels::norm_modulate(picture, modulation.picture.select(1, kScale),
                                 modulation.picture.select(1, kShift), kEps);
-}
-
-int64_t JointBlock::bytes() const {
-  return norm_.bytes() + norm_text_.bytes() + picture_.bytes() + text_.bytes() + second_.bytes() +
-         forward_.widen.bytes() + forward_.narrow.bytes() + forward_text_.widen.bytes() +
-         forward_text_.narrow.bytes();
 }
 
 void JointBlock::Attention::list_tensors(std::vector<at::Tensor*>& all) {

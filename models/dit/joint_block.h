@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,33 +12,6 @@
 #include "models/spec/sd3_spec.h"
 
 namespace troupe::models {
-
-/// The text of a joint model at one stage: its tokens where the stage embeds, and the pooled vector
-/// that conditions every step, where the family has one.
-class JointCaption final : public CaptionCache {
- public:
-  JointCaption(int64_t batch, at::Tensor states, at::Tensor pooled)
-      : batch_(batch), states_(std::move(states)), pooled_(std::move(pooled)) {}
-
-  std::unique_ptr<CaptionCache> items(int64_t begin, int64_t end) const override;
-  int64_t batch() const override { return batch_; }
-  int64_t bytes() const override;
-
-  /// Text tokens [begin, end), in memory of their own: blocks change them in place.
-  at::Tensor tokens(int64_t begin, int64_t end) const;
-  const at::Tensor& pooled() const { return pooled_; }  // [B, P]
-
- private:
-  int64_t batch_;
-  at::Tensor states_;  // [B, T, D], or undefined
-  at::Tensor pooled_;
-};
-
-/// Makes the cache of what crossed to this stage; throws where shapes disagree with `width` and
-/// `pooled_width`, which is 0 where a family has no pooled vector.
-std::unique_ptr<CaptionCache> joint_caption(const char* family, const Caption& caption,
-                                            const at::Tensor& mask, bool embeds, int64_t width,
-                                            int64_t pooled_width);
 
 /// Timestep, guidance where the model takes it, and pooled text to what modulates the blocks.
 /// Source: CombinedTimestepTextProjEmbeddings, CombinedTimestepGuidanceTextProjEmbeddings.
@@ -87,7 +59,6 @@ class JointBlock {
            const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums) const;
   /// Returns the picture's input of the attention: `picture` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& picture, const Modulation& modulation) const;
-  int64_t bytes() const;
   /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
@@ -95,7 +66,6 @@ class JointBlock {
   struct Attention {
     kernels::Linear qkv, out;
     at::Tensor norm_q, norm_k;  // undefined without norms
-    int64_t bytes() const;
     void list_tensors(std::vector<at::Tensor*>& all);
   };
   struct Forward {

@@ -7,7 +7,6 @@
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
-#include "models/dit/stage_checks.h"
 
 namespace troupe::models {
 namespace {
@@ -15,9 +14,11 @@ namespace {
 /// Value that diffusers adds to the scores of a token that is masked out.
 constexpr double kMaskedBias = -10000.0;
 
-class PixArtStep : public StepCondition {
+class PixArtStep final : public StageStep {
  public:
-  explicit PixArtStep(PixArtCondition::Values given) : values(std::move(given)) {}
+  explicit PixArtStep(PixArtCondition::Values given) : values(std::move(given)) {
+    batch = values.embedded.size(0);
+  }
   std::vector<at::Tensor> tensors() const override { return {values.modulation, values.embedded}; }
   PixArtCondition::Values values;
 };
@@ -254,15 +255,6 @@ at::Tensor PixArtBlock::modulated(const at::Tensor& hidden, const at::Tensor& mo
   return kernels::norm_modulate(hidden, factors.select(1, kScale), factors.select(1, kShift), eps_);
 }
 
-int64_t PixArtBlock::bytes() const {
-  int64_t total = static_cast<int64_t>(table_.nbytes());
-  for (const kernels::Linear* linear :
-       {&qkv_, &self_out_, &cross_q_, &cross_kv_, &cross_out_, &widen_, &narrow_}) {
-    total += linear->bytes();
-  }
-  return total;
-}
-
 void PixArtBlock::list_tensors(std::vector<at::Tensor*>& all) {
   all.push_back(&table_);
   for (kernels::Linear* linear :
@@ -272,11 +264,9 @@ void PixArtBlock::list_tensors(std::vector<at::Tensor*>& all) {
 
 PixArt::PixArt(const spec::PixArtSpec& spec, int64_t pixels_per_latent, const StagePart& part,
                const WeightLoader& weights, at::ScalarType compute, at::Device device)
-    : spec_(spec),
+    : TransformerStage("pixart", spec::facts_of(spec), part, compute, device),
+      spec_(spec),
       pixels_per_latent_(pixels_per_latent),
-      part_(checked_part(kFamily, part, spec.num_layers)),
-      compute_(compute),
-      device_(device),
       condition_(spec, weights) {
   const int64_t width = spec.inner_dim(), patch = spec.patch_size;
   if (part.embeds) embedding_.emplace(spec, weights);
@@ -304,27 +294,19 @@ int64_t PixArt::bytes() const {
   return total + blocks_.bytes();
 }
 
-Caption PixArt::project_caption(const std::vector<EncoderOutput>& text) const {
-  if (!embedding_) throw std::logic_error("[pixart] this stage holds no caption projection");
+Caption PixArt::caption_of(const std::vector<EncoderOutput>& text) const {
   const at::Tensor& states = text.at(0).states;
   if (states.dim() != 3 || states.size(2) != spec_.caption_channels) {
-    refuse_shape(kFamily, "the caption's states", states, {-1, -1, spec_.caption_channels});
+    refuse_shape(family_, "the caption's states", states, {-1, -1, spec_.caption_channels});
   }
-  return {embedding_->caption(states.to(device_, compute_)), {}};
+  return {embedding_->caption(on_device(states)), {}};
 }
 
-std::unique_ptr<CaptionCache> PixArt::cache_caption(const Caption& caption,
-                                                    const at::Tensor& mask) const {
-  const at::Tensor& projected = caption.states;
-  if (projected.dim() != 3 || projected.size(1) == 0 || projected.size(2) != hidden_width()) {
-    refuse_shape(kFamily, "the projected caption", projected, {-1, -1, hidden_width()});
-  }
-  if (mask.sizes() != projected.sizes().slice(0, 2)) {
-    refuse_shape(kFamily, "the caption's mask", mask, projected.sizes().slice(0, 2));
-  }
-  const CaptionTokens tokens(projected.to(device_, compute_), mask);
+std::unique_ptr<CaptionCache> PixArt::cache_of(const Caption& caption,
+                                               const at::Tensor& mask) const {
+  const CaptionTokens tokens(on_device(caption.states), mask);
   auto cache = std::make_unique<PixArtCaption>();
-  cache->items_ = projected.size(0);
+  cache->items_ = caption.states.size(0);
   for (int i = 0; i < std::ssize(blocks_); ++i)
     cache->blocks.push_back(blocks_[i].caption(tokens));
   return cache;
@@ -337,51 +319,32 @@ std::unique_ptr<StepCondition> PixArt::condition(const StepInput& input,
                  input.size.latent_width * pixels_per_latent_, compute_, device_));
 }
 
-at::Tensor PixArt::embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const {
-  if (!embedding_) throw std::logic_error("[pixart] this stage holds no patch embedding");
-  check_latents(kFamily, latents, spec_.in_channels, spec_.patch_size, size, rows);
-  return embedding_->tokens(latents.to(device_, compute_), size, rows);
+at::Tensor PixArt::tokens_of(const at::Tensor& latents, PictureSize size, TokenRows rows) const {
+  return embedding_->tokens(latents, size, rows);
 }
 
-at::Tensor PixArt::run_blocks(at::Tensor hidden, const CallTokens& tokens,
-                              const StepCondition& condition, const CaptionCache& caption,
-                              AttentionPort& attention, TensorParallelPort& sums) const {
-  const auto& step = as<PixArtStep>(kFamily, condition, "step condition");
-  const auto& kept = as<PixArtCaption>(kFamily, caption, "caption cache");
-  const int64_t batch = step.values.embedded.size(0);
-  if (hidden.dim() != 3 || hidden.size(0) != batch || hidden.size(2) != hidden_width() ||
-      kept.batch() != batch || kept.blocks.size() != blocks_.size()) {
-    refuse_shape(kFamily, "hidden", hidden, {kept.batch(), -1, hidden_width()});
-  }
+at::Tensor PixArt::compute(at::Tensor hidden, const StepCondition& condition,
+                           const CaptionCache& caption, const BlockCall& call) const {
+  const auto& step = step_of<PixArtStep>(condition);
+  const auto& kept = text_of<PixArtCaption>(caption);
+  require_blocks(kept.blocks.size());
   hidden = hidden.contiguous();
-  const auto [begin, end] = own_blocks(kFamily, part_, tokens);
-  for (int i = begin; i < end; ++i) {
-    blocks_[i].run(hidden, step.values.modulation, kept.blocks[i], attention, sums);
-  }
+  for (int i = call.begin; i < call.end; ++i)
+    blocks_[i].run(hidden, step.values.modulation, kept.blocks[i], call.attention, call.sums);
   return hidden;
 }
 
-at::Tensor PixArt::step_signal(const at::Tensor& hidden, const CallTokens&,
-                               const StepCondition& condition) const {
-  require_block_0(kFamily, part_);
-  return blocks_[0].modulated(
-      hidden.contiguous(), as<PixArtStep>(kFamily, condition, "step condition").values.modulation);
+at::Tensor PixArt::signal_of(const at::Tensor& picture, const StepCondition& condition) const {
+  return blocks_[0].modulated(picture, step_of<PixArtStep>(condition).values.modulation);
 }
 
-at::Tensor PixArt::project(const at::Tensor& hidden, const StepCondition& condition,
-                           PictureSize size, TokenRows rows) const {
-  if (!part_.projects) throw std::logic_error("[pixart] this stage holds no output projection");
-  check_rows(kFamily, "project", spec_.patch_size, size, rows);
-  const auto& step = as<PixArtStep>(kFamily, condition, "step condition");
-  const int64_t patch = spec_.patch_size, columns = size.latent_width / patch;
-  const int64_t count = rows.end - rows.begin, batch = step.values.embedded.size(0);
-  if (hidden.sizes() != at::IntArrayRef({batch, count * columns, hidden_width()})) {
-    refuse_shape(kFamily, "hidden", hidden, {batch, count * columns, hidden_width()});
-  }
-  const at::Tensor factors = last_table_.unsqueeze(0) + step.values.embedded.unsqueeze(1);
+at::Tensor PixArt::prediction_of(const at::Tensor& hidden, const StepCondition& condition,
+                                 int64_t columns) const {
+  const at::Tensor factors =
+      last_table_.unsqueeze(0) + step_of<PixArtStep>(condition).values.embedded.unsqueeze(1);
   const at::Tensor normal =
       kernels::norm_modulate(hidden, factors.select(1, 1), factors.select(1, 0), kEps);
-  return latents_of_tokens(last_(normal), columns, patch, TokenOrder::pixels_first);
+  return latents_of_tokens(last_(normal), columns, patch_size(), TokenOrder::pixels_first);
 }
 
 }  // namespace troupe::models

@@ -8,8 +8,8 @@
 
 #include "kernels/linear.h"
 #include "models/dit/blocks.h"
-#include "models/dit/diffusion_transformer.h"
 #include "models/dit/transformer_parts.h"
+#include "models/dit/transformer_stage.h"
 #include "models/dit/weight_loader.h"
 #include "models/spec/pixart_spec.h"
 
@@ -100,7 +100,6 @@ class PixArtBlock {
            AttentionPort& attention, TensorParallelPort& sums) const;
   /// Returns the input of the self attention: `hidden` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& hidden, const at::Tensor& modulation) const;
-  int64_t bytes() const;
   /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
@@ -117,41 +116,29 @@ class PixArtBlock {
 };
 
 /// PixArt-α and PixArt-Σ. Source: PixArtTransformer2DModel of diffusers.
-class PixArt : public DiffusionTransformer {
+class PixArt final : public TransformerStage {
  public:
   /// pixels_per_latent turns latent sizes into the pixels that the size conditions speak of.
   PixArt(const spec::PixArtSpec& spec, int64_t pixels_per_latent, const StagePart& part,
          const WeightLoader& weights, at::ScalarType compute, at::Device device);
 
-  const StagePart& part() const override { return part_; }
-  int64_t patch_size() const override { return spec_.patch_size; }
-  int64_t hidden_width() const override { return spec_.inner_dim(); }
-  int64_t heads() const override { return part_.shard.size(spec_.num_attention_heads); }
-  int64_t head_dim() const override { return spec_.attention_head_dim; }
-  at::ScalarType dtype() const override { return compute_; }
   int64_t bytes() const override;
-
-  Caption project_caption(const std::vector<EncoderOutput>& text) const override;
-  std::unique_ptr<CaptionCache> cache_caption(const Caption& caption,
-                                              const at::Tensor& mask) const override;
   std::unique_ptr<StepCondition> condition(const StepInput& input,
                                            const CaptionCache& caption) const override;
-  at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
-  at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens, const StepCondition& condition,
-                        const CaptionCache& caption, AttentionPort& attention,
-                        TensorParallelPort& sums) const override;
-  at::Tensor step_signal(const at::Tensor& hidden, const CallTokens& tokens,
-                         const StepCondition& condition) const override;
-  at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
-                     TokenRows rows) const override;
 
  private:
-  static constexpr const char* kFamily = "pixart";
+  Caption caption_of(const std::vector<EncoderOutput>& text) const override;
+  std::unique_ptr<CaptionCache> cache_of(const Caption& caption,
+                                         const at::Tensor& mask) const override;
+  at::Tensor tokens_of(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
+  at::Tensor compute(at::Tensor hidden, const StepCondition& condition, const CaptionCache& caption,
+                     const BlockCall& call) const override;
+  at::Tensor signal_of(const at::Tensor& picture, const StepCondition& condition) const override;
+  at::Tensor prediction_of(const at::Tensor& hidden, const StepCondition& condition,
+                           int64_t columns) const override;
+
   spec::PixArtSpec spec_;
   int64_t pixels_per_latent_;
-  StagePart part_;
-  at::ScalarType compute_;
-  at::Device device_;
   PixArtCondition condition_;
   std::optional<PixArtEmbedding> embedding_;
   Blocks<PixArtBlock> blocks_;

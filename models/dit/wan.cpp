@@ -7,12 +7,11 @@
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
-#include "models/dit/stage_checks.h"
 
 namespace troupe::models {
 namespace {
 
-struct WanStep final : StepCondition {
+struct WanStep final : StageStep {
   std::vector<at::Tensor> tensors() const override { return {embedded, modulation}; }
 
   at::Tensor embedded;    // [B, D]
@@ -64,10 +63,6 @@ void NormAcrossHeads::part(at::Tensor x, const at::Tensor& squares) const {
 
 at::Tensor NormAcrossHeads::squares(const at::Tensor& x) {
   return x.to(at::kFloat).square().sum({2, 3});
-}
-
-int64_t NormAcrossHeads::bytes() const {
-  return weight_.defined() ? static_cast<int64_t>(weight_.nbytes()) : 0;
 }
 
 WanText WanText::items(int64_t begin, int64_t end) const {
@@ -186,18 +181,6 @@ void WanBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const WanTe
   add_product(hidden, narrow_, widen_.gelu(normal), factor(kGateForward), sharded_, sums);
 }
 
-int64_t WanBlock::bytes() const {
-  int64_t total = static_cast<int64_t>(table_.nbytes());
-  if (cross_scale_.defined())
-    total += static_cast<int64_t>(cross_scale_.nbytes() + cross_bias_.nbytes());
-  for (const kernels::Linear* linear :
-       {&qkv_, &self_out_, &cross_q_, &cross_kv_, &cross_out_, &widen_, &narrow_})
-    total += linear->bytes();
-  for (const NormAcrossHeads* norm : {&self_q_, &self_k_, &text_q_, &text_k_})
-    total += norm->bytes();
-  return total;
-}
-
 void NormAcrossHeads::list_tensors(std::vector<at::Tensor*>& all) {
   all.push_back(&weight_);
 }
@@ -213,10 +196,8 @@ void WanBlock::list_tensors(std::vector<at::Tensor*>& all) {
 
 Wan::Wan(const spec::WanSpec& spec, const StagePart& part, const WeightLoader& weights,
          at::ScalarType compute, at::Device device)
-    : spec_(spec),
-      part_(checked_part(kFamily, part, spec.num_layers)),
-      compute_(compute),
-      device_(device),
+    : TransformerStage("wan", spec::facts_of(spec), part, compute, device),
+      spec_(spec),
       time_(weights, "condition_embedder.time_embedder", kSineFeatures, spec.inner_dim(),
             spec.inner_dim()),
       modulation_(
@@ -251,26 +232,22 @@ int64_t Wan::bytes() const {
   return total + blocks_.bytes();
 }
 
-Caption Wan::project_caption(const std::vector<EncoderOutput>& text) const {
-  if (!embedding_) throw std::logic_error("[wan] this stage holds no text embedding");
+Caption Wan::caption_of(const std::vector<EncoderOutput>& text) const {
   const at::Tensor& states = text.at(0).states;
   if (states.dim() != 3 || states.size(2) != spec_.text_dim)
-    refuse_shape(kFamily, "the text's states", states, {-1, -1, spec_.text_dim});
+    refuse_shape(family_, "the text's states", states, {-1, -1, spec_.text_dim});
   // Padding is attended to, as zeros before the projection.
   const at::Tensor is_token =
       at::arange(states.size(1), at::kLong).unsqueeze(0).lt(text[0].lengths.unsqueeze(1));
   const at::Tensor kept =
-      states.to(device_, compute_).masked_fill(is_token.logical_not().unsqueeze(2).to(device_), 0);
+      on_device(states).masked_fill(is_token.logical_not().unsqueeze(2).to(device_), 0);
   const int64_t missing = std::max<int64_t>(text[0].tokens - kept.size(1), 0);
   const at::Tensor padded = at::constant_pad_nd(kept, {0, 0, 0, missing});
   return {embedding_->text_second(embedding_->text_first.gelu(padded)), {}};
 }
 
-std::unique_ptr<CaptionCache> Wan::cache_caption(const Caption& caption, const at::Tensor&) const {
-  const at::Tensor& projected = caption.states;
-  if (projected.dim() != 3 || projected.size(1) == 0 || projected.size(2) != hidden_width())
-    refuse_shape(kFamily, "the projected text", projected, {-1, -1, hidden_width()});
-  const at::Tensor states = projected.to(device_, compute_);
+std::unique_ptr<CaptionCache> Wan::cache_of(const Caption& caption, const at::Tensor&) const {
+  const at::Tensor states = on_device(caption.states);
   auto cache = std::make_unique<WanCaption>();
   cache->batch_ = states.size(0);
   for (int i = 0; i < std::ssize(blocks_); ++i)
@@ -312,53 +289,40 @@ std::unique_ptr<StepCondition> Wan::condition(const StepInput& input,
   step->modulation =
       modulation_(at::silu(embedded)).view({1, 6, hidden_width()}).expand({batch, -1, -1});
   step->embedded = embedded.expand({batch, -1});
+  step->batch = batch;
   step->turns = rotary_angles_of(size);
   return step;
 }
 
-at::Tensor Wan::embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const {
-  if (!embedding_) throw std::logic_error("[wan] this stage holds no patch embedding");
-  check_latents(kFamily, latents, spec_.in_channels, spec_.patch_size, size, rows);
-  return embedding_->patch(tokens_of_latents(latents.to(device_, compute_), spec_.patch_size));
+at::Tensor Wan::tokens_of(const at::Tensor& latents, PictureSize, TokenRows) const {
+  return embedding_->patch(tokens_of_latents(latents, patch_size()));
 }
 
-at::Tensor Wan::run_blocks(at::Tensor hidden, const CallTokens& tokens,
-                           const StepCondition& condition, const CaptionCache& caption,
-                           AttentionPort& attention, TensorParallelPort& sums) const {
-  const auto& step = as<WanStep>(kFamily, condition, "step condition");
-  const auto& text = as<WanCaption>(kFamily, caption, "caption cache");
+at::Tensor Wan::compute(at::Tensor hidden, const StepCondition& condition,
+                        const CaptionCache& caption, const BlockCall& call) const {
+  const auto& step = step_of<WanStep>(condition);
+  const auto& text = text_of<WanCaption>(caption);
+  require_blocks(text.blocks.size());
+  const CallTokens& tokens = call.tokens;
   const RotaryAngles turns =
-      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / spec_.patch_size);
-  if (hidden.dim() != 3 || hidden.size(0) != text.batch() ||
-      hidden.size(1) != turns.cosine.size(0) || hidden.size(2) != hidden_width() ||
-      text.blocks.size() != blocks_.size()) {
-    refuse_shape(kFamily, "hidden", hidden, {text.batch(), turns.cosine.size(0), hidden_width()});
-  }
+      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / patch_size());
   hidden = hidden.contiguous();
-  const auto [begin, end] = own_blocks(kFamily, part_, tokens);
-  for (int i = begin; i < end; ++i)
-    blocks_[i].run(hidden, step.modulation, text.blocks[i], turns, attention, sums);
+  for (int i = call.begin; i < call.end; ++i)
+    blocks_[i].run(hidden, step.modulation, text.blocks[i], turns, call.attention, call.sums);
   return hidden;
 }
 
-at::Tensor Wan::step_signal(const at::Tensor&, const CallTokens&,
-                            const StepCondition& condition) const {
-  return as<WanStep>(kFamily, condition, "step condition").embedded;
+at::Tensor Wan::signal_of(const at::Tensor&, const StepCondition& condition) const {
+  return step_of<WanStep>(condition).embedded;
 }
 
-at::Tensor Wan::project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
-                        TokenRows rows) const {
-  if (!part_.projects) throw std::logic_error("[wan] this stage holds no output projection");
-  check_rows(kFamily, "project", spec_.patch_size, size, rows);
-  const auto& step = as<WanStep>(kFamily, condition, "step condition");
-  const int64_t patch = spec_.patch_size, columns = size.latent_width / patch;
-  const int64_t batch = step.embedded.size(0), count = rows.end - rows.begin;
-  if (hidden.sizes() != at::IntArrayRef({batch, count * columns, hidden_width()}))
-    refuse_shape(kFamily, "hidden", hidden, {batch, count * columns, hidden_width()});
-  const at::Tensor factors = last_table_.unsqueeze(0) + step.embedded.unsqueeze(1);
+at::Tensor Wan::prediction_of(const at::Tensor& hidden, const StepCondition& condition,
+                              int64_t columns) const {
+  const at::Tensor factors =
+      last_table_.unsqueeze(0) + step_of<WanStep>(condition).embedded.unsqueeze(1);
   const at::Tensor normal = kernels::norm_modulate(hidden.contiguous(), factors.select(1, 1),
                                                    factors.select(1, 0), spec_.eps);
-  return latents_of_tokens(last_(normal), columns, patch, TokenOrder::pixels_first);
+  return latents_of_tokens(last_(normal), columns, patch_size(), TokenOrder::pixels_first);
 }
 
 }  // namespace troupe::models

@@ -9,8 +9,8 @@
 
 #include "kernels/linear.h"
 #include "models/dit/blocks.h"
-#include "models/dit/diffusion_transformer.h"
 #include "models/dit/transformer_parts.h"
+#include "models/dit/transformer_stage.h"
 #include "models/dit/weight_loader.h"
 #include "models/spec/wan_spec.h"
 
@@ -29,7 +29,6 @@ class NormAcrossHeads {
   void part(at::Tensor x, const at::Tensor& squares) const;
   /// Returns the sums of squares of these heads, [B, n] float32.
   static at::Tensor squares(const at::Tensor& x);
-  int64_t bytes() const;
   /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
@@ -59,7 +58,6 @@ class WanBlock {
   /// hidden [B, tokens, D], contiguous, changed in place; modulation [B, 6, D]; tokens may be 0.
   void run(at::Tensor& hidden, const at::Tensor& modulation, const WanText& text,
            const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums) const;
-  int64_t bytes() const;
   /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
 
@@ -81,35 +79,26 @@ class WanBlock {
 /// Wan 2.1, video from text. A video is a tall picture, its latent frames one below the other; a
 /// token knows its frame from its row. Source: WanTransformer3DModel of diffusers, and WanPipeline
 /// for what becomes of the text.
-class Wan : public DiffusionTransformer {
+class Wan final : public TransformerStage {
  public:
   Wan(const spec::WanSpec& spec, const StagePart& part, const WeightLoader& weights,
       at::ScalarType compute, at::Device device);
 
-  const StagePart& part() const override { return part_; }
-  int64_t patch_size() const override { return spec_.patch_size; }
-  int64_t hidden_width() const override { return spec_.inner_dim(); }
-  int64_t heads() const override { return part_.shard.size(spec_.num_attention_heads); }
-  int64_t head_dim() const override { return spec_.attention_head_dim; }
-  at::ScalarType dtype() const override { return compute_; }
   int64_t bytes() const override;
-
-  Caption project_caption(const std::vector<EncoderOutput>& text) const override;
-  std::unique_ptr<CaptionCache> cache_caption(const Caption& caption,
-                                              const at::Tensor& mask) const override;
   std::unique_ptr<StepCondition> condition(const StepInput& input,
                                            const CaptionCache& caption) const override;
-  at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
-  at::Tensor run_blocks(at::Tensor hidden, const CallTokens& tokens, const StepCondition& condition,
-                        const CaptionCache& caption, AttentionPort& attention,
-                        TensorParallelPort& sums) const override;
-  at::Tensor step_signal(const at::Tensor& hidden, const CallTokens& tokens,
-                         const StepCondition& condition) const override;
-  at::Tensor project(const at::Tensor& hidden, const StepCondition& condition, PictureSize size,
-                     TokenRows rows) const override;
 
  private:
-  static constexpr const char* kFamily = "wan";
+  Caption caption_of(const std::vector<EncoderOutput>& text) const override;
+  std::unique_ptr<CaptionCache> cache_of(const Caption& caption,
+                                         const at::Tensor& mask) const override;
+  at::Tensor tokens_of(const at::Tensor& latents, PictureSize size, TokenRows rows) const override;
+  at::Tensor compute(at::Tensor hidden, const StepCondition& condition, const CaptionCache& caption,
+                     const BlockCall& call) const override;
+  at::Tensor signal_of(const at::Tensor& picture, const StepCondition& condition) const override;
+  at::Tensor prediction_of(const at::Tensor& hidden, const StepCondition& condition,
+                           int64_t columns) const override;
+
   /// Held by the first stage.
   struct Embedding {
     kernels::Linear patch, text_first, text_second;
@@ -118,9 +107,6 @@ class Wan : public DiffusionTransformer {
   RotaryAngles rotary_angles_of(PictureSize size) const;
 
   spec::WanSpec spec_;
-  StagePart part_;
-  at::ScalarType compute_;
-  at::Device device_;
   SiluMlp time_;
   kernels::Linear modulation_;
   std::optional<Embedding> embedding_;
