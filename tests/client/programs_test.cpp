@@ -130,7 +130,7 @@ TEST_CASE("benchmarks in Python: before anything heavy is imported") {
 TEST_CASE("scripts: help, and what is wrong is said before anything is done") {
   for (const char* name :
        {"demo", "test", "setup", "fuzz", "gpu-check", "sim", "slurm", "soak", "fixtures",
-        "make-random-model", "published-size", "lines-per-family", "tree-size"}) {
+        "make-random-model", "published-size", "lines-per-family", "reference", "tree-size"}) {
     check_help(kScripts + name);
     check_wrong(kScripts + name + " --bogus", std::string(name) + ": unknown option --bogus");
   }

@@ -3,7 +3,7 @@
 usage: docs_test.py links | bounds | fields | blocks BIN
 
 links   every relative link of a tracked Markdown page leads to a file, and to a heading where it names one
-bounds  every limit of docs/security.md is the code's, and has a test (bounds.py)
+bounds  every limit of bounds.py has its numbers from the code, and a test that is there
 fields  the tables of other servers' fields in docs/http.md are those of web/call_fields.def
 blocks  every block of commands in README.md works by itself, in an empty folder, and leaves no cluster running
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from bounds import BOUNDS
+from bounds import LIMITS, spaces_as_one, words_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_WORDS = 900
@@ -112,10 +112,6 @@ def check_links():
     return wrong
 
 
-def spaces_as_one(text):
-    return re.sub(r"\s+", " ", text)
-
-
 CALL_NAMES = {"kTxt2Img": "txt2img", "kImg2Img": "img2img", "kGenerations": "generations", "kEdits": "edits", "kVideos": "videos"}
 CALL_SUMS = {"kWebui": ["kTxt2Img", "kImg2Img"], "kImages": ["kGenerations", "kEdits"]}
 # The tables of docs/http.md, by their headings, with the calls that each is about.
@@ -165,26 +161,18 @@ def check_fields():
 
 
 def check_bounds():
-    section = (ROOT / "docs/security.md").read_text().split("\n## Limits\n")[1].split("\n#")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line.startswith("| ")]
     tests = spaces_as_one("".join(path.read_text() for path in sorted((ROOT / "tests").rglob("*_test.cpp"))))
-    wrong, met = [], set()
-    for what, limit in rows[1:]:
-        row = max((row for row in BOUNDS if what.startswith(row)), key=len, default=None)
-        if row is None:
-            wrong.append(f'docs/security.md: "{what}" has no entry in bounds.py')
-            continue
-        met.add(row)
-        bounds, test = BOUNDS[row]
-        for said, file, code in bounds:
-            if said not in limit:
-                wrong.append(f'docs/security.md: of "{row}" it does not say "{said}" any more')
-            if code not in spaces_as_one((ROOT / file).read_text()):
-                wrong.append(f'{file} does not say "{code}" any more, which docs/security.md calls "{said}"')
-        if test not in tests:
-            wrong.append(f'there is no test "{test}" any more, which holds "{row}"')
-    wrong += [f'docs/security.md has no row "{row}" any more' for row in BOUNDS if row not in met]
-    print(f"{len(met)} limits, {sum(len(bounds) for bounds, _ in BOUNDS.values())} numbers")
+    wrong = []
+    for limit in LIMITS:
+        try:
+            words_of(limit)
+        except (OSError, ValueError, LookupError) as error:
+            wrong.append(f'"{limit.what}": {error}')
+        if limit.code and limit.code[1] not in spaces_as_one((ROOT / limit.code[0]).read_text()):
+            wrong.append(f'{limit.code[0]} does not say "{limit.code[1]}" any more, which stands for "{limit.what}"')
+        if limit.test not in tests:
+            wrong.append(f'there is no test "{limit.test}" any more, which holds "{limit.what}"')
+    print(f"{len(LIMITS)} limits, {sum(len(limit.numbers) for limit in LIMITS)} numbers")
     return wrong
 
 
