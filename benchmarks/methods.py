@@ -5,7 +5,7 @@
 A way is a started cluster whose jobs differ in nothing but degrees and method; ways take turns, and the first job of each is
 not counted. --threads (the cores) is what all actors of a way share; a way of more actors has one thread each and is marked
 *oversubscribed*: its seconds say nothing about the method, its bytes and memory do. All figures of Troupe are of its reports
-(`docs/commands.md`, "The report")."""
+(`docs/json.md`, "The report")."""
 import collections
 import contextlib
 import datetime

@@ -218,7 +218,7 @@ class Job:
             raise
 
     def report(self) -> Any:
-        """The request, the plan, seconds, bytes, memory and warnings (docs/commands.md)."""
+        """The request, the plan, seconds, bytes, memory and warnings (docs/json.md)."""
         report = self._client.get(f"{self._path}/report")
         return {**report, "warnings": [self._client.in_python(text) for text in report.get("warnings", [])]}
 

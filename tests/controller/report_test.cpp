@@ -70,7 +70,7 @@ TEST_CASE("a report has every setting of its request, seed and K,V mode included
   CHECK(said["height"] == 256);
 }
 
-TEST_CASE("docs/commands.md names every field of a report") {
+TEST_CASE("docs/json.md names every field of a report") {
   jobs::JobEntry job;
   wire::ImageRequest request;
   request.prompts = {"x", "y"};
@@ -90,5 +90,5 @@ TEST_CASE("docs/commands.md names every field of a report") {
   auto report =
       nlohmann::json::parse(jobs::make_report(job, deployment, {}, stats, 0, {}, members));
   CHECK(report["actors"].size() == 2);
-  check_documented(report, testing::read_all(TROUPE_SOURCE_DIR "/docs/commands.md"));
+  check_documented(report, testing::read_all(TROUPE_SOURCE_DIR "/docs/json.md"));
 }
