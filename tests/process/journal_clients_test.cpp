@@ -107,11 +107,15 @@ TEST_CASE("a cluster that is stopped keeps its jobs; what was cancelled stays so
   JournaledController controller;
   auto client = controller.client();
   const auto undisturbed = run(client, job_of());
+  auto inspector = controller.inspector();
+  hold_actor(inspector, 0, {.step = 2});  // neither ends before it is looked at
   const auto id = client.submit(job_of()).value();
   const auto unwanted = client.submit(job_of(400)).value();
+  held_actor(client, 0);
   REQUIRE(
       eventually(2 * kPatience, [&] { return state_of(client, unwanted) == JobState::running; }));
   REQUIRE(client.cancel(unwanted));
+  release_actor(inspector, 0);
   controller.stop();
   controller.start();
   auto other = controller.client();
@@ -132,8 +136,13 @@ TEST_CASE("without a journal a client that waits is told that its controller is 
     if (made) client.emplace(std::move(made.value()));
     return client.has_value();
   }));
+  REQUIRE(eventually(2 * kPatience,
+                     [&] { return controller.out().find("ready") != std::string::npos; }));
+  auto inspector = take(Inspector::connect(endpoint, kPatience), "inspect");
+  hold_actor(inspector, 0, {.step = 2});
   const auto id = client->submit(tiny_job(900));
   REQUIRE(id);
+  held_actor(*client, 0);
   controller.signal(SIGKILL);
   const auto result = client->wait(id.value(), 2 * kPatience);
   REQUIRE_FALSE(result);
