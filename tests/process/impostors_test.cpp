@@ -221,7 +221,7 @@ TEST_CASE("on loopback without keys this user's own come in, and nobody else") {
   REQUIRE(eventually(kPatience, [&] {
     const auto text = start.out();
     const auto at = text.find("tcp://");
-    if (at == std::string::npos) return false;
+    if (at == std::string::npos || text.find('\n', at) == std::string::npos) return false;
     endpoint = text.substr(at, text.find('\n', at) - at);
     return true;
   }));
