@@ -488,10 +488,13 @@ class RealTest(unittest.TestCase):
 
     def test_paint_and_paint_again_with_its_settings(self):
         browser = self.browser
-        # Long enough for its preview to be seen.
+        browser.find('[name=prompt]')
+        # The page itself looks whether there is a preview: it may be gone before it is asked.
+        browser.run("""new MutationObserver(() => { window.previewed ||= Boolean(document.querySelector('img.preview')); })
+            .observe(document.body, {childList: true, subtree: true, attributes: true});""")
         browser.paint('a red circle above a blue square on a white background', steps='40', seed='5')
-        browser.find('img.preview')
         browser.until(browser.has_picture, 'the picture does not come')
+        self.assertTrue(browser.run('return window.previewed'), 'no preview was shown')
         browser.until_text('256 × 256 pixels')
         first = self.chosen_job()
         browser.fill('something else', steps='3', seed='6')

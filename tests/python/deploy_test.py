@@ -235,13 +235,17 @@ class Engine(unittest.TestCase):
             urllib.request.urlopen(gateway.url() + "/api/v1/jobs", timeout=PATIENCE)
         pipe = troupe.TroupePipeline.connect(gateway.url(), api_key=self.api_key)
         pipe.set_progress_bar_config(disable=True)
-        # Long enough that it still runs when a host has ended and come back.
+        # Long enough that it still runs when a host has ended.
         call = dict(num_inference_steps=400, height=128, width=128, seed=7, cfg=2, elastic=True)
         undisturbed = np.asarray(pipe(PROMPT, **call).images[0], np.int16)
 
         def at_step(job, step):
             eventually(lambda: job.refresh().step >= step or job.info.ended, f"step {step} of {job}")
             self.assertEqual(job.state, "running", job.info)
+
+        def console(words):
+            subprocess.run([TROUPE, "repl", "--connect", f"tcp://127.0.0.1:{port}", "--keys", str(self.folder / "secrets" / "controller"),
+                            "-c", words], check=True, capture_output=True)
 
         def able(count):
             eventually(lambda: pipe.client.health()["clusters"][0].get("actors_ready") == count, f"{count} actors can paint")
@@ -251,8 +255,12 @@ class Engine(unittest.TestCase):
         at_step(job, 5)
         self.assertEqual(zero.terminate(grace), 0)
         at_step(job, 10)
+        # However long the host takes to come back, the job has not ended before.
+        number = job.id.partition("-")[0]
+        console(f"pause {number}")
         zero = host(0)
         zero.await_ready()
+        console(f"resume {number}")
         at_step(job, 15)
         able(2)
         one.kill()

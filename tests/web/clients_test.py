@@ -525,7 +525,7 @@ class ClientsTest(unittest.TestCase):
 
     def test_a_client_that_goes_away_cancels_its_job(self):
         with self.openai.images.with_streaming_response.generate(
-                prompt="to be left", stream=True, partial_images=3, extra_body={**LONG, "height": 64, "width": 64}) as answer:
+                prompt="to be left", stream=True, partial_images=3, extra_body={**LONG, "height": 128, "width": 128}) as answer:
             for line in answer.iter_lines():
                 break
         gone = lambda: [job for job in self.http.get("/api/v1/jobs").json()["jobs"] if job["prompt"] == "to be left"]
