@@ -6,6 +6,8 @@
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/verb.h"
+#include "client/listener.h"
+#include "transport/control/blob_endpoint.h"
 
 namespace troupe::cli {
 namespace {
@@ -33,6 +35,7 @@ class StopVerb : public Verb {
     // A controller that is gone before its answer was read has stopped, too.
     if (!asked && asked.error().code != ErrorCode::lost) throw CommandError(asked.error());
     await_end(client, cluster);
+    await_free_address(control::parse_endpoint(endpoint));
     if (json()) {
       print_json({{"stopped", endpoint}, {"pid", cluster.pid}});
     } else {
@@ -42,8 +45,7 @@ class StopVerb : public Verb {
   }
 
  private:
-  /// Waits until the controller no longer answers, so that the next `troupe start` finds its
-  /// address free.
+  /// Waits until the controller no longer answers.
   static void await_end(Client& client, const ClusterInfo& cluster) {
     const auto deadline = std::chrono::steady_clock::now() + kStopDeadline;
     while (client.status()) {
@@ -54,6 +56,17 @@ class StopVerb : public Verb {
                               cluster.pid, cluster.host)});
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+  /// Waits until the next `troupe start` on this machine finds the address free: a controller says
+  /// goodbye before it closes its sockets. Whoever still listens at the deadline is another one.
+  static void await_free_address(const control::Endpoint& address) {
+    if (!address.ipc && !address.loopback()) return;
+    const auto blobs = control::parse_endpoint(control::blob_endpoint_of(address.text));
+    const auto deadline = std::chrono::steady_clock::now() + kStopDeadline;
+    for (const auto* each : {&address, &blobs}) {
+      while (client::listener_missing(*each).empty() && std::chrono::steady_clock::now() < deadline)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
 
