@@ -37,11 +37,11 @@ JobResult bereaved(FaultCluster& cluster, const Submission& submission, int micr
                    const std::vector<std::size_t>& victims) {
   auto inspector = take(Inspector::connect(cluster.cluster().endpoint(), kPatience), "inspect");
   const auto pids = cluster.pids();
-  cluster.freeze();  // so that it is paused before it gets anywhere
+  cluster.hold(0, {"beginning"});  // so that it is paused before it gets anywhere
   const auto id = cluster.submit(submission);
-  const auto paused = inspector.control(id, JobAction::pause);
-  cluster.thaw();
-  take(paused, "pause");
+  cluster.held(0);
+  take(inspector.control(id, JobAction::pause), "pause");
+  cluster.release(0);
   // The text is a task as well.
   for (int done = 0; done <= micro_steps; ++done) {
     REQUIRE(eventually(kPatience, [&] { return bool(inspector.control(id, JobAction::step)); }));
