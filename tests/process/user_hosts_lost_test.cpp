@@ -25,7 +25,9 @@ TEST_CASE("an agent that stands still: its actors are not the cluster's any more
   auto moved = cluster.probe_on("beta", {.max_restarts = 1});
   const auto old = static_cast<pid_t>(cluster.info(moved.id()).pid);
   CHECK(value_of(moved.call<&Probe::restarts>().wait(kPatience)) == 0);
-  auto under_way = moved.call<&Probe::sleep>(600'000);
+  const Scratch marks;
+  auto under_way = moved.call<&Probe::stay>(marks / "there");
+  REQUIRE(eventually(kPatience, [&] { return std::filesystem::exists(marks / "there"); }));
   beta.signal(SIGSTOP);
   const auto fall = under_way.wait(kPatience);
   CHECK(fall.error().code == ErrorCode::restarting);
@@ -134,6 +136,7 @@ TEST_CASE("drain: no new users' actors; with --now they end, or begin anew elsew
   REQUIRE(eventually(kPatience,
                      [&] { return cluster.info(staying.id()).state == UserActorState::dead; }));
   CHECK(cluster.info(staying.id()).cause == "its host beta is drained");
+  REQUIRE(eventually(kPatience, [&] { return cluster.info(moving.id()).restarts == 1; }));
   CHECK(value_of(moving.call<&Probe::restarts>().wait(kPatience)) == 1);
   CHECK(cluster.host_of(moving) == cluster.here());
 

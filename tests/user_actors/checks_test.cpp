@@ -11,6 +11,7 @@
 #include "controller/user_actors/user_actor_service.h"
 #include "tests/support/doctest.h"
 #include "tests/support/no_stages.h"
+#include "tests/support/patience.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
 #include "transport/control/after.h"
@@ -106,7 +107,7 @@ struct Bench {
     return options;
   }
   bool eventually(const std::function<bool()>& holds) {
-    const auto until = control::Clock::now() + 60s;
+    const auto until = control::Clock::now() + kPatience;
     while (!holds() && control::Clock::now() < until) {
       io.restart();
       io.run_for(5ms);

@@ -4,6 +4,7 @@
 
 #include "actors/user/call_server.h"
 #include "tests/support/doctest.h"
+#include "tests/support/patience.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
@@ -42,7 +43,7 @@ struct Door {
                              }};
 
   bool until(const std::function<bool()>& holds) {
-    const auto end = control::Clock::now() + 60s;
+    const auto end = control::Clock::now() + testing::kPatience;
     while (!holds() && control::Clock::now() < end)
       io.run_one_for(20ms);
     return holds();

@@ -4,18 +4,18 @@
 #include <boost/asio/post.hpp>
 
 #include "controller/app/messages.h"
+#include "tests/support/patience.h"
 #include "transport/control/blob_endpoint.h"
 
 namespace troupe::testing {
-
-using namespace std::chrono_literals;
 
 template <class F>
 auto SmallCluster::on_loop(F&& action) {
   std::promise<decltype(action())> promise;
   auto future = promise.get_future();
   boost::asio::post(io_, [&] { promise.set_value(action()); });
-  if (future.wait_for(60s) != std::future_status::ready) throw std::runtime_error("loop is stuck");
+  if (future.wait_for(kPatience) != std::future_status::ready)
+    throw std::runtime_error("loop is stuck");
   return future.get();
 }
 
@@ -67,7 +67,7 @@ SmallCluster::SmallCluster(Options options) {
     const auto work = boost::asio::make_work_guard(io_);
     io_.run();
   });
-  if (future.wait_for(60s) != std::future_status::ready)
+  if (future.wait_for(kPatience) != std::future_status::ready)
     throw std::runtime_error("plugins were not checked");
   refusal_ = future.get().value_or("");
 }
@@ -83,7 +83,7 @@ SmallCluster::~SmallCluster() {
 }
 
 Client SmallCluster::connect() const {
-  return take(Client::connect(endpoint_, 60s, "none"));  // its doors ask for no keys
+  return take(Client::connect(endpoint_, kPatience, "none"));  // its doors ask for no keys
 }
 
 std::size_t SmallCluster::processes() {
