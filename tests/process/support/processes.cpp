@@ -50,6 +50,20 @@ bool lives(const ProcessFacts& facts) {
   return facts.state != 'Z' && facts.state != 'X';
 }
 
+/// Returns the living children of `parent`, of that name alone where one is given.
+std::vector<pid_t> children_called(pid_t parent, const std::string& program) {
+  std::vector<pid_t> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (!std::all_of(name.begin(), name.end(), ::isdigit)) continue;
+    const auto pid = static_cast<pid_t>(std::stol(name));
+    const auto facts = facts_of(pid);
+    if (facts.parent == parent && (program.empty() || facts.name == program) && lives(facts))
+      found.push_back(pid);
+  }
+  return found;
+}
+
 /// Returns the process that made a shared memory, by LibTorch's name for it: torch_PID_….
 pid_t maker_of(const std::string& name) {
   const auto at = name.find("torch_");
@@ -96,17 +110,12 @@ bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>&
   return true;
 }
 
+std::vector<pid_t> children_of(pid_t parent) {
+  return children_called(parent, "");
+}
+
 std::vector<pid_t> actors_of(pid_t parent) {
-  std::vector<pid_t> found;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename().string();
-    if (!std::all_of(name.begin(), name.end(), ::isdigit)) continue;
-    const auto pid = static_cast<pid_t>(std::stol(name));
-    const auto facts = facts_of(pid);
-    if (facts.parent == parent && facts.name == "troupe-actor" && lives(facts))
-      found.push_back(pid);
-  }
-  return found;
+  return children_called(parent, "troupe-actor");
 }
 
 bool is_alive(pid_t pid) {
