@@ -123,6 +123,10 @@ TEST_CASE("start --detach, status, submit, jobs, cancel, stop") {
                            std::to_string(cluster.actors[0])})
     CHECK(has(text.out, word));
 
+  // Whichever actor it gets holds it.
+  for (const char* actor : {"0", "1", "2", "3"})
+    CHECK(user.does({"repl", "-c", std::string("inject hold ") + actor + " 3600 step 2"}).code ==
+          0);
   const auto handed = user.does({"submit", "--prompt", "a dog", "--steps", "900", "--model",
                                  TROUPE_SOURCE_DIR "/examples/demo/model", "--detach", "--json"});
   REQUIRE(handed.code == 0);
@@ -336,6 +340,7 @@ TEST_CASE("plan: what would go where, and what cannot be") {
 TEST_CASE("drain --wait names the job that it waits for") {
   const User user;
   const BackgroundCommand cluster(user, {"--actors", "1"});
+  CHECK(user.does({"repl", "-c", "inject hold 0 3600 step 2"}).code == 0);
   const auto handed = user.does({"submit", "--prompt", "a dog", "--steps", "900", "--model",
                                  TROUPE_SOURCE_DIR "/examples/demo/model", "--detach"});
   REQUIRE(handed.code == 0);

@@ -393,17 +393,17 @@ TEST_CASE("jobs that compute as one keep the seeds and negative prompts of singl
     job.parallelism.dp = 2;
     alone.push_back(cluster.run(job));
   }
-  auto blocker = tiny_job(999);
+  auto blocker = tiny_job();
   blocker.parallelism.pp = 2;
+  cluster.hold(0, {.step = 1});  // it does not end before the others are here
   const auto first = cluster.submit(blocker);
-  cluster.freeze();  // it does not end before the others are here
+  cluster.held(0);
   std::vector<std::uint64_t> ids;
   for (auto job : jobs) {
     job.may_batch = true;
     ids.push_back(cluster.submit(job));
   }
   if (const auto gone = cluster.client().cancel(first); !gone) FAIL(gone.error().what);
-  cluster.thaw();
   for (std::size_t i = 0; i < ids.size(); ++i) {
     CAPTURE(i);
     const auto result = cluster.client().wait(ids[i], 300s);

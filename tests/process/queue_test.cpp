@@ -28,14 +28,18 @@ FaultCluster& queue_cluster() {
   return shared;
 }
 
-/// Submits a long job and waits until it is being denoised.
+/// Submits a job and waits until it is being denoised; there it is held until it is cancelled.
 std::uint64_t submit_running(FaultCluster& where) {
-  auto there = std::make_shared<std::atomic<bool>>(false);
-  const auto job = where.submit(demo_job(900), [there](const Progress& progress) {
-    if (progress.phase == JobPhase::denoising) *there = true;
-  });
-  REQUIRE(eventually(kPatience, [&] { return there->load(); }));
+  where.hold(0, {.step = 2});
+  const auto job = where.submit(demo_job());
+  where.held(0);
   return job;
+}
+
+/// Waits until the actor is not held any more: who holds it next must not take this hold for its
+/// own.
+bool let_go(FaultCluster& where, std::uint32_t actor) {
+  return eventually(kPatience, [&] { return !has(where.status().actors[actor].doing, "held"); });
 }
 
 Error end_of(FaultCluster& where, std::uint64_t job) {
@@ -86,10 +90,11 @@ TEST_CASE("cancel: queued at once, running at the next micro-step, then no more"
 TEST_CASE("cancel while weights load: at once, however long they would take") {
   queue_cluster().run(whole_demo_job());  // nothing else has room beside it
   REQUIRE(queue_cluster().whole());
-  queue_cluster().freeze();
+  queue_cluster().hold(0, {"loading"});
   const auto job = queue_cluster().submit(demo_job());
-  CHECK(
-      eventually(kPatience, [&] { return queue_cluster().job(job)->state == JobState::loading; }));
+  queue_cluster().held(0);
+  CHECK(queue_cluster().job(job)->state == JobState::loading);
+  queue_cluster().freeze();
   CHECK(queue_cluster().client().cancel(job));
   CHECK(end_of(queue_cluster(), job).code == ErrorCode::cancelled);
   queue_cluster().thaw();
@@ -111,9 +116,7 @@ TEST_CASE("cancelled at any step, the deployment goes on and its pictures stay t
     queue_cluster().held(actor);
     CHECK(queue_cluster().client().cancel(job));
     CHECK(end_of(queue_cluster(), job).code == ErrorCode::cancelled);
-    // The next round may hold the same actor, and must not take this hold for its own.
-    REQUIRE(eventually(kPatience,
-                       [&] { return !has(queue_cluster().status().actors[actor].doing, "held"); }));
+    REQUIRE(let_go(queue_cluster(), actor));
   }
   const auto after = queue_cluster().run(demo_job());
   CHECK(after.pictures[0].png == before.pictures[0].png);
@@ -157,12 +160,13 @@ TEST_CASE("a client that goes takes its jobs along, but not the detached ones") 
   std::uint64_t detached = 0;
   {
     auto client = queue_cluster().another_client();
-    own = client.submit(demo_job(900)).value();
+    queue_cluster().hold(0, {.step = 2});
+    own = client.submit(demo_job()).value();
     auto goes_on = tiny_job();
     goes_on.detached = true;
     detached = client.submit(goes_on).value();
     own_queued = client.submit(tiny_job()).value();
-    REQUIRE(eventually(kPatience, [&] { return queue_cluster().job(own)->step > 0; }));
+    queue_cluster().held(0);
   }
   for (const auto job : {own, own_queued}) {
     REQUIRE(eventually(kPatience,
@@ -180,16 +184,16 @@ TEST_CASE("a client that is killed, or stands still for ever, takes its job alon
     CAPTURE(blow);
     const Scratch scratch;
     const auto picture = scratch / "cat.png";
+    queue_cluster().hold(0, {.step = 2});
     Command submit({"submit", "--connect", queue_cluster().cluster().endpoint(), "--model",
                     TROUPE_SOURCE_DIR "/examples/demo/model", "--prompt", "a cat", "--cfg", "2",
-                    "--pp", "2", "--steps", "900", "--output", picture},
+                    "--pp", "2", "--steps", "6", "--output", picture},
                    scratch.path.string());
+    queue_cluster().held(0);
     std::uint64_t job = 0;
-    REQUIRE(eventually(2 * kPatience, [&] {
-      for (const auto& row : take(queue_cluster().client().jobs(), "jobs"))
-        if (row.state == JobState::running && row.step > 0) job = row.id;
-      return job != 0;
-    }));
+    for (const auto& row : take(queue_cluster().client().jobs(), "jobs"))
+      if (row.state == JobState::running) job = row.id;
+    REQUIRE(job != 0);
     submit.signal(blow);
     REQUIRE(eventually(kPatience,
                        [&] { return queue_cluster().job(job)->state == JobState::cancelled; }));
@@ -198,14 +202,18 @@ TEST_CASE("a client that is killed, or stands still for ever, takes its job alon
     const int code = submit.wait(2 * kPatience);
     CHECK(code == (blow == SIGKILL ? 128 + SIGKILL : 1));
     CHECK_FALSE(std::filesystem::exists(picture));
+    REQUIRE(let_go(queue_cluster(), 0));
   }
   CHECK(queue_cluster().run(demo_job()).pictures.size() == 1);
   CHECK(queue_cluster().restarts() == 0);
 }
 
 TEST_CASE("jobs side by side on their own actors; the end of one does not touch the other") {
-  auto left = demo_job(900), right = demo_job(100);
+  auto left = demo_job(12), right = demo_job(12);
   left.parallelism = right.parallelism = {.dp = 1, .cfg = 1, .pp = 2};
+  REQUIRE(queue_cluster().whole());
+  for (std::uint32_t actor = 0; actor < 4; ++actor)
+    queue_cluster().hold(actor, {.step = 2});
   const auto first = queue_cluster().submit(left);
   const auto second = queue_cluster().submit(right);
   REQUIRE(eventually(kPatience, [&] {
@@ -214,5 +222,7 @@ TEST_CASE("jobs side by side on their own actors; the end of one does not touch 
   }));
   CHECK(queue_cluster().client().cancel(first));
   CHECK(end_of(queue_cluster(), first).code == ErrorCode::cancelled);
+  for (std::uint32_t actor = 0; actor < 4; ++actor)
+    queue_cluster().release(actor);
   CHECK(queue_cluster().client().wait(second, 600s));
 }
