@@ -126,7 +126,9 @@ TEST_CASE("an actor whose device is lost says so and leaves; its job goes on in 
     const auto result = stage.cluster.struck(submission, 3, [&](std::uint64_t) {
       before = stage.cluster.status();
       REQUIRE(stage.inspector().inject(actor, Fault::device_error));
-      stage.cluster.release(0);
+      // Who goes on to its end may be gone before its answer is.
+      const auto released = stage.inspector().inject(0, Fault::release);
+      if (actor != 0) REQUIRE(released);
     });
     check(result, actor, before);
   }

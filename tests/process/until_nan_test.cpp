@@ -148,21 +148,15 @@ TEST_CASE("until nan: whatever the degrees, all that was issued comes to its end
 TEST_CASE("until nan: set before a job begins it outlives a loss, and such a job is cancelled") {
   WatchedStage stage(2);
   auto& inspector = stage.inspector();
-  const auto job = stage.cluster.submit(two_stages(400));
+  stage.cluster.hold(0, {.step = 3});
+  const auto job = stage.cluster.submit(two_stages(40));
   REQUIRE(inspector.control(job, JobAction::until_not_finite));
-  const auto comes_to = [&](int step) {
-    return eventually(2 * kPatience, [&] {
-      const auto row = stage.cluster.job(job);
-      REQUIRE(row);
-      if (row->state == JobState::failed) FAIL(row->cause);
-      return row->step >= step;
-    });
-  };
-  REQUIRE(comes_to(3));
-  const auto before = stage.cluster.restarts();
+  stage.cluster.held(0);
+  stage.cluster.hold(0, {.step = 10});  // where it goes on after the loss
   REQUIRE(inspector.inject(1, Fault::kill));
-  REQUIRE(eventually(kPatience, [&] { return stage.cluster.restarts() > before; }));
-  REQUIRE(eventually(2 * kPatience, [&] { return bool(inspector.inject(1, Fault::not_finite)); }));
+  REQUIRE(eventually(2 * kPatience, [&] { return has(stage.cluster.held(0).doing, " step 10 "); }));
+  REQUIRE(inspector.inject(1, Fault::not_finite));
+  stage.cluster.release(0);
   const auto cause = met(stage, job);
   CHECK(has(cause, kInjected));
   REQUIRE(stage.cluster.client().cancel(job));
@@ -178,19 +172,17 @@ TEST_CASE("until nan: what the decoder makes counts, too") {
   const Scratch place;
   const auto model = copy_of("tiny-pixart", place.path);
   fill_with(model / "vae/diffusion_pytorch_model.safetensors", "decoder.conv_out.weight", 3e38F);
-  auto submission = tiny_job();
+  auto submission = tiny_job(40);
   submission.model = model.string();
-  submission.detached = true;
   submission.parallelism = {.pp = 2};
-  REQUIRE(inspector.inject(0, Fault::delay, 1));
-  const auto job = stage.cluster.submit(submission);
+  const auto job = stage.paused_job(submission);
   const auto told = stage.repl("until " + std::to_string(job) + " nan");
   CHECK(told.exit_code == 0);
   CHECK(has(told.out, "job " + std::to_string(job) + " is paused: actor "));
   CHECK(has(told.out, "decoded picture is not finite, in float32"));
   const auto cause = met(stage, job);
   CHECK(not_finite(inspector, job, 2) == 0);
-  CHECK(stage.cluster.job(job)->step == 4);
+  CHECK(stage.cluster.job(job)->step == 40);
   REQUIRE(inspector.control(job, JobAction::resume));
   const auto result = stage.cluster.client().wait(job, 600s);
   REQUIRE_FALSE(result);
@@ -199,8 +191,7 @@ TEST_CASE("until nan: what the decoder makes counts, too") {
 
 TEST_CASE("until nan: a job that makes nothing of the kind ends well, and that is told") {
   WatchedStage stage(2);
-  REQUIRE(stage.inspector().inject(0, Fault::delay, 1));
-  const auto job = stage.cluster.submit(two_stages(2));
+  const auto job = stage.paused_job(two_stages(40));
   const auto told = stage.repl("until " + std::to_string(job) + " nan");
   CHECK(told.exit_code == 1);
   CHECK(has(told.err, "is succeeded, not paused at what is not finite"));
