@@ -23,6 +23,7 @@ struct Settings {
   int steps = 40;              // of a job through the controller
   int lose = 0;                // hosts that vanish meanwhile
   int watchers = 0;            // clients that follow the jobs
+  int checks = 0;              // of jobs with --parallel auto, before the others
   double within = 0;           // seconds for their jobs to begin again; 0 = any time
 };
 
@@ -68,7 +69,8 @@ int run_cluster(const Settings& settings) {
                                          .task_seconds = settings.task_ms * 1e-3,
                                          .steps = settings.steps,
                                          .lose = settings.lose,
-                                         .watchers = settings.watchers});
+                                         .watchers = settings.watchers,
+                                         .checks = settings.checks});
   const double us_per_end =
       1e6 * (figures.controller_seconds + figures.controller_io_seconds) / figures.ends;
   const nlohmann::json row = {{"jobs", figures.jobs},
@@ -86,7 +88,8 @@ int run_cluster(const Settings& settings) {
                               {"watchers_heard", figures.watchers_heard},
                               {"jobs_lost", figures.jobs_lost},
                               {"noticed_seconds", figures.noticed_seconds},
-                              {"placed_seconds", figures.placed_seconds}};
+                              {"placed_seconds", figures.placed_seconds},
+                              {"longest_answer_seconds", figures.longest_answer}};
   const bool late =
       settings.within > 0 && (figures.jobs_lost == 0 || figures.placed_seconds > settings.within);
   if (settings.json) {
@@ -105,6 +108,11 @@ int run_cluster(const Settings& settings) {
   if (settings.watchers > 0)
     std::printf("%d clients that followed the jobs were told %llu times\n", settings.watchers,
                 static_cast<unsigned long long>(figures.watchers_heard));
+  if (settings.checks > 0)
+    std::printf(
+        "%d jobs with --parallel auto were checked; the longest answer to another request "
+        "took %.1f ms meanwhile\n",
+        settings.checks, 1e3 * figures.longest_answer);
   if (settings.lose > 0)
     std::printf("%d hosts vanished: %d jobs were told within %.2f s and ran again within %.2f s\n",
                 settings.lose, figures.jobs_lost, figures.noticed_seconds, figures.placed_seconds);
@@ -154,6 +162,10 @@ int main(int argc, char** argv) {
   app.add_option("--watchers", settings.watchers,
                  "With --hosts: so many clients with a link each, who follow the jobs")
       ->check(whole(1, 2000));
+  app.add_option("--checks", settings.checks,
+                 "With --hosts: checks of jobs with --parallel auto before the others, while a "
+                 "client asks for the list of jobs")
+      ->check(whole(1, 1000));
   app.add_option("--within", settings.within,
                  "With --lose: fail unless their jobs run again within so many seconds")
       ->check(number_above(0, 1000));

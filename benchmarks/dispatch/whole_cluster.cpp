@@ -197,6 +197,32 @@ class Client {
     }
   }
 
+  /// Has so many jobs checked one after another, and meanwhile asks for the list of jobs again as
+  /// soon as it is there. Returns the seconds of the longest answer: the loop was busy for as long.
+  double longest_answer(const wire::JobSpec& spec, int checks) {
+    double longest = 0;
+    const std::function<void()> list = [&] {
+      if (checks == 0) return io_.stop();
+      const auto asked = Clock::now();
+      link_->request(wire::ListJobs{}, std::chrono::seconds(60), [&, asked](const auto& reply) {
+        if (!reply.ok()) return fail(reply.failure().what);
+        longest = std::max(longest, seconds_since(asked));
+        list();
+      });
+    };
+    const std::function<void()> check = [&] {
+      link_->request(wire::SubmitJob{.job = spec, .only_check = true}, std::chrono::seconds(60),
+                     [&](const control::Reply& reply) {
+                       if (!reply.ok()) return fail(reply.failure().what);
+                       if (--checks > 0) check();
+                     });
+    };
+    check();
+    list();
+    run();
+    return longest;
+  }
+
   /// `lose`, unless it is null: called once, a second after the last job began.
   void play(const wire::JobSpec& spec, int jobs, std::function<void()> lose) {
     to_come_ = jobs;
@@ -286,7 +312,7 @@ wire::JobSpec spec_of(const wire::Parallelism& degrees, int steps) {
 }  // namespace
 
 ClusterFigures dispatch_cluster(const ClusterPlay& play) {
-  const auto& [shape, hosts, task_seconds, steps, lose, watchers] = play;
+  const auto& [shape, hosts, task_seconds, steps, lose, watchers, checks] = play;
   allow_descriptors();
   cluster::ClusterOptions options;
   options.actors = 1;
@@ -303,6 +329,12 @@ ClusterFigures dispatch_cluster(const ClusterPlay& play) {
   Client client(cluster.endpoint());
   client.await_actors(static_cast<std::size_t>(hosts) * kActorsOfHost + 1);
   ClusterFigures figures{.jobs = shape.jobs, .join_seconds = seconds_since(from)};
+
+  if (checks > 0) {
+    auto picked = spec_of({}, steps);
+    picked.parallelism.automatic = true;
+    figures.longest_answer = client.longest_answer(picked, checks);
+  }
 
   std::optional<Following> following;
   if (watchers > 0) following.emplace(watchers, shape.jobs, cluster.endpoint());

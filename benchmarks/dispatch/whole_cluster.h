@@ -23,6 +23,7 @@ struct ClusterFigures {
   double noticed_seconds = 0;        // from then until the last of them was told so
   std::uint64_t watchers_heard = 0;  // messages about jobs, all watchers together
   double placed_seconds = 0;         // until the last of them began again on other actors
+  double longest_answer = 0;  // seconds of a request for the list of jobs while others were checked
 };
 
 struct ClusterPlay {
@@ -32,6 +33,7 @@ struct ClusterPlay {
   int steps = 40;    // of a job
   int lose = 0;      // so many hosts vanish at once, a second after the last job began
   int watchers = 0;  // clients that follow the jobs (played_watchers.h)
+  int checks = 0;    // of jobs with --parallel auto, before the others
 };
 
 /// The real controller with sockets, and processes that play a host of eight actors each

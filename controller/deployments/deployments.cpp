@@ -659,20 +659,7 @@ int Deployments::places_for(const plan::Plan& plan) const {
 }
 
 std::optional<Shortage> Deployments::shortage(const plan::Plan& plan) const {
-  std::map<DeviceKind, std::vector<std::pair<ActorId, std::uint64_t>>> by_kind;
-  for (const auto& [id, actor] : members_.all()) {
-    // Also while its next process is still to come.
-    if (actor.accepts_jobs()) by_kind[actor.device_kind()].emplace_back(id, actor.may_hold());
-  }
-  const auto needs = needs_of(plan);
-  std::optional<Shortage> found;
-  for (const auto& [kind, limits] : by_kind) {
-    if (!has_products_of(kind, plan.request.weight_dtype)) continue;
-    std::optional<Shortage> here;
-    if (by_memory(needs, limits, &here)) return std::nullopt;
-    if (here && (!found || here->limit > found->limit)) found = here;
-  }
-  return found;
+  return cluster::shortage(capacity_of(members_), plan);
 }
 
 void Deployments::enter(const Ptr& deployment, std::uint64_t job, const plan::Plan& plan) {

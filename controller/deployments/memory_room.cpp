@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "controller/deployments/device_fit.h"
+
 namespace troupe::cluster {
 namespace {
 
@@ -130,6 +132,25 @@ std::optional<std::vector<ActorId>> by_memory(const std::vector<MemoryNeed>& nee
     actors[ranks[i]] = actor;
   }
   return actors;
+}
+
+Capacity capacity_of(const Members& members) {
+  Capacity capacity;
+  for (const auto& [id, actor] : members.all())
+    if (actor.accepts_jobs()) capacity[actor.device_kind()].emplace_back(id, actor.may_hold());
+  return capacity;
+}
+
+std::optional<Shortage> shortage(const Capacity& capacity, const plan::Plan& plan) {
+  const auto needs = needs_of(plan);
+  std::optional<Shortage> found;
+  for (const auto& [kind, limits] : capacity) {
+    if (!has_products_of(kind, plan.request.weight_dtype)) continue;
+    std::optional<Shortage> here;
+    if (by_memory(needs, limits, &here)) return std::nullopt;
+    if (here && (!found || here->limit > found->limit)) found = here;
+  }
+  return found;
 }
 
 std::size_t most_placed(std::vector<std::uint64_t> needs, std::vector<std::uint64_t> limits) {

@@ -79,6 +79,15 @@ struct Shortage {
   std::uint64_t limit = 0;
 };
 
+/// Actors that take jobs, also while their next process is still to come, and the bytes that each
+/// may hold, by kind of device.
+using Capacity = std::map<DeviceKind, std::vector<std::pair<ActorId, std::uint64_t>>>;
+Capacity capacity_of(const Members& members);
+
+/// Returns a rank of the plan that is too large for all of these actors, whatever they keep now;
+/// nothing also when there are too few of them.
+std::optional<Shortage> shortage(const Capacity& capacity, const plan::Plan& plan);
+
 /// Assigns these actors to ranks when memory alone decides: the rank that needs most gets the actor
 /// with the highest limit. With fewer actors than ranks, or where one does not fit: nothing, and
 /// `why` says which rank.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <tuple>
 
 #include "base/format.h"
 #include "controller/deployments/device_fit.h"
@@ -9,10 +10,7 @@
 #include "controller/deployments/memory_check.h"
 #include "controller/gateway/permissions.h"
 #include "controller/jobs/inputs.h"
-#include "controller/jobs/replan.h"
 #include "controller/jobs/report.h"
-#include "controller/jobs/reuse_stages.h"
-#include "controller/plan/staleness.h"
 #include "models/image/limits.h"
 #include "models/image/picture_file.h"
 #include "models/image/png_text.h"
@@ -23,6 +21,12 @@ namespace troupe::gateway {
 namespace {
 
 constexpr std::size_t kMaxReadings = 64;
+constexpr std::size_t kMaxPlans = 64;
+
+auto pixels_of(const wire::ImageRequest& request) {
+  return std::tuple(request.init_image_height, request.init_image_width, request.mask_image_height,
+                    request.mask_image_width);
+}
 
 }  // namespace
 
@@ -53,7 +57,8 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
   if (request.mask_image_bytes > models::kMaxPictureBytes)
     return bad(mask_image, fmt::format("mask image has {} bytes: at most {}",
                                        request.mask_image_bytes, models::kMaxPictureBytes));
-  read_model(peer, header, std::move(submission));
+  read_model(std::make_shared<Incoming>(
+      Incoming{peer, header, std::move(submission), control::Clock::now()}));
 }
 
 void Admission::drop_inputs(wire::ImageRequest request) {
@@ -65,44 +70,59 @@ void Admission::refuse(control::PeerId peer, const wire::Header& header, const w
   tools_.server.reply(peer, header, why);
 }
 
-void Admission::read_model(control::PeerId peer, const wire::Header& header,
-                           wire::SubmitJob submission) {
-  if (submission.job.model.empty()) submission.job.model = facts_.model;
-  if (submission.job.model.empty()) {
-    return refuse(peer, header,
+void Admission::refuse(const Incoming& job, const wire::Failure& why) {
+  if (job.has_inputs) drop_inputs(job.submission.job.request);
+  refuse(job.peer, job.header, why);
+}
+
+void Admission::read_model(const IncomingPtr& job) {
+  auto& spec = job->submission.job;
+  if (spec.model.empty()) spec.model = facts_.model;
+  if (spec.model.empty()) {
+    return refuse(*job,
                   {wire::FailureCode::bad_request,
                    "model is missing: the cluster was started without one", wire::JobField::model});
   }
-  if (reader_.waiting() >= kMaxReadings) {
-    return refuse(peer, header,
-                  {wire::FailureCode::overloaded,
-                   fmt::format("{} jobs wait for their models' folders to be read: try again later",
-                               reader_.waiting())});
-  }
-  const std::string folder = submission.job.model;
-  const auto request = submission.job.request;
+  const auto overloaded = [&](std::size_t waiting, const std::string& what) {
+    refuse(*job, {wire::FailureCode::overloaded,
+                  fmt::format("{} jobs wait {}: try again later", waiting, what)});
+  };
+  if (reader_.waiting() >= kMaxReadings)
+    return overloaded(reader_.waiting(), "for their models' folders to be read");
+  if (planner_.waiting() >= kMaxPlans) return overloaded(planner_.waiting(), "to be planned");
   reader_.read(
-      folder, request, tools_.accept_within,
-      [this, peer, header, asked = control::Clock::now(),
-       submission = std::move(submission)](const ModelReading& reading) {
-        const auto took = control::Clock::now() - asked;
-        if (!tools_.server.info(peer)) return;  // it went meanwhile
-        if (reading.late || took > tools_.accept_within) {
-          return refuse(
-              peer, header,
-              {wire::FailureCode::timeout,
-               fmt::format(
-                   "[read_model] {}: was not read within {} s, and no client waits for longer",
-                   submission.job.model,
-                   std::chrono::duration_cast<std::chrono::seconds>(tools_.accept_within)
-                       .count())});
-        }
-        const auto inputs = jobs::input_blobs(submission.job.request);
-        if (submission.only_check ||
-            std::ranges::any_of(inputs, [](const auto& input) { return *input.id != 0; }))
-          return fetch_inputs(peer, header, submission, reading);
-        accept(peer, header, submission, reading, asked);
+      spec.model, spec.request, tools_.accept_within, [this, job](const ModelReading& reading) {
+        auto& own = job->submission.job;
+        if (!tools_.server.info(job->peer)) return;  // it went meanwhile
+        if (reading.late || control::Clock::now() - job->asked > tools_.accept_within)
+          return refuse(*job, too_late("read_model", "read", *job));
+        if (!closed_ && !reading.model)
+          return refuse(*job, {wire::FailureCode::bad_request, reading.error, reading.field});
+        if (const auto why = bar(*job)) return refuse(*job, *why);
+        job->reading = reading;
+        own.model = reading.folder;
+        own.request.loras = reading.loras;
+        own.request.embeddings = reading.embeddings;
+        own.request.seeds.clear();
+        own.request.pictures_of_jobs.clear();
+        const auto inputs = jobs::input_blobs(own.request);
+        const bool some =
+            std::ranges::any_of(inputs, [](const auto& input) { return *input.id != 0; });
+        plan(job,
+             job->submission.only_check || some ? &Admission::fetch_inputs : &Admission::accept);
       });
+}
+
+void Admission::plan(const IncomingPtr& job, void (Admission::*next)(const IncomingPtr&)) {
+  planner_.plan({.job = job->submission.job,
+                 .reading = job->reading,
+                 .bar = [this, job] { return bar(*job); },
+                 .handler =
+                     [this, job, next](PlannedJob planned) {
+                       job->planned = std::move(planned);
+                       if (const auto why = refusal(*job)) return refuse(*job, *why);
+                       (this->*next)(job);
+                     }});
 }
 
 std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
@@ -139,46 +159,43 @@ std::optional<std::string> Admission::no_room_for_input(control::PeerId client,
   return std::nullopt;
 }
 
-void Admission::fetch_inputs(control::PeerId peer, const wire::Header& header,
-                             wire::SubmitJob submission, const ModelReading& reading) {
-  const Refused refused = [&](const wire::Failure& why) { refuse(peer, header, why); };
-  auto job = submission.job;
-  const auto plan = planned(job, reading, refused);
-  if (!plan) return;
+void Admission::fetch_inputs(const IncomingPtr& job) {
+  const auto& [peer, header] = std::tie(job->peer, job->header);
+  const auto& spec = job->submission.job;
   std::uint64_t bytes = 0;
-  for (const auto& input : jobs::input_blobs(submission.job.request))
+  for (const auto& input : jobs::input_blobs(spec.request))
     if (*input.id != 0) bytes += *input.bytes;
-  if (const auto why = no_room_for_input(peer, job.on_behalf_of, bytes))
-    return refused({wire::FailureCode::overloaded, *why});
-  if (submission.only_check) {
-    tools_.server.reply(peer, header, wire::JobAccepted{.warnings = plan->warnings});
+  if (const auto why = no_room_for_input(peer, spec.on_behalf_of, bytes))
+    return refuse(*job, {wire::FailureCode::overloaded, *why});
+  if (job->submission.only_check) {
+    tools_.server.reply(peer, header, wire::JobAccepted{.warnings = warnings_of(*job)});
     return;
   }
   const auto upload = ++last_upload_;
-  uploads_[upload] = {peer, job.on_behalf_of, bytes, control::Clock::now() + wire::kUploadDeadline};
-  fetch_input(peer, header, std::move(submission), reading, upload, 0);
+  uploads_[upload] = {peer, spec.on_behalf_of, bytes,
+                      control::Clock::now() + wire::kUploadDeadline};
+  fetch_input(job, upload, 0);
 }
 
-void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
-                            wire::SubmitJob submission, const ModelReading& reading,
-                            std::uint64_t upload, std::size_t index) {
-  const auto inputs = jobs::input_blobs(submission.job.request);
+void Admission::fetch_input(const IncomingPtr& job, std::uint64_t upload, std::size_t index) {
+  const auto inputs = jobs::input_blobs(job->submission.job.request);
   while (index < inputs.size() && *inputs[index].id == 0)
     ++index;
   if (index == inputs.size()) {
-    const auto warnings = std::move(uploads_.at(upload).warnings);
     uploads_.erase(upload);
-    return accept(peer, header, std::move(submission), reading, control::Clock::now(), warnings);
+    job->has_inputs = true;
+    job->asked = control::Clock::now();
+    return accept_with_inputs(job);
   }
   const auto sent = *inputs[index].id;
   const auto bytes = *inputs[index].bytes;
   const auto left = std::chrono::duration_cast<control::Milliseconds>(uploads_.at(upload).until -
                                                                       control::Clock::now());
   tools_.blob_server.fetch(
-      tools_.server.info(peer)->incarnation, sent, bytes, std::max(left, control::Milliseconds(1)),
-      [this, peer, header, upload, index, reading,
-       submission = std::move(submission)](control::BlobResult blob) mutable {
-        auto& request = submission.job.request;
+      tools_.server.info(job->peer)->incarnation, sent, bytes,
+      std::max(left, control::Milliseconds(1)),
+      [this, job, upload, index](control::BlobResult blob) {
+        auto& request = job->submission.job.request;
         const auto inputs = jobs::input_blobs(request);
         const auto give_up = [&] {
           uploads_.erase(upload);
@@ -186,13 +203,13 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
             *inputs[rest].id = 0;  // the client's, not fetched
           drop_inputs(request);
         };
-        if (!tools_.server.info(peer)) return give_up();  // it went while it sent
+        if (!tools_.server.info(job->peer)) return give_up();  // it went while it sent
         const auto field = inputs[index].field;
         std::string name = to_string(field);
         std::ranges::replace(name, '_', ' ');
         if (!blob) {
           give_up();
-          return refuse(peer, header,
+          return refuse(*job,
                         {blob.failure.code, name + " did not arrive: " + blob.failure.what, field});
         }
         const bool is_mask = inputs[index].id == &request.mask_image_blob;
@@ -202,108 +219,100 @@ void Admission::fetch_input(control::PeerId peer, const wire::Header& header,
             picture = models::read_picture_header(*blob.bytes, models::unpack_png_text);
           } catch (const std::runtime_error& error) {
             give_up();
-            return refuse(peer, header,
-                          {wire::FailureCode::bad_request, name + " " + error.what(), field});
+            return refuse(*job, {wire::FailureCode::bad_request, name + " " + error.what(), field});
           }
           (is_mask ? request.mask_image_height : request.init_image_height) =
               static_cast<std::int32_t>(picture.height());
           (is_mask ? request.mask_image_width : request.init_image_width) =
               static_cast<std::int32_t>(picture.width());
           for (const auto& text : models::left_out(picture))
-            uploads_.at(upload).warnings.push_back(name + " " + text);
+            job->warnings.push_back(name + " " + text);
         }
         *inputs[index].id = tools_.blobs.add(blob.bytes);
-        fetch_input(peer, header, std::move(submission), reading, upload, index + 1);
+        fetch_input(job, upload, index + 1);
       });
 }
 
-std::optional<plan::Plan> Admission::planned(wire::JobSpec& job, const ModelReading& reading,
-                                             const Refused& refuse) const {
-  const auto refused = [&](const wire::Failure& why) {
-    refuse(why);
-    return std::nullopt;
-  };
-  if (closed_) return refused({wire::FailureCode::refused, *closed_});
-  if (!reading.model)
-    return refused({wire::FailureCode::bad_request, reading.error, reading.field});
+wire::Failure Admission::too_late(const char* where, const char* what, const Incoming& job) const {
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(tools_.accept_within).count();
+  return {wire::FailureCode::timeout,
+          fmt::format("[{}] {}: was not {} within {} s, and no client waits for longer", where,
+                      job.submission.job.model, what, seconds)};
+}
+
+std::optional<wire::Failure> Admission::bar(const Incoming& job) const {
+  if (closed_) return wire::Failure{wire::FailureCode::refused, *closed_};
+  if (!tools_.server.info(job.peer))
+    return wire::Failure{wire::FailureCode::cancelled, "its client is gone"};
+  if (control::Clock::now() - job.asked > tools_.accept_within)
+    return too_late("plan", "planned", job);
   if (tools_.members.all().empty())
-    return refused({wire::FailureCode::overloaded,
-                    "the cluster has no actors yet: `troupe join` brings a host's"});
-  job.model = reading.folder;
-  job.request.loras = reading.loras;
-  job.request.embeddings = reading.embeddings;
-  job.request.seeds.clear();
-  job.request.pictures_of_jobs.clear();
-  const auto fits = [this](const plan::Plan& other) { return !tools_.deployments.shortage(other); };
-  plan::Plan plan;
-  const auto machine = tools_.machine_for(facts_, job.request);
-  try {
-    jobs::check_terms(job);
-    const bool automatic = job.parallelism.automatic;
-    const auto actors = std::max(1, cluster::most_alike(tools_.members, job.request.weight_dtype));
-    if (automatic) {
-      job.parallelism = jobs::automatic_within(*reading.model, job.request, actors, machine,
-                                               {tools_.members.memory_steps(), fits});
-    }
-    plan = plan::make_plan(*reading.model, job.request, job.parallelism, machine);
-    if (automatic) {
-      const auto seconds = plan::judge(job.parallelism, plan, *reading.model, machine).cost.total();
-      const auto exact =
-          plan::exact_instead(*reading.model, job.request, plan, seconds, actors, machine);
-      if (!exact.empty()) plan.warnings.push_back(exact);
-    }
-    plan.lora_fingerprints = reading.lora_fingerprints;
-    if (job.parallelism.stages.empty())
-      jobs::reuse_stages(plan, job.model, reading.fingerprint, *reading.model, machine,
-                         {tools_.members, tools_.deployments, tools_.table});
-  } catch (const std::exception& error) {
-    return refused({wire::FailureCode::bad_request, error.what(), wire::field_of(error)});
-  }
+    return wire::Failure{wire::FailureCode::overloaded,
+                         "the cluster has no actors yet: `troupe join` brings a host's"};
+  return std::nullopt;
+}
+
+std::optional<wire::Failure> Admission::refusal(const Incoming& job) const {
+  const auto& [plan, shortage] = std::tie(job.planned.plan, job.planned.shortage);
+  if (job.planned.failure) return job.planned.failure;
   const auto weights = plan.request.weight_dtype;
   const bool computable = std::ranges::any_of(tools_.members.all(), [&](const auto& member) {
     return member.second.accepts_jobs() &&
            cluster::has_products_of(member.second.device_kind(), weights);
   });
   if (weights != WeightChoice::as_computed && !computable)
-    return refused({wire::FailureCode::bad_request,
-                    cluster::no_products_text(weights, "this cluster"),
-                    wire::JobField::weight_dtype});
-  const auto places = cluster::most_alike(tools_.members, weights);
-  if (const auto world = plan.degrees.world(); world > places)
-    return refused(
-        {wire::FailureCode::bad_request, cluster::too_few_text(tools_.members, weights, world)});
-  if (const auto lack = tools_.deployments.shortage(plan)) {
-    return refused(
-        {wire::FailureCode::out_of_memory,
-         cluster::too_large(plan, *lack, tools_.members.name_of(lack->actor)) + ": " +
-             cluster::memory_remedy(*reading.model, job, places, fits, {}, {}, machine)});
-  }
-  if (const auto bar = tools_.runner.batching_obstacle(plan.request); job.may_batch && !bar.empty())
-    plan.warnings.push_back(std::string(wire::kJobOptions.may_batch) + " has no effect: " + bar);
-  return plan;
+    return wire::Failure{wire::FailureCode::bad_request,
+                         cluster::no_products_text(weights, "this cluster"),
+                         wire::JobField::weight_dtype};
+  const auto world = plan.degrees.world();
+  if (world > cluster::most_alike(tools_.members, weights))
+    return wire::Failure{wire::FailureCode::bad_request,
+                         cluster::too_few_text(tools_.members, weights, world)};
+  if (shortage)
+    return wire::Failure{
+        wire::FailureCode::out_of_memory,
+        cluster::too_large(plan, *shortage, tools_.members.name_of(shortage->actor)) + ": " +
+            job.planned.remedy};
+  return std::nullopt;
 }
 
-void Admission::accept(control::PeerId peer, const wire::Header& header, wire::SubmitJob submission,
-                       const ModelReading& reading, control::Clock::time_point asked,
-                       const std::vector<std::string>& warnings) {
-  const Refused refused = [&](const wire::Failure& why) {
-    drop_inputs(submission.job.request);
-    refuse(peer, header, why);
-  };
+std::vector<std::string> Admission::warnings_of(const Incoming& job) const {
+  auto warnings = job.planned.plan.warnings;
+  const auto why = tools_.runner.batching_obstacle(job.planned.plan.request);
+  if (job.submission.job.may_batch && !why.empty())
+    warnings.push_back(std::string(wire::kJobOptions.may_batch) + " has no effect: " + why);
+  warnings.insert(warnings.end(), job.warnings.begin(), job.warnings.end());
+  return warnings;
+}
+
+void Admission::accept_with_inputs(const IncomingPtr& job) {
+  auto& planned = job->planned.plan.request;
+  const auto& request = job->submission.job.request;
+  if (pixels_of(planned) != pixels_of(request) || !planner_.holds(job->planned.plan))
+    return plan(job, &Admission::accept);
+  const auto kept = jobs::input_blobs(request);
+  const auto own = jobs::input_blobs(planned);
+  for (std::size_t i = 0; i < own.size(); ++i)
+    *own[i].id = *kept[i].id;
+  if (const auto why = bar(*job)) return refuse(*job, *why);
+  accept(job);
+}
+
+void Admission::accept(const IncomingPtr& incoming) {
+  auto& [peer, header, submission, asked, reading, planned, has_inputs, more] = *incoming;
   if (auto* known = tools_.table.find_key(submission.key); known && !closed_) {
-    drop_inputs(submission.job.request);
+    if (has_inputs) drop_inputs(submission.job.request);
     return accept_again(peer, header, *known);
   }
-  auto& job = submission.job;
-  auto plan = planned(job, reading, refused);
-  if (!plan) return;
-  plan->warnings.insert(plan->warnings.end(), warnings.begin(), warnings.end());
-  const auto added = tools_.table.add(job, std::move(*plan), peer, submission.detached,
-                                      tools_.now(), reading.fingerprint);
+  planned.plan.warnings = warnings_of(*incoming);
+  submission.job.parallelism = planned.parallelism;
+  const auto added = tools_.table.add(submission.job, std::move(planned.plan), peer,
+                                      submission.detached, tools_.now(), reading.fingerprint);
   if (!added) {
-    return refused(
-        {wire::FailureCode::overloaded, fmt::format("{} jobs are waiting already: try again later",
-                                                    tools_.table.count(JobState::queued))});
+    return refuse(*incoming, {wire::FailureCode::overloaded,
+                              fmt::format("{} jobs are waiting already: try again later",
+                                          tools_.table.count(JobState::queued))});
   }
   const auto id = *added;
   auto& entry = *tools_.table.find(id);
@@ -319,10 +328,11 @@ void Admission::accept(control::PeerId peer, const wire::Header& header, wire::S
   if (!tools_.journal) return admit(id, /*in_time=*/true);
   tools_.table.hold(id, "waits to be kept in the journal");
   try {
-    tools_.journal->accepted(entry, [this, id, asked](const std::optional<std::string>& error) {
-      if (error) return not_kept(id, *error);
-      admit(id, control::Clock::now() - asked < tools_.accept_within);
-    });
+    tools_.journal->accepted(entry,
+                             [this, id, asked = asked](const std::optional<std::string>& error) {
+                               if (error) return not_kept(id, *error);
+                               admit(id, control::Clock::now() - asked < tools_.accept_within);
+                             });
   } catch (const wire::WireError& error) {
     not_kept(id, error.what());
   }

@@ -23,8 +23,9 @@ Gateway::Gateway(ClusterFacts facts, Tools tools)
     : facts_(std::move(facts)),
       tools_(std::move(tools)),
       reader_(tools_.io, tools_.read_model, tools_.allowed_models),
-      admission_(facts_, tools_, reader_),
-      restored_(facts_, tools_, reader_) {}
+      planner_(facts_, tools_),
+      admission_(facts_, tools_, reader_, planner_),
+      restored_(tools_, reader_, planner_) {}
 
 void Gateway::close(const std::string& why) {
   closed_ = true;

@@ -64,6 +64,7 @@ class Gateway final : public jobs::JobListener {
   ClusterFacts facts_;
   Tools tools_;
   ModelReader reader_;
+  JobPlanner planner_;
   Admission admission_;
   RestoredJobs restored_;
   Introspection* introspection_ = nullptr;

@@ -1,7 +1,5 @@
 #include "controller/gateway/restored_jobs.h"
 
-#include "controller/jobs/reuse_stages.h"
-#include "controller/plan/planner.h"
 #include "transport/control/after.h"
 
 namespace troupe::gateway {
@@ -26,39 +24,50 @@ void RestoredJobs::take_up(const journal::Revival& revival, const std::string& c
       await_client(id, "its client has not come back after its controller's restart");
     remember(*job);
     reader_.read(job->spec.model, job->spec.request, kReadWithin,
-                 [this, id, cause](const ModelReading& reading) { take_up(id, cause, reading); });
+                 [this, id, cause](const ModelReading& reading) { plan(id, cause, reading); });
   }
 }
 
-void RestoredJobs::take_up(jobs::JobId id, const std::string& cause, const ModelReading& reading) {
+jobs::JobEntry* RestoredJobs::awaited(jobs::JobId id) {
   auto* job = tools_.table.find(id);
-  if (closed_ || !job || job->state != JobState::queued) return;
-  const auto give_up = [&](wire::FailureCode code, const std::string& why) {
-    tools_.runner.give_up(id, {code, cause + ", and the job cannot go on: " + why});
-  };
-  if (!reading.model) return give_up(wire::FailureCode::bad_request, reading.error);
+  return !closed_ && job && job->state == JobState::queued ? job : nullptr;
+}
+
+void RestoredJobs::give_up(jobs::JobId id, const std::string& cause, const std::string& why) {
+  tools_.runner.give_up(
+      id, {wire::FailureCode::bad_request, cause + ", and the job cannot go on: " + why});
+}
+
+void RestoredJobs::plan(jobs::JobId id, const std::string& cause, const ModelReading& reading) {
+  const auto* job = awaited(id);
+  if (!job) return;
+  if (!reading.model) return give_up(id, cause, reading.error);
   if (reading.fingerprint != job->fingerprint)
-    return give_up(wire::FailureCode::bad_request,
-                   job->spec.model + " was changed since it came in");
+    return give_up(id, cause, job->spec.model + " was changed since it came in");
   if (reading.lora_fingerprints != job->plan.lora_fingerprints)
-    return give_up(wire::FailureCode::bad_request, "a LoRA's file was changed since it came in");
+    return give_up(id, cause, "a LoRA's file was changed since it came in");
   if (reading.embeddings != job->spec.request.embeddings)
-    return give_up(wire::FailureCode::bad_request,
-                   "an embedding's file was changed since it came in");
-  plan::Plan plan;
-  try {
-    const auto machine = tools_.machine_for(facts_, job->spec.request);
-    plan = plan::make_plan(*reading.model, job->spec.request, job->spec.parallelism, machine);
-    plan.lora_fingerprints = reading.lora_fingerprints;
-    if (job->spec.parallelism.stages.empty())
-      jobs::reuse_stages(plan, job->spec.model, job->fingerprint, *reading.model, machine,
-                         {tools_.members, tools_.deployments, tools_.table});
-  } catch (const std::exception& error) {
-    return give_up(wire::FailureCode::bad_request, error.what());
-  }
+    return give_up(id, cause, "an embedding's file was changed since it came in");
+  planner_.plan(
+      {.job = job->spec,
+       .reading = reading,
+       .must_fit = false,
+       .bar = [this, id]() -> std::optional<wire::Failure> {
+         if (awaited(id)) return std::nullopt;
+         return wire::Failure{wire::FailureCode::cancelled, "the job is not awaited"};
+       },
+       .handler = [this, id, cause, reading](
+                      PlannedJob planned) { take_up(id, cause, reading, std::move(planned)); }});
+}
+
+void RestoredJobs::take_up(jobs::JobId id, const std::string& cause, const ModelReading& reading,
+                           PlannedJob planned) {
+  auto* job = awaited(id);
+  if (!job) return;
+  if (planned.failure) return give_up(id, cause, planned.failure->what);
   job->model = reading.model;
   const auto failure =
-      journal::take_up(*job, std::move(plan), cause, tools_.now(), tools_.max_restarts);
+      journal::take_up(*job, std::move(planned.plan), cause, tools_.now(), tools_.max_restarts);
   if (tools_.journal) tools_.journal->changed(*job);
   if (failure) return tools_.runner.give_up(id, *failure);
   // Hosts may join again, and what an actor may hold is known when it says so.

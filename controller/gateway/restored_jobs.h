@@ -12,8 +12,8 @@ namespace troupe::gateway {
 /// planned anew and there are actors for them; those without a client wait for it for a while.
 class RestoredJobs {
  public:
-  RestoredJobs(const ClusterFacts& facts, const Tools& tools, ModelReader& reader)
-      : facts_(facts), tools_(tools), reader_(reader) {}
+  RestoredJobs(const Tools& tools, ModelReader& reader, JobPlanner& planner)
+      : tools_(tools), reader_(reader), planner_(planner) {}
 
   /// Takes up jobs of an earlier controller, held in the table. `cause`: how that controller ended.
   void take_up(const journal::Revival& revival, const std::string& cause);
@@ -24,11 +24,17 @@ class RestoredJobs {
   void close() { closed_ = true; }
 
  private:
-  void take_up(jobs::JobId job, const std::string& cause, const ModelReading& reading);
+  /// Has the job planned, if what was read is what it came in with.
+  void plan(jobs::JobId job, const std::string& cause, const ModelReading& reading);
+  void take_up(jobs::JobId job, const std::string& cause, const ModelReading& reading,
+               PlannedJob planned);
+  /// Returns the job while it is to be taken up; null when it has ended, or no job is.
+  jobs::JobEntry* awaited(jobs::JobId job);
+  void give_up(jobs::JobId job, const std::string& cause, const std::string& why);
 
-  const ClusterFacts& facts_;
   const Tools& tools_;
   ModelReader& reader_;
+  JobPlanner& planner_;
   bool closed_ = false;
   std::map<jobs::JobId, std::uint64_t> away_;  // jobs whose client is awaited, and the absence
   std::uint64_t absences_ = 0;

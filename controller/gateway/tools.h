@@ -5,6 +5,7 @@
 
 #include "controller/deployments/deployments.h"
 #include "controller/gateway/failure_log.h"
+#include "controller/gateway/job_planner.h"
 #include "controller/gateway/model_reader.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
@@ -42,6 +43,7 @@ struct Tools {
   std::function<void()> stop;
   ModelReader::Read read_model = {};  // null = from the folder
   AllowedFolders allowed_models = {};
+  JobPlanner::Make plan_job = {};          // null = gateway::plan_job
   journal::Journal* journal = nullptr;     // of the jobs; may be null
   recorder::Recorder* recorder = nullptr;  // remembers what is of note; may be null
   int max_restarts = 3;  // restarts of a controller that a job outlives without a step between

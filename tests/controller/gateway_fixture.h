@@ -56,6 +56,7 @@ struct GatewayFixture : Endpoints {
                           .recorder = &recorder}};
   gateway::FailureLog failures{recorder, [] { return 0.0; }};
   Gate gate;
+  gateway::JobPlanner::Make plan_job = gateway::plan_job;  // called on the planner's thread
   journal::MemoryStore store;
   std::string disk_error;                    // why nothing can be written
   std::deque<std::function<void()>> writes;  // under way
@@ -68,29 +69,30 @@ struct GatewayFixture : Endpoints {
                            },
                            [this](control::BlobId id) { return blobs.bytes(id); },
                            journal::Calendar{0}};
-  gateway::Gateway gateway{{},
-                           {.io = io,
-                            .server = server,
-                            .blob_server = blob_server,
-                            .blobs = blobs,
-                            .members = members,
-                            .deployments = deployments,
-                            .table = table,
-                            .runner = runner,
-                            .failures = failures,
-                            .now = [] { return 0.0; },
-                            .stop = [] {},
-                            .read_model =
-                                [this](const std::string& folder) {
-                                  gate.wait();
-                                  if (folder == "bad")
-                                    throw std::runtime_error("[read_model] bad: no such folder");
-                                  return test::sample_model();
-                                },
-                            .journal = with_journal ? &journal : nullptr,
-                            .recorder = &recorder,
-                            .grace = std::chrono::seconds(3),
-                            .accept_within = accept_within}};
+  gateway::Gateway gateway{
+      {},
+      {.io = io,
+       .server = server,
+       .blob_server = blob_server,
+       .blobs = blobs,
+       .members = members,
+       .deployments = deployments,
+       .table = table,
+       .runner = runner,
+       .failures = failures,
+       .now = [] { return 0.0; },
+       .stop = [] {},
+       .read_model =
+           [this](const std::string& folder) {
+             gate.wait();
+             if (folder == "bad") throw std::runtime_error("[read_model] bad: no such folder");
+             return test::sample_model();
+           },
+       .plan_job = [this](const gateway::PlanInput& input) { return plan_job(input); },
+       .journal = with_journal ? &journal : nullptr,
+       .recorder = &recorder,
+       .grace = std::chrono::seconds(3),
+       .accept_within = accept_within}};
   gateway::Introspection desk{desk_tools("")};
   gateway::Introspection* introspection = nullptr;
   std::unique_ptr<control::Connection> client = connect();
