@@ -6,9 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "client/cli/checks.h"
-#include "client/cli/help_format.h"
-#include "client/cli/parse_errors.h"
+#include "client/cli/options.h"
 
 /// The command line of a program that is no `troupe`: a benchmark or a tool of the tests.
 namespace troupe::bench {

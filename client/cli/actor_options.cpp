@@ -2,7 +2,7 @@
 
 #include "base/choices.h"
 #include "base/format.h"
-#include "client/cli/checks.h"
+#include "client/cli/options.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {
@@ -11,48 +11,47 @@ namespace {
 constexpr int kMostActors = 1024;
 
 /// Checks --device. Torch's and other tools' names of a GPU are refused with what is meant.
-CLI::Validator device_check() {
+Check device_check() {
   static const auto kDevices = choice_words<DeviceKind>();
-  return with_words(CLI::Validator(
-                        [](std::string& text) -> std::string {
-                          if (text == "gpu" || text.starts_with("cuda:"))
-                            return "\"" + text +
-                                   "\" is not cpu or cuda; cuda takes the GPUs that "
-                                   "CUDA_VISIBLE_DEVICES lets it see";
-                          return one_of(kDevices)(text);
-                        },
-                        ""),
-                    kDevices);
+  return Check(
+      [](std::string& text) -> std::string {
+        if (text == "gpu" || text.starts_with("cuda:"))
+          return "\"" + text +
+                 "\" is not cpu or cuda; cuda takes the GPUs that "
+                 "CUDA_VISIBLE_DEVICES lets it see";
+        return one_of(kDevices)(text);
+      },
+      kDevices);
 }
 
 }  // namespace
 
-CLI::Option* add_model_option(CLI::App& app, std::string& folder, const std::string& help) {
+Option* add_model_option(Options& app, std::string& folder, const std::string& help) {
   return app.add_option("-m,--model", folder, help)->type_name("DIR");
 }
 
-CLI::Option* add_actors_option(CLI::App& app, int& actors, int least, const std::string& help) {
+Option* add_actors_option(Options& app, int& actors, int least, const std::string& help) {
   return app.add_option("--actors", actors, help)
       ->check(whole(least, kMostActors))
       ->type_name("N")
       ->capture_default_str();
 }
 
-CLI::Option* add_device_option(CLI::App& app, std::string& device, const std::string& help) {
+Option* add_device_option(Options& app, std::string& device, const std::string& help) {
   return app.add_option("--device", device, help)
       ->check(device_check())
       ->type_name("NAME")
       ->capture_default_str();
 }
 
-void add_threads_option(CLI::App& app, int& threads) {
+void add_threads_option(Options& app, int& threads) {
   app.add_option("--threads-per-actor", threads, "Threads that an actor computes with")
       ->check(whole(1, 4096))
       ->type_name("T")
       ->capture_default_str();
 }
 
-void add_pin_option(CLI::App& app, std::string& how) {
+void add_pin_option(Options& app, std::string& how) {
   app.add_option("--pin", how,
                  "Keep each actor, and what it allocates, to one NUMA node (numa), or to none")
       ->check(one_of({"none", "numa"}))
@@ -60,7 +59,7 @@ void add_pin_option(CLI::App& app, std::string& how) {
       ->capture_default_str();
 }
 
-void add_prompt_cache_option(CLI::App& app, std::uint64_t& bytes) {
+void add_prompt_cache_option(Options& app, std::uint64_t& bytes) {
   app.add_option_function<double>(
          "--prompt-cache",
          [&bytes](double megabytes) { bytes = static_cast<std::uint64_t>(megabytes * 1e6); },
@@ -71,7 +70,7 @@ void add_prompt_cache_option(CLI::App& app, std::uint64_t& bytes) {
       ->type_name("MB");
 }
 
-void add_cuda_graphs_option(CLI::App& app, bool& on) {
+void add_cuda_graphs_option(Options& app, bool& on) {
   app.add_option_function<std::string>(
          "--cuda-graphs", [&on](const std::string& word) { on = word == "on"; },
          "With --device cuda: record what a stage computes again and again, and replay it "
@@ -86,7 +85,7 @@ void check_cuda_graphs(bool on, const std::string& device) {
     throw UsageError("--cuda-graphs on goes with --device cuda: a CPU has no such graphs");
 }
 
-void add_actors_per_gpu_option(CLI::App& app, int& actors) {
+void add_actors_per_gpu_option(Options& app, int& actors) {
   app.add_option("--actors-per-gpu", actors,
                  "With --device cuda: actors that share a GPU and its memory; more than 1 is for "
                  "tests, since they only take turns (docs/gpu.md)")
@@ -100,13 +99,13 @@ void check_actors_per_gpu(int actors, const std::string& device) {
     throw UsageError("--actors-per-gpu goes with --device cuda: a CPU is shared anyway");
 }
 
-void add_keep_logs_option(CLI::App& app, std::string& folder) {
+void add_keep_logs_option(Options& app, std::string& folder) {
   app.add_option("--keep-logs", folder, "Keep the actors' log files in this folder")
       ->check(not_empty())
       ->type_name("DIR");
 }
 
-void add_task_deadline_option(CLI::App& app, std::chrono::seconds& deadline) {
+void add_task_deadline_option(Options& app, std::chrono::seconds& deadline) {
   app.add_option_function<std::int64_t>(
          "--task-deadline",
          [&deadline](std::int64_t seconds) { deadline = std::chrono::seconds(seconds); },
@@ -117,7 +116,7 @@ void add_task_deadline_option(CLI::App& app, std::chrono::seconds& deadline) {
       ->type_name("SECONDS");
 }
 
-void add_memory_limit_option(CLI::App& app, std::uint64_t& bytes) {
+void add_memory_limit_option(Options& app, std::uint64_t& bytes) {
   app.add_option_function<double>(
          "--memory-limit",
          [&bytes](double gigabytes) { bytes = static_cast<std::uint64_t>(gigabytes * 1e9); },

@@ -1,39 +1,40 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <string>
+
+#include "client/cli/options.h"
 
 namespace troupe::cli {
 
 // What the verbs that start actors have in common.
 
 /// `--model DIR`, with what it is for there.
-CLI::Option* add_model_option(CLI::App& app, std::string& folder, const std::string& help);
+Option* add_model_option(Options& app, std::string& folder, const std::string& help);
 /// `--actors N`, from `least` on.
-CLI::Option* add_actors_option(CLI::App& app, int& actors, int least, const std::string& help);
+Option* add_actors_option(Options& app, int& actors, int least, const std::string& help);
 /// `--device cpu|cuda`.
-CLI::Option* add_device_option(CLI::App& app, std::string& device,
-                               const std::string& help = "What actors compute on: cpu or cuda");
+Option* add_device_option(Options& app, std::string& device,
+                          const std::string& help = "What actors compute on: cpu or cuda");
 /// `--threads-per-actor T`.
-void add_threads_option(CLI::App& app, int& threads);
+void add_threads_option(Options& app, int& threads);
 /// `--pin none|numa`.
-void add_pin_option(CLI::App& app, std::string& how);
+void add_pin_option(Options& app, std::string& how);
 /// `--prompt-cache MB`, in bytes.
-void add_prompt_cache_option(CLI::App& app, std::uint64_t& bytes);
+void add_prompt_cache_option(Options& app, std::uint64_t& bytes);
 /// `--cuda-graphs on|off`.
-void add_cuda_graphs_option(CLI::App& app, bool& on);
+void add_cuda_graphs_option(Options& app, bool& on);
 /// Throws UsageError where the actors have no GPU to record on.
 void check_cuda_graphs(bool on, const std::string& device);
 /// `--actors-per-gpu N`.
-void add_actors_per_gpu_option(CLI::App& app, int& actors);
+void add_actors_per_gpu_option(Options& app, int& actors);
 /// Throws UsageError where the actors have no GPU to share.
 void check_actors_per_gpu(int actors, const std::string& device);
 /// `--keep-logs DIR`.
-void add_keep_logs_option(CLI::App& app, std::string& folder);
+void add_keep_logs_option(Options& app, std::string& folder);
 /// `--task-deadline SECONDS`; untouched where it is not given.
-void add_task_deadline_option(CLI::App& app, std::chrono::seconds& deadline);
+void add_task_deadline_option(Options& app, std::chrono::seconds& deadline);
 /// `--memory-limit GB`, of an actor, in bytes; untouched where it is not given.
-void add_memory_limit_option(CLI::App& app, std::uint64_t& bytes);
+void add_memory_limit_option(Options& app, std::uint64_t& bytes);
 
 }  // namespace troupe::cli

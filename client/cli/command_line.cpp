@@ -9,9 +9,8 @@
 #include "base/suggest.h"
 #include "client/cli/colour.h"
 #include "client/cli/defaults.h"
-#include "client/cli/help_format.h"
 #include "client/cli/json.h"
-#include "client/cli/parse_errors.h"
+#include "client/cli/options.h"
 #include "client/cli/suggest.h"
 #include "client/cli/verb.h"
 
@@ -34,6 +33,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130, 143 or 129 after Ctrl-C, SIGTE
 (start: 0).
 
 `troupe COMMAND --help` tells a command's options. More: docs/commands.md)";
+
+constexpr const char* kVersion = "troupe " TROUPE_VERSION;
 
 constexpr const char* kStartOne =
     "; start one with `troupe start`, or name another with --connect or TROUPE_ADDRESS";
@@ -60,7 +61,7 @@ std::string unknown_verb_text(const std::string& word, const std::string& next,
                               const std::vector<std::unique_ptr<Verb>>& verbs) {
   std::vector<std::string> known;
   for (const auto& verb : verbs)
-    known.push_back(verb->app().get_name());
+    known.push_back(verb->app().name());
   known.insert(known.end(), {"help", "--version"});
   if (const auto here = command_here(word, next); !here.empty())
     return "unknown command " + word + ": here it is " + here;
@@ -80,7 +81,7 @@ int run_verb(Verb& verb) {
     return verb.run();
   } catch (const UsageError& error) {
     if (verb.json()) print_json({{"error", to_json(Error{ErrorCode::usage, error.what()})}});
-    return usage(verb.app().get_name(), error.what());
+    return usage(verb.app().name(), error.what());
   } catch (const CommandError& error) {
     return report(error.error, error.exit_code, verb.json());
   } catch (const std::bad_alloc& error) {
@@ -93,36 +94,26 @@ int run_verb(Verb& verb) {
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv) {
-  CLI::App app("Troupe: diffusion models on a cluster of actors.", "troupe");
-  app.formatter(help_format());
-  app.footer(kExamples);
-  app.set_version_flag("--version", "troupe " TROUPE_VERSION);
-  app.require_subcommand(0, 1);
-  app.allow_extras();
+  Options app("Troupe: diffusion models on a cluster of actors.", "troupe");
+  app.set_footer(kExamples);
+  app.set_version(kVersion);
   const auto verbs = make_verbs(app);
-  for (const auto& verb : verbs)
-    verb->app().allow_extras();
 
   std::string command;
   try {
     for (const auto& verb : verbs) {
-      command = verb->app().get_name();
+      command = verb->app().name();
       if (argc > 1 && command == argv[argc > 2 && argv[1] == std::string("help") ? 2 : 1])
         take_defaults(verb->app());
     }
     command.clear();
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
-    return flushed(kOk);
-  } catch (const CLI::CallForVersion& version) {
-    std::cout << version.what() << std::endl;
-    return flushed(kOk);
-  } catch (const CLI::ParseError& error) {
-    for (const CLI::App* chosen : app.get_subcommands())
-      command = chosen->get_name();
-    return usage(command, parse_error_text(error.what()));
+    const auto parsed = app.parse(argc, argv);
+    if (parsed == Options::Parsed::help) std::cout << app.help();
+    if (parsed == Options::Parsed::version) std::cout << kVersion << std::endl;
+    if (parsed != Options::Parsed::yes) return flushed(kOk);
   } catch (const UsageError& error) {
+    for (const auto& verb : verbs)
+      if (verb->app().parsed()) command = verb->app().name();
     return usage(command, error.what());
   } catch (const std::runtime_error& error) {
     return report({ErrorCode::failed, error.what()}, kFailed, false);
@@ -130,17 +121,17 @@ int run_command_line(int argc, const char* const* argv) {
   const bool asks_help = app.remaining() == std::vector<std::string>{"help"};
   for (const auto& verb : verbs) {
     if (!verb->app().parsed()) continue;
-    command = verb->app().get_name();
+    command = verb->app().name();
     const std::vector<std::string> extras = verb->app().remaining();
     if (asks_help && argv[1] == std::string("help")) {
       std::cout << app.help();  // of the verb that was parsed
       return flushed(kOk);
     }
-    if (!extras.empty()) return usage(command, unexpected_text(verb->app(), extras));
+    if (!extras.empty()) return usage(command, unexpected_text(verb->app().cli(), extras));
     if (const auto before = app.remaining(); !before.empty() && before.front()[0] != '-')
       return usage("", unknown_verb_text(before.front(), command, verbs));
     if (!app.remaining().empty())
-      return usage(command, unexpected_text(verb->app(), app.remaining()));
+      return usage(command, unexpected_text(verb->app().cli(), app.remaining()));
     const int exit_code = run_verb(*verb);
     return flushed(exit_code, verb->goes_on());
   }
@@ -156,7 +147,7 @@ int run_command_line(int argc, const char* const* argv) {
   if (words.size() > 1 && words.front() == "help") words.erase(words.begin());
   const std::string word = words.front();
   return usage("", word[0] == '-'
-                       ? unexpected_text(app, app.remaining())
+                       ? unexpected_text(app.cli(), app.remaining())
                        : unknown_verb_text(word, words.size() > 1 ? words[1] : "", verbs));
 }
 

@@ -1,6 +1,5 @@
 #include "client/cli/defaults.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -26,41 +25,45 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Names of options that values can be set of.
-Values option_names(const CLI::App& app) {
+/// Returns the long names of an option, without dashes.
+Values long_names(const Option& option) {
   Values names;
-  for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames())
-      if (name != "help") names.push_back(name);
+  for (const std::string& name : option.names())
+    if (name.starts_with("--")) names.push_back(name.substr(2));
   return names;
 }
 
-bool has_option(const CLI::App& app, const std::string& name) {
+/// Names of options that values can be set of.
+Values option_names(const Options& app) {
+  Values names;
+  for (const auto& option : app.all())
+    for (std::string& name : long_names(*option))
+      names.push_back(std::move(name));
+  return names;
+}
+
+bool has_option(const Options& app, const std::string& name) {
   const auto names = option_names(app);
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 /// Sets an option as if the values were its own default: the option does not count as given.
-void set_default(CLI::Option& option, const Values& values, const std::string& from) {
+void set_default(Option& option, const Values& values, const std::string& from) {
   try {
-    for (const std::string& value : values)
-      option.add_result(value);
-    option.run_callback();
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(from + ": " + parse_error_text(error.what()));
+    option.set_default(values);
+  } catch (const UsageError& error) {
+    throw UsageError(from + ": " + error.what());
   }
-  option.clear();
-  option.default_str(CLI::detail::join(values, " "));
 }
 
 /// The settings for one verb; those of its section go before the others.
-std::map<std::string, Values> settings_for(CLI::App& verb, const std::string& path) {
-  const auto& verbs = *verb.get_parent();
+std::map<std::string, Values> settings_for(const Options& verb, const std::string& path) {
+  const auto& verbs = verb.parent()->commands();
   std::map<std::string, Values> common, own;
   for (const auto& [section, name, values] : client::read_defaults(path)) {
     if (section.empty()) {
       Values known;
-      for (const CLI::App* one : verbs.get_subcommands(nullptr))
+      for (const auto& one : verbs)
         for (auto& option : option_names(*one))
           known.push_back(option);
       if (std::find(known.begin(), known.end(), name) == known.end())
@@ -69,11 +72,11 @@ std::map<std::string, Values> settings_for(CLI::App& verb, const std::string& pa
       if (has_option(verb, name)) common[name] = values;
       continue;
     }
-    const CLI::App* meant = nullptr;
+    const Options* meant = nullptr;
     Values known;
-    for (const CLI::App* one : verbs.get_subcommands(nullptr)) {
-      known.push_back(one->get_name());
-      if (one->get_name() == section) meant = one;
+    for (const auto& one : verbs) {
+      known.push_back(one->name());
+      if (one->name() == section) meant = one.get();
     }
     if (meant == nullptr)
       throw UsageError(path + ": section " + section + " is no command" +
@@ -94,15 +97,15 @@ constexpr auto kOthers = std::to_array<std::string_view>(
      "TROUPE_BUILD", "TROUPE_DEPS", "TROUPE_JOBS", "TROUPE_PYTHON", "TROUPE_UNITY"});
 
 /// Warns of variables that were probably meant for an option, of whatever command.
-void warn_of_slips(const CLI::App& app, const std::string& verb_name) {
+void warn_of_slips(const Options& app, const std::string& verb_name) {
   Values known;
   std::map<std::string, std::string> instead;  // the variable that the option of a name reads
-  for (const CLI::App* verb : app.get_subcommands(nullptr)) {
-    for (const CLI::Option* option : verb->get_options()) {
-      if (!option->get_configurable()) continue;
-      const std::string own = option->get_envname();
+  for (const auto& verb : app.commands()) {
+    for (const auto& option : verb->all()) {
+      if (!option->is_configurable()) continue;
+      const std::string own = option->environment();
       if (!own.empty()) known.push_back(own);
-      for (const std::string& name : option->get_lnames()) {
+      for (const std::string& name : long_names(*option)) {
         const std::string usual = variable_of(name);
         if (own.empty() || own == usual)
           known.push_back(usual);
@@ -138,23 +141,16 @@ void warn_of_slips(const CLI::App& app, const std::string& verb_name) {
 
 }  // namespace
 
-std::string variable_of(const std::string& option) {
-  std::string name = "TROUPE_";
-  for (const char c : option.substr(std::min(option.find_first_not_of('-'), option.size())))
-    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return name;
-}
-
-void take_defaults(CLI::App& verb) {
-  warn_of_slips(*verb.get_parent(), verb.get_name());
+void take_defaults(Options& verb) {
+  warn_of_slips(*verb.parent(), verb.name());
   const std::string path = client::defaults_file();
   const auto settings = path.empty() ? std::map<std::string, Values>{} : settings_for(verb, path);
   for (const std::string& name : option_names(verb)) {
-    CLI::Option& option = *verb.get_option("--" + name);
-    if (!option.get_configurable()) continue;
+    Option& option = *verb.get_option("--" + name);
+    if (!option.is_configurable()) continue;
     const std::string set = variable_of(name);
     // Others are read by CLI11 itself.
-    const std::string value = option.get_envname().empty() ? variable(set.c_str()) : "";
+    const std::string value = option.environment().empty() ? variable(set.c_str()) : "";
     if (!value.empty()) {
       set_default(option, {value}, set);
     } else if (const auto found = settings.find(name); found != settings.end()) {

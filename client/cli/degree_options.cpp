@@ -1,13 +1,12 @@
-#include "client/cli/checks.h"
 #include "client/cli/field_options.h"
-#include "client/cli/help_format.h"
+#include "client/cli/options.h"
 #include "client/cli/request_options.h"
 
 namespace troupe::cli {
 
 namespace {
 
-void add_degree(CLI::App& app, const wire::DegreeField& field, int& degree,
+void add_degree(Options& app, const wire::DegreeField& field, int& degree,
                 const std::string& heading) {
   app.add_option(std::string(field.option), degree, std::string(field.help))
       ->check(whole(1, field.most))
@@ -18,7 +17,7 @@ void add_degree(CLI::App& app, const wire::DegreeField& field, int& degree,
 
 }  // namespace
 
-void add_degree_options(CLI::App& app, RequestOptions& options) {
+void add_degree_options(Options& app, RequestOptions& options) {
   const std::string group =
       "Parallelism (--method, --patches, --warmup, --refill-steps, --kv, --step-cache, "
       "--step-cache-threshold, --group-norm and --exchange change the picture, the rest does not)";
@@ -31,9 +30,9 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
 #define DEGREE_FIELD(name, option, most, help) \
   add_degree(app, wire::kDegreeFields.name, options.parallelism.name, group);
 #include "transport/wire/degree_fields.def"
-  add_list_option(app, "--stages", options.parallelism.stages,
-                  "Blocks of each pipeline stage, as 7,7,7,7; default: split by cost",
-                  whole(1, wire::kMaxDegree))
+  app.add_list_option("--stages", options.parallelism.stages,
+                      "Blocks of each pipeline stage, as 7,7,7,7; default: split by cost",
+                      whole(1, wire::kMaxDegree))
       ->type_name("LIST")
       ->group(group);
   app.add_option(std::string(wire::kJobOptions.automatic), options.parallel,
@@ -43,12 +42,12 @@ void add_degree_options(CLI::App& app, RequestOptions& options) {
       ->group(kUsualOptions);
 }
 
-void add_elastic_option(CLI::App& app, RequestOptions& options) {
+void add_elastic_option(Options& app, RequestOptions& options) {
   app.add_flag(std::string(wire::kJobOptions.elastic), options.elastic,
                "Go on with fewer actors when lost ones do not come back: degrees are picked anew");
 }
 
-void add_queue_options(CLI::App& app, RequestOptions& options) {
+void add_queue_options(Options& app, RequestOptions& options) {
   const std::string group = "Queue";
   app.add_option(std::string(wire::kJobOptions.priority), options.priority,
                  "Jobs of higher priority go first, -100 to 100")
@@ -58,12 +57,10 @@ void add_queue_options(CLI::App& app, RequestOptions& options) {
       ->group(group);
   app.add_option("--share", options.share,
                  "Whom the job counts for: shares get as much as each other; default: the client")
-      ->check(CLI::Validator(
-          [](std::string& text) -> std::string {
-            if (text.empty()) return "is empty";
-            return text.size() <= 64 ? "" : "the name is longer than 64 bytes";
-          },
-          ""))
+      ->check(Check([](std::string& text) -> std::string {
+        if (text.empty()) return "is empty";
+        return text.size() <= 64 ? "" : "the name is longer than 64 bytes";
+      }))
       ->type_name("NAME")
       ->group(group);
   app.add_flag(std::string(wire::kJobOptions.may_batch), options.may_batch,

@@ -19,7 +19,7 @@ T let_in(Result<T> opened, int exit_code = kFailed) {
 
 }  // namespace
 
-void add_connect_option(CLI::App& app, Target& target) {
+void add_connect_option(Options& app, Target& target) {
   app.add_option("--connect", target.endpoint,
                  "Where the controller listens: ipc://PATH, tcp://HOST:PORT or HOST:PORT "
                  "(default: this user's own cluster, " +
@@ -33,7 +33,7 @@ void add_connect_option(CLI::App& app, Target& target) {
                   "trust whoever listens there, as a cluster started with --insecure needs it");
 }
 
-void add_keys_option(CLI::App& app, std::string& keys, const std::string& help) {
+void add_keys_option(Options& app, std::string& keys, const std::string& help) {
   app.add_option("--keys", keys, help)->envname("TROUPE_KEYS")->type_name("DIR");
 }
 

@@ -1,13 +1,10 @@
 #pragma once
 #include <string>
 
+#include "client/cli/options.h"
 #include "client/own_cluster.h"
 #include "troupe/client.h"
 #include "troupe/inspect.h"
-
-namespace CLI {
-class App;
-}
 
 namespace troupe::cli {
 
@@ -18,9 +15,9 @@ struct Target {
 };
 
 /// `--connect ENDPOINT`, else TROUPE_ADDRESS, else the default; and `--keys DIR`, else TROUPE_KEYS.
-void add_connect_option(CLI::App& app, Target& target);
+void add_connect_option(Options& app, Target& target);
 /// `--keys DIR`, else TROUPE_KEYS, alone.
-void add_keys_option(CLI::App& app, std::string& keys, const std::string& help);
+void add_keys_option(Options& app, std::string& keys, const std::string& help);
 
 class SignalWatch;
 

@@ -5,8 +5,7 @@
 #include <type_traits>
 
 #include "base/suggest.h"
-#include "client/cli/checks.h"
-#include "client/cli/help_format.h"
+#include "client/cli/options.h"
 #include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
 
@@ -18,48 +17,42 @@ const std::map<std::string, std::string> kComputeTypes = {
     {"bf16", "bfloat16"},   {"float16", "float16"}, {"fp16", "float16"}};
 
 /// Short names become long ones.
-CLI::Validator compute_type_check() {
+Check compute_type_check() {
   static const auto kLong = choice_words<ComputeType>();
-  return with_words(CLI::Validator(
-                        [](std::string& text) -> std::string {
-                          const auto found = kComputeTypes.find(text);
-                          if (found == kComputeTypes.end())
-                            return not_one_of(text, kLong, {"fp32", "bf16", "fp16"});
-                          text = found->second;
-                          return "";
-                        },
-                        ""),
-                    kLong);
+  return Check(
+      [](std::string& text) -> std::string {
+        const auto found = kComputeTypes.find(text);
+        if (found == kComputeTypes.end()) return not_one_of(text, kLong, {"fp32", "bf16", "fp16"});
+        text = found->second;
+        return "";
+      },
+      kLong);
 }
 
-CLI::Validator weight_check() {
+Check weight_check() {
   static const auto kSmall = choice_words<WeightChoice>();
-  return with_words(
-      CLI::Validator(
-          [](std::string& text) -> std::string {
-            if (!kComputeTypes.contains(text)) return one_of(kSmall)(text);
-            return "\"" + text +
-                   "\" is not int8 or fp8; left out, weights are kept as --dtype says";
-          },
-          ""),
+  return Check(
+      [](std::string& text) -> std::string {
+        if (!kComputeTypes.contains(text)) return one_of(kSmall)(text);
+        return "\"" + text + "\" is not int8 or fp8; left out, weights are kept as --dtype says";
+      },
       kSmall);
 }
 
 /// Other tools' names become ours. A diffusers class name is left to the model's plan, which knows
 /// them all.
-CLI::Validator sampler_check() {
-  return with_words(CLI::Validator(
-                        [](std::string& text) -> std::string {
-                          if (text.empty() || text.ends_with("Scheduler")) return "";
-                          text = spec::sampler_of_alias(text);
-                          if (spec::is_sampler_name(text)) return "";
-                          return one_of(spec::sampler_names())(text);
-                        },
-                        ""),
-                    spec::sampler_names());
+Check sampler_check() {
+  return Check(
+      [](std::string& text) -> std::string {
+        if (text.empty() || text.ends_with("Scheduler")) return "";
+        text = spec::sampler_of_alias(text);
+        if (spec::is_sampler_name(text)) return "";
+        return one_of(spec::sampler_names())(text);
+      },
+      spec::sampler_names());
 }
 
-CLI::Validator bounds_check(const wire::Bounds& typed, bool whole_number) {
+Check bounds_check(const wire::Bounds& typed, bool whole_number) {
   if (whole_number)
     return whole(static_cast<std::int64_t>(typed.least), static_cast<std::int64_t>(typed.most));
   return typed.above ? number_above(typed.least, typed.most) : number(typed.least, typed.most);
@@ -67,7 +60,7 @@ CLI::Validator bounds_check(const wire::Bounds& typed, bool whole_number) {
 
 /// `Type`: of the wire's field. Of choices, `member` is the name.
 template <class Type, class Member>
-void add_field_option(CLI::App& app, const wire::RequestField& field, Member& member,
+void add_field_option(Options& app, const wire::RequestField& field, Member& member,
                       const std::string& group) {
   static const std::map<std::string_view, const char*> kShort = {{"--height", "-H,"},
                                                                  {"--width", "-W,"}};
@@ -84,7 +77,7 @@ void add_field_option(CLI::App& app, const wire::RequestField& field, Member& me
   } else if constexpr (std::is_same_v<Type, std::vector<std::int32_t>> ||
                        std::is_same_v<Type, std::vector<double>>) {
     constexpr bool kWhole = !std::is_same_v<Type, std::vector<double>>;
-    add_list_option(app, name, member, help, bounds_check(field.typed, kWhole))
+    app.add_list_option(name, member, help, bounds_check(field.typed, kWhole))
         ->type_name(std::string(field.value))
         ->group(heading);
   } else if constexpr (!std::is_same_v<Type, std::vector<wire::Lora>> &&
@@ -108,7 +101,7 @@ void add_field_option(CLI::App& app, const wire::RequestField& field, Member& me
 
 }  // namespace
 
-void add_field_options(CLI::App& app, ImageRequest& request, wire::Group group,
+void add_field_options(Options& app, ImageRequest& request, wire::Group group,
                        const std::string& heading) {
 #define REQUEST_FIELD(type, name, initial, ...)                                                   \
   if (const auto& field = wire::kRequestFields.name; !field.help.empty() && field.group == group) \

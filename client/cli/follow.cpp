@@ -17,13 +17,12 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
-#include "client/cli/checks.h"
 #include "client/cli/colour.h"
 #include "client/cli/files.h"
 #include "client/cli/frames_folder.h"
-#include "client/cli/help_format.h"
 #include "client/cli/json.h"
 #include "client/cli/latents_file.h"
+#include "client/cli/options.h"
 #include "client/cli/progress.h"
 #include "client/cli/request_options.h"
 #include "client/cli/show_picture.h"
@@ -375,7 +374,7 @@ void tell_files(const std::vector<std::string>& paths, const nlohmann::json& rep
 
 }  // namespace
 
-void add_result_options(CLI::App& app, ResultOptions& options) {
+void add_result_options(Options& app, ResultOptions& options) {
   const std::string group = "Result";
   app.add_option(
          "-o,--output", options.output,
@@ -416,7 +415,7 @@ void add_result_options(CLI::App& app, ResultOptions& options) {
       ->group(group);
 }
 
-void add_preview_options(CLI::App& app, ResultOptions& options) {
+void add_preview_options(Options& app, ResultOptions& options) {
   app.add_option("--preview", options.preview,
                  "Write a rough picture of the job under way to this file")
       ->check(not_empty())
@@ -429,7 +428,7 @@ void add_preview_options(CLI::App& app, ResultOptions& options) {
       ->group("Result");
 }
 
-void check_preview_options(const CLI::App& app) {
+void check_preview_options(const Options& app) {
   if (app.count("--preview-every") > 0 && app.count("--preview") == 0)
     throw UsageError("--preview-every needs --preview");
 }
@@ -511,7 +510,7 @@ std::uint64_t hand_in(Client& client, const Submission& submission) {
   return accepted(job, submission);
 }
 
-void settle_output(const CLI::App& app, ImageRequest& request, ResultOptions& options) {
+void settle_output(const Options& app, ImageRequest& request, ResultOptions& options) {
   const auto latent = to_string(OutputType::latent);
   if (is_latents_name(options.output)) {
     if (app.count("--output-type") > 0 && request.output_type != latent)

@@ -4,12 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/options.h"
 #include "client/cli/signals.h"
 #include "troupe/client.h"
-
-namespace CLI {
-class App;
-}
 
 namespace troupe::cli {
 
@@ -32,16 +29,16 @@ struct ResultOptions {
   bool owns_actors = false;  // the actors end with the command, whatever they are doing
 };
 
-void add_result_options(CLI::App& app, ResultOptions& options);
+void add_result_options(Options& app, ResultOptions& options);
 /// `--preview FILE --preview-every K`: for verbs that hand the job in themselves.
-void add_preview_options(CLI::App& app, ResultOptions& options);
+void add_preview_options(Options& app, ResultOptions& options);
 
 /// `--output F.safetensors` asks for latents alone, and `--output-type latent` for a file of that
 /// kind. Throws UsageError where the two contradict each other. Before check_outputs.
-void settle_output(const CLI::App& app, ImageRequest& request, ResultOptions& options);
+void settle_output(const Options& app, ImageRequest& request, ResultOptions& options);
 
 /// Throws UsageError for `--preview-every` without `--preview`.
-void check_preview_options(const CLI::App& app);
+void check_preview_options(const Options& app);
 
 /// Throws UsageError when a preview or latents could not have that file name.
 void check_names(const ResultOptions& options);

@@ -2,7 +2,7 @@
 
 #include <iostream>
 
-#include "client/cli/parse_errors.h"
+#include "client/cli/options.h"
 #include "client/cli/table.h"
 #include "transport/json/info_json.h"
 

@@ -4,7 +4,7 @@
 #include <regex>
 #include <vector>
 
-#include "client/cli/checks.h"
+#include "client/cli/options.h"
 #include "client/cli/verb.h"
 #include "models/spec/model_plugin.h"
 #include "models/text/tokenizers.h"
@@ -12,17 +12,15 @@
 namespace troupe::cli {
 namespace fs = std::filesystem;
 
-void add_model_plugin_option(CLI::App& app) {
-  const CLI::Validator open(
-      [](std::string& file) -> std::string {
-        try {
-          spec::open_model_plugin(file);
-          return "";
-        } catch (const std::runtime_error& error) {
-          return error.what();
-        }
-      },
-      "");
+void add_model_plugin_option(Options& app) {
+  const Check open([](std::string& file) -> std::string {
+    try {
+      spec::open_model_plugin(file);
+      return "";
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+  });
   app.add_option_function<std::vector<std::string>>(
          "--model-plugin", [](const std::vector<std::string>&) {},
          "Shared library with models or samplers of your own, whose code this process and its "

@@ -1,6 +1,7 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
+
+#include "client/cli/options.h"
 
 namespace troupe::spec {
 struct ModelSpec;
@@ -10,7 +11,7 @@ namespace troupe::cli {
 
 /// `--model-plugin FILE`, repeatable: opened as soon as it is read. Before options that know what
 /// plugins bring.
-void add_model_plugin_option(CLI::App& app);
+void add_model_plugin_option(Options& app);
 
 /// The model in the folder that --model names. Throws std::runtime_error that names the option.
 spec::ModelSpec read_model_folder(const std::string& folder);

@@ -1,17 +1,16 @@
 #include "client/cli/request_options.h"
 
-#include "client/cli/checks.h"
 #include "client/cli/field_options.h"
-#include "client/cli/help_format.h"
 #include "client/cli/model_option.h"
+#include "client/cli/options.h"
 
 namespace troupe::cli {
 
-void add_request_options(CLI::App& app, RequestOptions& options) {
+void add_request_options(Options& app, RequestOptions& options) {
   ImageRequest& request = options.request;
   const std::string group = "Picture";
   add_model_plugin_option(app);
-  app.get_help_ptr()->group(kUsualOptions);
+  app.usual_help();
   app.add_option("-m," + std::string(wire::kJobOptions.model), options.model,
                  "Model folder in diffusers layout")
       ->type_name("DIR")

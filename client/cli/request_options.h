@@ -3,12 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/options.h"
 #include "troupe/client.h"
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 namespace troupe::spec {
 struct ModelSpec;
 }
@@ -29,7 +26,7 @@ struct RequestOptions {
   std::string init_latents_path;  // "" = noise from the seed
   std::string init_image_path;
   std::string mask_path;
-  const CLI::Option* steps_option = nullptr;  // of the command line that they come from
+  const Option* steps_option = nullptr;       // of the command line that they come from
   std::optional<std::string> bare_prompt;     // one that stands without --prompt
   std::string prompt_embeds_path;             // "" = the prompts are text
   std::vector<std::uint64_t> seeds;           // one for all pictures, or one each
@@ -38,12 +35,12 @@ struct RequestOptions {
   std::vector<std::string> embeddings;        // FILE[:WORD]
 };
 
-void add_request_options(CLI::App& app, RequestOptions& options);
-void add_degree_options(CLI::App& app, RequestOptions& options);
+void add_request_options(Options& app, RequestOptions& options);
+void add_degree_options(Options& app, RequestOptions& options);
 /// Adds the option of run and submit for the loss of actors.
-void add_elastic_option(CLI::App& app, RequestOptions& options);
+void add_elastic_option(Options& app, RequestOptions& options);
 /// Adds the options of submit that decide how the job stands among others.
-void add_queue_options(CLI::App& app, RequestOptions& options);
+void add_queue_options(Options& app, RequestOptions& options);
 
 /// Reads `--prompt-embeds`, which stand for prompts. Throws UsageError where `verb` gets neither
 /// these nor a prompt, or both; std::runtime_error naming the option for a file that cannot be

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "base/format.h"
-#include "client/cli/checks.h"
-#include "client/cli/defaults.h"
+#include "client/cli/options.h"
 
 namespace troupe::cli {
 namespace {
@@ -36,7 +35,7 @@ std::string summary_of(const std::string& text) {
   return line;
 }
 
-CompletedOption completed(CLI::Option& option) {
+CompletedOption completed(const CLI::Option& option, std::vector<std::string> words) {
   CompletedOption one;
   for (const std::string& name : option.get_lnames())
     one.names.push_back("--" + name);
@@ -47,7 +46,7 @@ CompletedOption completed(CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return one;
   const std::string name = option.get_positional() ? option.get_name() : option.get_type_name();
   one.type = name;
-  one.words = words_of(option);
+  one.words = std::move(words);
   const auto dot = name.rfind('.');
   if (!one.words.empty()) {
     one.kind = ValueKind::words;
@@ -64,16 +63,16 @@ CompletedOption completed(CLI::Option& option) {
   return one;
 }
 
-std::vector<CompletedOption> options_of_verb(CLI::App& verb, bool positional) {
+std::vector<CompletedOption> options_of_verb(const Options& verb, bool positional) {
   std::vector<CompletedOption> options;
-  for (CLI::Option* option : verb.get_options())
-    if (option->get_positional() == positional && (positional || option->nonpositional()))
-      options.push_back(completed(*option));
+  const auto add = [&](const CLI::Option& option, const std::vector<std::string>& words) {
+    if (option.get_positional() == positional && (positional || option.nonpositional()))
+      options.push_back(completed(option, words));
+  };
+  if (const CLI::Option* help = verb.cli().get_help_ptr()) add(*help, {});
+  for (const auto& option : verb.all())
+    add(option->cli(), option->words());
   return options;
-}
-
-std::vector<CLI::App*> verbs_of(CLI::App& troupe) {
-  return troupe.get_subcommands(nullptr);
 }
 
 std::string joined_by(const std::vector<std::string>& words, const char* between) {
@@ -108,11 +107,11 @@ std::string bash_value(const CompletedOption& option) {
   }
 }
 
-std::string bash_script(CLI::App& troupe) {
+std::string bash_script(const Options& troupe) {
   std::vector<std::string> names;
   std::string cases;
-  for (CLI::App* verb : verbs_of(troupe)) {
-    names.push_back(verb->get_name());
+  for (const auto& verb : troupe.commands()) {
+    names.push_back(verb->name());
     std::vector<std::string> words;
     std::string values;
     for (const auto& option : options_of_verb(*verb, false)) {
@@ -126,7 +125,7 @@ std::string bash_script(CLI::App& troupe) {
       if (option.kind != ValueKind::text && argument.empty())
         argument = "      [[ $cur != -* ]] && { " + bash_value(option) + "; return; }\n";
     cases += fmt::format("    {})\n      case $prev in\n{}      esac\n{}      words='{}' ;;\n",
-                         verb->get_name(), values, argument, joined_by(words, " "));
+                         verb->name(), values, argument, joined_by(words, " "));
   }
   const auto all = joined_by(names, " ");
   return "# Completes `troupe` in bash. Made by `troupe completion bash`.\n"
@@ -173,12 +172,12 @@ std::string zsh_text(const std::string& text) {
   return out;
 }
 
-std::string zsh_script(CLI::App& troupe) {
+std::string zsh_script(const Options& troupe) {
   std::string verbs, cases;
-  for (CLI::App* verb : verbs_of(troupe)) {
-    verbs += fmt::format("    '{}:{}'\n", verb->get_name(),
-                         quoted(summary_of(verb->get_description()), "'\\''"));
-    cases += fmt::format("    {})\n      _arguments", verb->get_name());
+  for (const auto& verb : troupe.commands()) {
+    verbs += fmt::format("    '{}:{}'\n", verb->name(),
+                         quoted(summary_of(verb->cli().get_description()), "'\\''"));
+    cases += fmt::format("    {})\n      _arguments", verb->name());
     for (const auto& option : options_of_verb(*verb, false))
       for (const std::string& name : option.names) {
         cases += fmt::format(" \\\n        '{}{}[{}]", option.repeated ? "*" : "", name,
@@ -236,15 +235,15 @@ std::string fish_value(const CompletedOption& option) {
   return "";
 }
 
-std::string fish_script(CLI::App& troupe) {
+std::string fish_script(const Options& troupe) {
   std::string out =
       "# Completes `troupe` in fish. Made by `troupe completion fish`.\n"
       "complete -c troupe -f\n"
       "complete -c troupe -n __fish_use_subcommand -l help -l version\n";
-  for (CLI::App* verb : verbs_of(troupe)) {
-    const std::string name = verb->get_name();
+  for (const auto& verb : troupe.commands()) {
+    const std::string name = verb->name();
     out += fmt::format("complete -c troupe -n __fish_use_subcommand -a {} -d '{}'\n", name,
-                       quoted(summary_of(verb->get_description()), "\\'"));
+                       quoted(summary_of(verb->cli().get_description()), "\\'"));
     const std::string within =
         fmt::format("complete -c troupe -n '__fish_seen_subcommand_from {}'", name);
     for (const auto& option : options_of_verb(*verb, false)) {
@@ -327,7 +326,7 @@ std::string roff_paragraphs(const std::string& text) {
 
 }  // namespace
 
-std::string completion_script(CLI::App& troupe, Shell shell) {
+std::string completion_script(const Options& troupe, Shell shell) {
   switch (shell) {
     case Shell::bash:
       return bash_script(troupe);
@@ -339,29 +338,29 @@ std::string completion_script(CLI::App& troupe, Shell shell) {
   return "";
 }
 
-std::string manual_page(CLI::App& troupe) {
+std::string manual_page(const Options& troupe) {
   std::string page = roff_head("troupe", "diffusion transformers on a cluster of actors");
   page += ".SH SYNOPSIS\n\\fBtroupe\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR]\n.SH COMMANDS\n";
-  for (CLI::App* verb : verbs_of(troupe))
-    page += ".TP\n\\fBtroupe\\-" + roff(verb->get_name()) + "\\fR(1)\n" +
-            roff(verb->get_description()) + "\n";
-  return page + ".SH NOTES\n" + roff_paragraphs(troupe.get_footer());
+  for (const auto& verb : troupe.commands())
+    page += ".TP\n\\fBtroupe\\-" + roff(verb->name()) + "\\fR(1)\n" +
+            roff(verb->cli().get_description()) + "\n";
+  return page + ".SH NOTES\n" + roff_paragraphs(troupe.cli().get_footer());
 }
 
-std::string manual_page(CLI::App& troupe, CLI::App& verb) {
-  const std::string name = troupe.get_name() + "-" + verb.get_name();
-  std::string page = roff_head(name, verb.get_description());
-  page += ".SH SYNOPSIS\n\\fBtroupe " + roff(verb.get_name()) + "\\fR [\\fIOPTIONS\\fR]";
-  for (const CLI::Option* option : verb.get_options())
+std::string manual_page(const Options& troupe, const Options& verb) {
+  const std::string name = troupe.name() + "-" + verb.name();
+  std::string page = roff_head(name, verb.cli().get_description());
+  page += ".SH SYNOPSIS\n\\fBtroupe " + roff(verb.name()) + "\\fR [\\fIOPTIONS\\fR]";
+  for (const CLI::Option* option : verb.cli().get_options())
     if (option->get_positional()) page += " [\\fI" + roff(option->get_name()) + "\\fR]";
   page += "\n";
   std::string arguments;
-  for (const CLI::Option* option : verb.get_options())
+  for (const CLI::Option* option : verb.cli().get_options())
     if (option->get_positional()) arguments += roff_option(*option);
   if (!arguments.empty()) page += ".SH ARGUMENTS\n" + arguments;
-  for (const std::string& group : verb.get_groups()) {
+  for (const std::string& group : verb.cli().get_groups()) {
     std::string options;
-    for (const CLI::Option* option : verb.get_options())
+    for (const CLI::Option* option : verb.cli().get_options())
       if (option->nonpositional() && option->get_group() == group) options += roff_option(*option);
     if (options.empty()) continue;
     std::string heading = group == "Options" ? "OPTIONS" : group.substr(0, group.find(" ("));
@@ -369,7 +368,7 @@ std::string manual_page(CLI::App& troupe, CLI::App& verb) {
                            [](unsigned char c) { return std::toupper(c); });
     page += ".SH " + roff(heading) + "\n" + options;
   }
-  page += ".SH NOTES\n" + roff_paragraphs(verb.get_footer());
+  page += ".SH NOTES\n" + roff_paragraphs(verb.cli().get_footer());
   return page + ".SH ENVIRONMENT\nAn option's default can be set in a variable, as " +
          roff(variable_of("--threads-per-actor")) +
          " for \\-\\-threads\\-per\\-actor, or in ~/.config/troupe/config.toml.\n"

@@ -1,9 +1,7 @@
 #pragma once
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "client/cli/options.h"
 
 namespace troupe::cli {
 
@@ -11,10 +9,10 @@ enum class Shell { bash, zsh, fish };
 
 /// A script that completes `troupe` in that shell: commands, their options, the words that an
 /// option takes, files of its kind, numbers of jobs.
-std::string completion_script(CLI::App& troupe, Shell shell);
+std::string completion_script(const Options& troupe, Shell shell);
 
 /// The manual page, in man's macros: of `troupe` itself, or of one of its commands.
-std::string manual_page(CLI::App& troupe);
-std::string manual_page(CLI::App& troupe, CLI::App& verb);
+std::string manual_page(const Options& troupe);
+std::string manual_page(const Options& troupe, const Options& verb);
 
 }  // namespace troupe::cli

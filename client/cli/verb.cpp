@@ -4,8 +4,8 @@
 
 namespace troupe::cli {
 
-Verb::Verb(CLI::App& parent, const std::string& name, const std::string& description)
-    : app_(parent.add_subcommand(name, description)) {
+Verb::Verb(Options& parent, const std::string& name, const std::string& description)
+    : app_(&parent.add_command(name, description)) {
   app_->add_flag("--json", json_, "Print one JSON document on standard output");
 }
 
@@ -14,7 +14,7 @@ void Verb::set_footer(const std::string& text, const std::vector<std::string>& e
   std::string footer = text + (text.empty() ? "" : "\n\n") + "Examples:\n";
   for (const auto& example : examples)
     footer += "  " + example + "\n";
-  app_->footer(footer + "\nMore: docs/" + page);
+  app_->set_footer(footer + "\nMore: docs/" + page);
 }
 
 std::uint64_t checked_job_id(const std::string& verb, const std::string& text) {
@@ -26,7 +26,7 @@ std::uint64_t checked_job_id(const std::string& verb, const std::string& text) {
   return job;
 }
 
-std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent) {
+std::vector<std::unique_ptr<Verb>> make_verbs(Options& parent) {
   std::vector<std::unique_ptr<Verb>> verbs;
 #ifdef TROUPE_WITH_CLUSTER
   verbs.push_back(make_run(parent));

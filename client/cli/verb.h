@@ -1,12 +1,10 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "client/cli/checks.h"
-#include "client/cli/parse_errors.h"
+#include "client/cli/options.h"
 #include "troupe/client.h"
 
 namespace troupe::cli {
@@ -14,11 +12,6 @@ namespace troupe::cli {
 inline constexpr int kOk = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kUsage = 2;
-
-/// Thrown when the command line makes no sense: exit code 2.
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 /// Thrown when a command did not work: exit code 1, or 128 + signal after a signal.
 struct CommandError : std::runtime_error {
@@ -61,18 +54,18 @@ class Verb {
   /// UsageError, CommandError or any std::exception (exit code 1).
   virtual int run() = 0;
 
-  CLI::App& app() { return *app_; }
+  Options& app() { return *app_; }
   bool json() const { return json_; }
   /// Describes what goes on when the verb has ended, and how it is reached: printed where the
   /// result could not be printed. Empty if nothing goes on.
   const std::string& goes_on() const { return goes_on_; }
 
  protected:
-  Verb(CLI::App& parent, const std::string& name, const std::string& description);
+  Verb(Options& parent, const std::string& name, const std::string& description);
   /// Sets the text below the options in --help: what to know, what to type, and the page of docs/.
   void set_footer(const std::string& text, const std::vector<std::string>& examples,
                   const std::string& page);
-  CLI::App* app_;
+  Options* app_;
   bool json_ = false;
   std::string goes_on_;
 };
@@ -81,27 +74,27 @@ class Verb {
 /// number.
 std::uint64_t checked_job_id(const std::string& verb, const std::string& text);
 
-std::vector<std::unique_ptr<Verb>> make_verbs(CLI::App& parent);
+std::vector<std::unique_ptr<Verb>> make_verbs(Options& parent);
 
-std::unique_ptr<Verb> make_run(CLI::App& parent);
-std::unique_ptr<Verb> make_start(CLI::App& parent);
-std::unique_ptr<Verb> make_join(CLI::App& parent);
-std::unique_ptr<Verb> make_drain(CLI::App& parent);
-std::unique_ptr<Verb> make_status(CLI::App& parent);
-std::unique_ptr<Verb> make_submit(CLI::App& parent);
-std::unique_ptr<Verb> make_wait(CLI::App& parent);
-std::unique_ptr<Verb> make_jobs(CLI::App& parent);
-std::unique_ptr<Verb> make_cancel(CLI::App& parent);
-std::unique_ptr<Verb> make_stop(CLI::App& parent);
-std::unique_ptr<Verb> make_plan(CLI::App& parent);
-std::unique_ptr<Verb> make_inspect(CLI::App& parent);
-std::unique_ptr<Verb> make_repl(CLI::App& parent);
-std::unique_ptr<Verb> make_timeline(CLI::App& parent);
-std::unique_ptr<Verb> make_logs(CLI::App& parent);
-std::unique_ptr<Verb> make_keys(CLI::App& parent);
-std::unique_ptr<Verb> make_serve(CLI::App& parent);
-std::unique_ptr<Verb> make_top(CLI::App& parent);
-std::unique_ptr<Verb> make_completion(CLI::App& parent);
-std::unique_ptr<Verb> make_man(CLI::App& parent);
+std::unique_ptr<Verb> make_run(Options& parent);
+std::unique_ptr<Verb> make_start(Options& parent);
+std::unique_ptr<Verb> make_join(Options& parent);
+std::unique_ptr<Verb> make_drain(Options& parent);
+std::unique_ptr<Verb> make_status(Options& parent);
+std::unique_ptr<Verb> make_submit(Options& parent);
+std::unique_ptr<Verb> make_wait(Options& parent);
+std::unique_ptr<Verb> make_jobs(Options& parent);
+std::unique_ptr<Verb> make_cancel(Options& parent);
+std::unique_ptr<Verb> make_stop(Options& parent);
+std::unique_ptr<Verb> make_plan(Options& parent);
+std::unique_ptr<Verb> make_inspect(Options& parent);
+std::unique_ptr<Verb> make_repl(Options& parent);
+std::unique_ptr<Verb> make_timeline(Options& parent);
+std::unique_ptr<Verb> make_logs(Options& parent);
+std::unique_ptr<Verb> make_keys(Options& parent);
+std::unique_ptr<Verb> make_serve(Options& parent);
+std::unique_ptr<Verb> make_top(Options& parent);
+std::unique_ptr<Verb> make_completion(Options& parent);
+std::unique_ptr<Verb> make_man(Options& parent);
 
 }  // namespace troupe::cli

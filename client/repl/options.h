@@ -1,9 +1,9 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "client/cli/follow.h"
+#include "client/cli/options.h"
 #include "client/cli/request_options.h"
 #include "client/repl/words.h"
 
@@ -14,15 +14,15 @@ struct SubmitLine {
   cli::RequestOptions request;
   cli::ResultOptions results;
   bool follows = false;
-  CLI::App app{"Hand a job in. It goes on when the console is left; --follow or --output waits.",
-               "submit"};
+  cli::Options app{
+      "Hand a job in. It goes on when the console is left; --follow or --output waits.", "submit"};
   SubmitLine();
 };
 
 struct FollowLine {
   std::string job;
   cli::ResultOptions results;
-  CLI::App app{
+  cli::Options app{
       "Show a job's progress until it ends, Ctrl-C comes or --timeout passes; with "
       "--output write its pictures.",
       "follow"};
@@ -31,7 +31,7 @@ struct FollowLine {
 
 /// Takes the words apart. False when help was asked for and printed, with `json` as {"help": TEXT}.
 /// Throws cli::UsageError.
-bool parse(CLI::App& app, const Words& words, bool json);
+bool parse(cli::Options& app, const Words& words, bool json);
 
 /// An option, for completion.
 struct OptionShape {

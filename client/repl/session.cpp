@@ -16,7 +16,7 @@
 #include "base/suggest.h"
 #include "client/cli/job_view.h"
 #include "client/cli/json.h"
-#include "client/cli/parse_errors.h"
+#include "client/cli/options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "troupe/actor.h"

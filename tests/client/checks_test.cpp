@@ -1,11 +1,10 @@
-#include "client/cli/checks.h"
+#include "client/cli/options.h"
 
 #include <cmath>
 #include <limits>
 
 #include "base/number_text.h"
 #include "base/suggest.h"
-#include "client/cli/parse_errors.h"
 #include "client/cli/suggest.h"
 #include "tests/support/doctest.h"
 
@@ -28,7 +27,7 @@ TEST_CASE("numbers in messages are as short as they can be and read back the sam
 }
 
 TEST_CASE("checks say of a wrong value what it is and what is wanted") {
-  const auto says = [](const CLI::Validator& check, std::string text) { return check(text); };
+  const auto says = [](const Check& check, std::string text) { return check(text); };
   const auto n = whole(1, 16384);
   CHECK(says(n, "1").empty());
   CHECK(says(n, "+16384").empty());

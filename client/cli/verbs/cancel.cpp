@@ -10,7 +10,7 @@ namespace {
 
 class CancelVerb : public Verb {
  public:
-  explicit CancelVerb(CLI::App& parent)
+  explicit CancelVerb(Options& parent)
       : Verb(parent, "cancel", "End a job at its next micro-step") {
     app_->add_option("ID", id_, "The job, as `troupe jobs` names it");
     add_connect_option(*app_, target_);
@@ -39,7 +39,7 @@ class CancelVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_cancel(CLI::App& parent) {
+std::unique_ptr<Verb> make_cancel(Options& parent) {
   return std::make_unique<CancelVerb>(parent);
 }
 

@@ -6,7 +6,7 @@
 #include "base/format.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
-#include "client/cli/parse_errors.h"
+#include "client/cli/options.h"
 #include "client/cli/verb.h"
 #include "troupe/actor.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 class DrainVerb : public Verb {
  public:
-  explicit DrainVerb(CLI::App& parent)
+  explicit DrainVerb(Options& parent)
       : Verb(parent, "drain",
              "Empty hosts or actors without losing a job; then their actors leave") {
     app_->add_option("PLACE", places_, "Hosts by name, actors by number, as `troupe status` shows")
@@ -97,7 +97,7 @@ class DrainVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_drain(CLI::App& parent) {
+std::unique_ptr<Verb> make_drain(Options& parent) {
   return std::make_unique<DrainVerb>(parent);
 }
 

@@ -32,7 +32,7 @@ namespace {
 
 class InspectVerb : public Verb {
  public:
-  explicit InspectVerb(CLI::App& parent)
+  explicit InspectVerb(Options& parent)
       : Verb(parent, "inspect",
              "Print the parameters in a picture or clip, the tensors in a safetensors file, or "
              "what a "
@@ -282,7 +282,7 @@ class InspectVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_inspect(CLI::App& parent) {
+std::unique_ptr<Verb> make_inspect(Options& parent) {
   return std::make_unique<InspectVerb>(parent);
 }
 

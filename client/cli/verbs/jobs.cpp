@@ -13,7 +13,7 @@ namespace {
 
 class JobsVerb : public Verb {
  public:
-  explicit JobsVerb(CLI::App& parent)
+  explicit JobsVerb(Options& parent)
       : Verb(parent, "jobs", "List the jobs: queued, running and ended; or one alone") {
     app_->add_option("ID", id_, "A job: as much of it as the controller tells")
         ->default_str("all")
@@ -73,7 +73,7 @@ class JobsVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_jobs(CLI::App& parent) {
+std::unique_ptr<Verb> make_jobs(Options& parent) {
   return std::make_unique<JobsVerb>(parent);
 }
 

@@ -16,7 +16,7 @@
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/model_option.h"
-#include "client/cli/parse_errors.h"
+#include "client/cli/options.h"
 #include "client/cli/signals.h"
 #include "client/cli/slurm.h"
 #include "client/cli/verb.h"
@@ -31,19 +31,17 @@ constexpr std::chrono::seconds kRanksBefore{60}, kAnswer{5};
 constexpr std::chrono::milliseconds kLookAgain{200};
 
 /// Checks a host's name as the controller does: numbers are actors.
-CLI::Validator host_name() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        if (text.size() > 64) return "the name is longer than 64 bytes";
-        const bool number = text.find_first_not_of("0123456789") == std::string::npos;
-        return number ? "\"" + text + "\" is not a name: one that is no number is needed" : "";
-      },
-      "");
+Check host_name() {
+  return Check([](std::string& text) -> std::string {
+    if (text.size() > 64) return "the name is longer than 64 bytes";
+    const bool number = text.find_first_not_of("0123456789") == std::string::npos;
+    return number ? "\"" + text + "\" is not a name: one that is no number is needed" : "";
+  });
 }
 
 class JoinVerb : public Verb {
  public:
-  explicit JoinVerb(CLI::App& parent)
+  explicit JoinVerb(Options& parent)
       : Verb(parent, "join",
              "Give a cluster this host's actors, until Ctrl-C or the cluster's end") {
     add_connect_option(*app_, target_);
@@ -227,7 +225,7 @@ class JoinVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_join(CLI::App& parent) {
+std::unique_ptr<Verb> make_join(Options& parent) {
   return std::make_unique<JoinVerb>(parent);
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 class KeysVerb : public Verb {
  public:
-  explicit KeysVerb(CLI::App& parent)
+  explicit KeysVerb(Options& parent)
       : Verb(parent, "keys",
              "Make the keys of a cluster that listens on tcp, and say who may come in") {
     app_->add_option("ACTION", action_, "make (if left out), add, role, list or remove")
@@ -166,7 +166,7 @@ class KeysVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_keys(CLI::App& parent) {
+std::unique_ptr<Verb> make_keys(Options& parent) {
   return std::make_unique<KeysVerb>(parent);
 }
 

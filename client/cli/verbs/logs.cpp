@@ -17,7 +17,7 @@ constexpr std::uint32_t kMostLines = 10'000;
 
 class LogsVerb : public Verb {
  public:
-  explicit LogsVerb(CLI::App& parent)
+  explicit LogsVerb(Options& parent)
       : Verb(parent, "logs", "Print what an actor has written, or the controller has to say") {
     app_->add_option("WHO", who_, "An actor's ID, or controller (the default)");
     app_->add_flag("--follow,-f", follow_, "Go on as more comes, until Ctrl-C");
@@ -75,7 +75,7 @@ class LogsVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_logs(CLI::App& parent) {
+std::unique_ptr<Verb> make_logs(Options& parent) {
   return std::make_unique<LogsVerb>(parent);
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 class CompletionVerb : public Verb {
  public:
-  explicit CompletionVerb(CLI::App& parent)
+  explicit CompletionVerb(Options& parent)
       : Verb(parent, "completion", "Print the script that completes `troupe` in a shell") {
     app_->add_option("SHELL", shell_, "bash, zsh or fish")->check(one_of({"bash", "zsh", "fish"}));
     set_footer("`cmake --install` puts the scripts where the shells look for them.",
@@ -24,7 +24,7 @@ class CompletionVerb : public Verb {
   int run() override {
     if (shell_.empty()) throw UsageError("completion needs a SHELL: bash, zsh or fish");
     const auto shell = shell_ == "bash" ? Shell::bash : shell_ == "zsh" ? Shell::zsh : Shell::fish;
-    const auto script = completion_script(*app_->get_parent(), shell);
+    const auto script = completion_script(*app_->parent(), shell);
     json() ? print_json({{"shell", shell_}, {"script", script}}) : void(std::cout << script);
     return kOk;
   }
@@ -35,7 +35,7 @@ class CompletionVerb : public Verb {
 
 class ManVerb : public Verb {
  public:
-  explicit ManVerb(CLI::App& parent) : Verb(parent, "man", "Print a manual page, for man") {
+  explicit ManVerb(Options& parent) : Verb(parent, "man", "Print a manual page, for man") {
     app_->add_option("COMMAND", command_, "Its page, instead of that of `troupe` itself");
     app_->add_option("--write", folder_, "Write all pages into this folder")
         ->check(not_empty())
@@ -46,7 +46,7 @@ class ManVerb : public Verb {
   }
 
   int run() override {
-    CLI::App& troupe = *app_->get_parent();
+    Options& troupe = *app_->parent();
     if (!folder_.empty()) return write_all(troupe);
     std::string page;
     if (command_.empty()) {
@@ -59,13 +59,13 @@ class ManVerb : public Verb {
   }
 
  private:
-  CLI::App& named(CLI::App& troupe) const {
-    for (CLI::App* verb : troupe.get_subcommands(nullptr))
-      if (verb->get_name() == command_) return *verb;
+  Options& named(Options& troupe) const {
+    for (const auto& verb : troupe.commands())
+      if (verb->name() == command_) return *verb;
     throw UsageError("man \"" + command_ + "\": no such command");
   }
 
-  int write_all(CLI::App& troupe) const {
+  int write_all(Options& troupe) const {
     if (!command_.empty()) throw UsageError("--write goes without a COMMAND: it writes all pages");
     make_folder("--write", folder_);
     auto files = nlohmann::json::array();
@@ -75,8 +75,8 @@ class ManVerb : public Verb {
       if (!json()) std::cout << files.back().get<std::string>() << "\n";
     };
     write("troupe", manual_page(troupe));
-    for (CLI::App* verb : troupe.get_subcommands(nullptr))
-      write("troupe-" + verb->get_name(), manual_page(troupe, *verb));
+    for (const auto& verb : troupe.commands())
+      write("troupe-" + verb->name(), manual_page(troupe, *verb));
     if (json()) print_json({{"files", files}});
     return kOk;
   }
@@ -87,11 +87,11 @@ class ManVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_completion(CLI::App& parent) {
+std::unique_ptr<Verb> make_completion(Options& parent) {
   return std::make_unique<CompletionVerb>(parent);
 }
 
-std::unique_ptr<Verb> make_man(CLI::App& parent) {
+std::unique_ptr<Verb> make_man(Options& parent) {
   return std::make_unique<ManVerb>(parent);
 }
 

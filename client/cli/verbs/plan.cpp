@@ -49,7 +49,7 @@ std::string meant_machine(const std::string& text) {
 
 class PlanVerb : public Verb {
  public:
-  explicit PlanVerb(CLI::App& parent)
+  explicit PlanVerb(Options& parent)
       : Verb(parent, "plan",
              "Print mesh, groups, stages, patches and memory of a request, or why it is "
              "impossible") {
@@ -251,7 +251,7 @@ class PlanVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_plan(CLI::App& parent) {
+std::unique_ptr<Verb> make_plan(Options& parent) {
   return std::make_unique<PlanVerb>(parent);
 }
 

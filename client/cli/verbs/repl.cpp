@@ -12,7 +12,7 @@ namespace {
 
 class ReplVerb : public Verb {
  public:
-  explicit ReplVerb(CLI::App& parent)
+  explicit ReplVerb(Options& parent)
       : Verb(parent, "repl", "A console on a running cluster: look inside, pause, step, until") {
     app_->add_option("ENDPOINT", place_, "Where the controller listens; as --connect");
     add_connect_option(*app_, target_);
@@ -45,7 +45,7 @@ class ReplVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_repl(CLI::App& parent) {
+std::unique_ptr<Verb> make_repl(Options& parent) {
   return std::make_unique<ReplVerb>(parent);
 }
 

@@ -4,7 +4,7 @@
 #include "client/cli/actor_options.h"
 #include "client/cli/files.h"
 #include "client/cli/follow.h"
-#include "client/cli/help_format.h"
+#include "client/cli/options.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/cli/verbs/starting.h"
@@ -21,7 +21,7 @@ namespace {
 
 class RunVerb : public Verb {
  public:
-  explicit RunVerb(CLI::App& parent)
+  explicit RunVerb(Options& parent)
       : Verb(parent, "run", "Make pictures with a cluster of its own, started for it") {
     add_request_options(*app_, request_);
     add_degree_options(*app_, request_);
@@ -140,7 +140,7 @@ class RunVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_run(CLI::App& parent) {
+std::unique_ptr<Verb> make_run(Options& parent) {
   return std::make_unique<RunVerb>(parent);
 }
 

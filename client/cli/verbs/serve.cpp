@@ -61,7 +61,7 @@ class StdinWatch {
 
 class ServeVerb : public Verb {
  public:
-  explicit ServeVerb(CLI::App& parent)
+  explicit ServeVerb(Options& parent)
       : Verb(parent, "serve", "Answer HTTP: OpenAI's API, jobs, and a page for browsers") {
     app_->add_option(
             "--connect", endpoints_,
@@ -287,7 +287,7 @@ class ServeVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_serve(CLI::App& parent) {
+std::unique_ptr<Verb> make_serve(Options& parent) {
   return std::make_unique<ServeVerb>(parent);
 }
 

@@ -37,7 +37,7 @@ constexpr std::chrono::seconds kLogWait{5};
 
 class StartVerb : public Verb {
  public:
-  explicit StartVerb(CLI::App& parent)
+  explicit StartVerb(Options& parent)
       : Verb(parent, "start", "Start a cluster: the controller and its actors") {
     app_->add_option("--listen", options_.listen,
                      "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " +
@@ -352,7 +352,7 @@ class StartVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_start(CLI::App& parent) {
+std::unique_ptr<Verb> make_start(Options& parent) {
   return std::make_unique<StartVerb>(parent);
 }
 

@@ -21,7 +21,7 @@ void print_status(const ClusterInfo& cluster, bool all) {
 
 class StatusVerb : public Verb {
  public:
-  explicit StatusVerb(CLI::App& parent)
+  explicit StatusVerb(Options& parent)
       : Verb(parent, "status", "Say who lives where, in which groups with which rank, doing what") {
     app_->add_option("--watch", watch_seconds_, "Say it again and again, so far apart")
         ->check(number(0.1, 86400))
@@ -61,7 +61,7 @@ class StatusVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_status(CLI::App& parent) {
+std::unique_ptr<Verb> make_status(Options& parent) {
   return std::make_unique<StatusVerb>(parent);
 }
 

@@ -16,7 +16,7 @@ constexpr auto kStopDeadline = std::chrono::seconds(15);
 
 class StopVerb : public Verb {
  public:
-  explicit StopVerb(CLI::App& parent)
+  explicit StopVerb(Options& parent)
       : Verb(parent, "stop", "End the cluster; running jobs fail, those in a journal are kept") {
     add_connect_option(*app_, target_);
     set_footer(
@@ -75,7 +75,7 @@ class StopVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_stop(CLI::App& parent) {
+std::unique_ptr<Verb> make_stop(Options& parent) {
   return std::make_unique<StopVerb>(parent);
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 class SubmitVerb : public Verb {
  public:
-  explicit SubmitVerb(CLI::App& parent)
+  explicit SubmitVerb(Options& parent)
       : Verb(parent, "submit", "Make pictures on a running cluster") {
     add_connect_option(*app_, target_);
     add_request_options(*app_, request_);
@@ -154,7 +154,7 @@ class SubmitVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_submit(CLI::App& parent) {
+std::unique_ptr<Verb> make_submit(Options& parent) {
   return std::make_unique<SubmitVerb>(parent);
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 class TimelineVerb : public Verb {
  public:
-  explicit TimelineVerb(CLI::App& parent)
+  explicit TimelineVerb(Options& parent)
       : Verb(parent, "timeline", "Write what ran when, for Perfetto") {
     app_->add_option("ID", id_, "The job, as `troupe jobs` names it, or all");
     app_->add_option("-o,--output", output_,
@@ -56,7 +56,7 @@ class TimelineVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_timeline(CLI::App& parent) {
+std::unique_ptr<Verb> make_timeline(Options& parent) {
   return std::make_unique<TimelineVerb>(parent);
 }
 

@@ -107,7 +107,7 @@ std::string first_lines(const std::string& text, std::size_t most) {
 
 class TopVerb : public Verb {
  public:
-  explicit TopVerb(CLI::App& parent)
+  explicit TopVerb(Options& parent)
       : Verb(parent, "top", "Show actors, jobs and throughput, full screen, as they change") {
     app_->add_option("--every", seconds_, "How long until the next look")
         ->check(number(0.1, 3600))
@@ -198,7 +198,7 @@ class TopVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_top(CLI::App& parent) {
+std::unique_ptr<Verb> make_top(Options& parent) {
   return std::make_unique<TopVerb>(parent);
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 class WaitVerb : public Verb {
  public:
-  explicit WaitVerb(CLI::App& parent)
+  explicit WaitVerb(Options& parent)
       : Verb(parent, "wait",
              "Follow a job that was handed in with --detach, and write its pictures") {
     app_->add_option("ID", id_, "The job, as `troupe submit --detach` and `troupe jobs` name it")
@@ -110,7 +110,7 @@ class WaitVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_wait(CLI::App& parent) {
+std::unique_ptr<Verb> make_wait(Options& parent) {
   return std::make_unique<WaitVerb>(parent);
 }
 
