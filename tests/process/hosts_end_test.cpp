@@ -47,7 +47,7 @@ TEST_CASE("a controller that is killed leaves no actor on any host") {
   REQUIRE(eventually(kPatience, [&] {
     const auto text = controller.out();
     const auto at = text.find("tcp://");
-    if (at == std::string::npos) return false;
+    if (at == std::string::npos || text.find('\n', at) == std::string::npos) return false;
     endpoint = text.substr(at, text.find('\n', at) - at);
     return true;
   }));

@@ -174,12 +174,17 @@ TEST_CASE("why an actor of another host is killed stands in its log there") {
   const auto stopped = beta.rows().at(0);
   kill(static_cast<pid_t>(stopped.pid), SIGSTOP);
   REQUIRE(eventually(kPatience, [&] { return beta.rows().at(0).restarts == 1; }));
-  const auto log = read_all(scratch / ("actor-" + std::to_string(stopped.id) + ".log"));
+  std::string log;
+  const std::string end = "\n-- the process ended: killed by signal 9 (SIGKILL)\n";
+  CHECK(eventually(kPatience, [&] {
+    log = read_all(scratch / ("actor-" + std::to_string(stopped.id) + ".log"));
+    return has(log, end);
+  }));
   INFO(log);
   CHECK(has(log, "-- process " + std::to_string(stopped.pid) + " began"));
   const auto killed = log.find("-- killed by the controller: lost: no sign of life");
   REQUIRE(killed != std::string::npos);
-  CHECK(has(log.substr(killed), "\n-- the process ended: killed by signal 9 (SIGKILL)\n"));
+  CHECK(has(log.substr(killed), end));
 }
 
 TEST_CASE("draining empties a host without losing a job") {

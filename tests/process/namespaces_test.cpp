@@ -43,15 +43,10 @@ class Stage {
     if (!does(client("status --json", file))) return {};
     return json::parse(read_all(file), nullptr, /*allow_exceptions=*/false);
   }
-  /// Returns the step of the job that runs; 0 = none does.
-  int step() const {
-    const auto file = scratch_ / "jobs";
-    if (!does(client("jobs --json", file))) return 0;
-    const auto now = json::parse(read_all(file), nullptr, /*allow_exceptions=*/false);
-    if (!now.contains("jobs")) return 0;
-    for (const auto& job : now["jobs"])
-      if (job["state"] == "running") return job["step"].get<int>();
-    return 0;
+  /// Returns whether the controller's actor is held in a job.
+  bool holds() const {
+    const auto now = status();
+    return now.contains("actors") && has(now["actors"][0].dump(), "(held)");
   }
   bool guest_is(const std::string& state, std::chrono::milliseconds deadline) const {
     return eventually(deadline, [&] {
@@ -105,11 +100,12 @@ TEST_CASE("two hosts: one picture over both, links that go down both ways and on
 
   for (const bool one_way : {false, true}) {
     CAPTURE(one_way);
+    CHECK(does(stage.client("repl -c 'inject hold 0 3600 step 8'", stage.path("hold"))));
     Background job(
         stage.client("submit --json --elastic --pp 2 -q --steps 150 --prompt x --output " +
                          stage.path("job.png"),
                      stage.path("job")));
-    REQUIRE(eventually(2 * kPatience, [&] { return stage.step() >= 8; }));
+    REQUIRE(eventually(2 * kPatience, [&] { return stage.holds(); }));
     const auto blow = std::chrono::steady_clock::now();
     one_way ? stage.net().cut_one_way() : stage.net().cut();
     CHECK(stage.guest_is("dead", kPatience));

@@ -81,13 +81,15 @@ TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
                            Blow{"seven bytes twice", [&] { wire.replay(7); }},
                            Blow{"breaks off within a frame", [&] { wire.truncate(); }}}) {
     CAPTURE(blow.what);
+    cluster.hold(0, {.step = 8});
     const auto job = cluster.submit(wide_job(kSteps, /*elastic=*/true));
-    REQUIRE(eventually(kPatience, [&] { return cluster.job(job)->step >= 8; }));
+    cluster.held(0);
     const auto before = wire.struck();
     blow.strike();
+    if (blow.what != "cut") CHECK(eventually(kPatience, [&] { return wire.struck() > before; }));
+    cluster.release(0);
     const auto result = take(cluster.client().wait(job, 600s), blow.what);
     CHECK(range_error(*result.latents, *undisturbed.latents) < 1e-4);
-    CHECK((blow.what == "cut" || wire.struck() > before));
     // By whoever saw it first: the controller, or an actor of that host.
     for (const auto& recovery : recoveries_of(result)) {
       const auto cause = recovery.at("cause").get<std::string>();
@@ -102,8 +104,9 @@ TEST_CASE("a wire that is cut, says things twice or breaks off costs no job") {
 
 TEST_CASE("a wire that is cut for good: the job fails with the host's name, the host gives up") {
   WiredCluster wired(0ms, "1");
-  const auto job = wired.cluster.submit(wide_job(900));
-  REQUIRE(eventually(kPatience, [&] { return wired.cluster.job(job)->step >= 4; }));
+  wired.cluster.hold(0, {.step = 4});
+  const auto job = wired.cluster.submit(wide_job(8));
+  wired.cluster.held(0);
   const auto blow = std::chrono::steady_clock::now();
   wired.wire.cut(/*for_good=*/true);
   const auto fall = wired.cluster.fall_of(job, blow);
