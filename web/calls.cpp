@@ -19,7 +19,9 @@
 namespace troupe::web {
 namespace {
 
-constexpr int kMostPictures = 10;                          // of one of OpenAI's requests
+constexpr int kMostPictures = 10;  // of one of OpenAI's requests
+constexpr int kMostPriority = 100;
+constexpr int kMostPreviewSteps = 100'000;
 constexpr std::size_t kMostEmbeds = std::size_t{1} << 25;  // values
 
 /// Sets the prompts: texts, or embeds in their place, with which a text may be there, but says
@@ -61,7 +63,8 @@ void read_common(Fields& fields, Submission& submission) {
   fields.read_request(request);
   fields.read_degrees(submission.parallelism);
   submission.model = fields.text("model").value_or("");
-  submission.priority = static_cast<int>(fields.whole("priority", -100, 100).value_or(0));
+  submission.priority =
+      static_cast<int>(fields.whole("priority", -kMostPriority, kMostPriority).value_or(0));
   submission.share = fields.text("share").value_or("");
   submission.elastic = fields.flag("elastic").value_or(false);
   submission.may_batch = fields.flag("may_batch").value_or(false);
@@ -122,12 +125,16 @@ JobCall read_job(Fields& fields) {
   call.submission.detached = fields.flag("detached").value_or(true);
   ImageRequest& request = call.submission.request;
   request.want_latents = fields.flag("want_latents").value_or(false);
-  if (const auto every = fields.whole("preview_every", 0, 100000); every.value_or(0) > 0) {
+  if (const auto every = fields.whole("preview_every", 0, kMostPreviewSteps);
+      every.value_or(0) > 0) {
     request.progress_interval = static_cast<int>(*every);
     request.progress_content = to_string(ProgressContent::preview);
   }
   if (request.strength && request.init_image.empty())
     throw bad_field("strength", "needs init_image, the picture to begin with");
+  if (clip_format(call.kind.format) && request.num_frames == 1)
+    throw bad_field("output_format", "is " + to_string(call.kind.format) +
+                                         ", which is for clips: one frame is a picture");
   refuse_rest_or_no_prompt(fields, request);
   return call;
 }
@@ -141,6 +148,51 @@ auto read_in_words(const FieldWords& words, Read&& read) {
 }
 
 }  // namespace
+
+nlohmann::json job_fields_json() {
+  nlohmann::json fields = nlohmann::json::array();
+  const auto add = [&](const char* name, const char* type, const nlohmann::json& initial,
+                       std::string_view option, const char* help) -> nlohmann::json& {
+    return fields.emplace_back(nlohmann::json{
+        {"name", name}, {"type", type}, {"default", initial}, {"option", option}, {"help", help}});
+  };
+  constexpr auto& kOptions = wire::kJobOptions;
+  add("prompt", "string", {}, "--prompt", "What is painted; also a list of texts");
+  add("prompts", "list", nlohmann::json::array(), "--prompt", "Several of them")["items"] =
+      "string";
+  add("prompt_embeds", "string", {}, "--prompt-embeds",
+      "Instead of prompts: base64 of a safetensors file");
+  add("model", "string", {}, kOptions.model, "A name of GET /v1/models, or a folder");
+  add("init_image", "string", {}, kOptions.init_image,
+      "Picture to begin with: base64 of a PNG, JPEG or WebP file");
+  add("mask_image", "string", {}, kOptions.mask_image,
+      "With init_image: what is white is painted anew; base64 likewise");
+  add("init_latents", "string", {}, kOptions.init_latents,
+      "Latents to begin with: base64 of a .npy file");
+  add("want_latents", "boolean", false, "--save-latents", "The final latents can be fetched");
+  nlohmann::json& priority = add("priority", "integer", 0, kOptions.priority, "Higher goes first");
+  priority["least"] = -kMostPriority;
+  priority["most"] = kMostPriority;
+  add("share", "string", {}, "--share", "Whose share the job counts for; default: the key's");
+  add("elastic", "boolean", false, kOptions.elastic,
+      "Goes on with fewer actors after a loss that is not made good");
+  add("may_batch", "boolean", false, kOptions.may_batch,
+      "May compute as one batch with other jobs");
+  add("parallel", "string", {}, kOptions.automatic,
+      "The controller picks the degrees")["choices"] = {"auto"};
+  add("detached", "boolean", true, "", "Goes on when the gateway ends");
+  nlohmann::json& previews = add("preview_every", "integer", 0, "--preview-every",
+                                 "A preview every so many steps; 0: none");
+  previews["least"] = 0;
+  previews["most"] = kMostPreviewSteps;
+  add("output_format", "string", to_string(PictureFormat::png), "--output",
+      "Kind of file of the pictures")["choices"] = choice_words<PictureFormat>();
+  nlohmann::json& quality =
+      add("output_compression", "integer", PictureKind().quality, "", "Of all formats but png");
+  quality["least"] = 0;
+  quality["most"] = 100;
+  return fields;
+}
 
 JobCall parse_job(const std::string& body) {
   Fields fields = Fields::parse(body, other_names());

@@ -41,6 +41,10 @@ struct JobCall {
 /// Throws ApiError, as the others here. Pure.
 JobCall parse_job(const std::string& body);
 
+/// Returns the fields of POST /api/v1/jobs that no table has: what the job begins with, how it
+/// stands among others, and what is told of it.
+nlohmann::json job_fields_json();
+
 /// POST /v1/images/generations, /v1/images/edits.
 struct ImagesCall {
   Submission submission;

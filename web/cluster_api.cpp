@@ -73,8 +73,7 @@ nlohmann::json models_json(const JobService& service) {
 nlohmann::json cluster_json(const JobService& service, bool operate) {
   nlohmann::json actors = nlohmann::json::array(), failures = nlohmann::json::array();
   nlohmann::json clusters = nlohmann::json::array(), models = nlohmann::json::array();
-  nlohmann::json hosts = nlohmann::json::array();
-  std::vector<std::string> names;
+  Hosts hosts;
   std::uint32_t queued = 0, running = 0, ended = 0;
   double uptime = 0;
   std::size_t index = 0;
@@ -87,10 +86,8 @@ nlohmann::json cluster_json(const JobService& service, bool operate) {
     for (const ActorInfo& actor : cluster.info->actors) {
       actors.push_back(actor_json(actor, operate));
       if (index > 1) actors.back()["id"] = fmt::format("{}-{}", actor.id, index);
-      if (std::ranges::find(names, actor.host) != names.end()) continue;
-      names.push_back(actor.host);
-      hosts.push_back({{"name", actor.host}});
     }
+    add_hosts(*cluster.info, hosts);
     queued += cluster.info->jobs_queued;
     running += cluster.info->jobs_running;
     ended += cluster.info->jobs_ended;
@@ -102,7 +99,7 @@ nlohmann::json cluster_json(const JobService& service, bool operate) {
   for (const ModelName& model : service.models())
     models.push_back(model.id);
   return {{"status", health_of(service.clusters())},
-          {"hosts", hosts},
+          {"hosts", troupe::to_json(hosts)},
           {"actors", std::move(actors)},
           {"jobs", {{"queued", queued}, {"running", running}, {"ended", ended}}},
           {"models", std::move(models)},
@@ -255,13 +252,15 @@ void add_cluster_routes(Api& api) {
   add("/v1/models/{}", Access::user, [](Api& api, const Request& request) {
     for (const auto& model : models_json(api.service))
       if (model.at("id") == request.params[0]) return json_response(model);
-    throw ApiError(404, "model_not_found", "there is no model " + request.params[0], "model");
+    throw ApiError(404, HttpCode::model_not_found, "there is no model " + request.params[0],
+                   "model");
   });
   add("/api/v1/cluster", Access::user, [](Api& api, const Request& request) {
     return json_response(cluster_json(api.service, request.caller->operate));
   });
   add("/api/v1/options", Access::user, [](Api& api, const Request&) {
     auto options = options_json();
+    options["job"] = job_fields_json();
     options["models"] = models_json(api.service);
     bool first = true;
     for (auto& model : options["models"])

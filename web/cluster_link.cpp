@@ -49,10 +49,13 @@ void ClusterLink::want_jobs() {
   if (slept) changed_.notify_all();
 }
 
-void ClusterLink::seek(std::uint64_t job) {
+bool ClusterLink::seek(std::uint64_t job) {
   std::lock_guard lock(mutex_);
-  if (sought_.size() >= kMostSought || !sought_.insert(job).second) return;
+  if (sought_.contains(job)) return true;
+  if (sought_.size() >= kMostSought) return false;
+  sought_.insert(job);
   changed_.notify_all();
+  return true;
 }
 
 /// Waits for `time`. False when it is time to end.
@@ -127,13 +130,15 @@ bool ClusterLink::ask(const std::stop_token& stop) {
       io_, [handlers = handlers_, status = std::move(status)] { handlers->on_status(status); });
   const auto now = Clock::now();
   std::set<std::uint64_t> sought;
+  bool with_pages = false;
   {
     std::lock_guard lock(mutex_);
     sought.swap(sought_);
-    if (sought.empty() && now > jobs_wanted_until_ && now < jobs_asked_ + kJobsEvery) return true;
+    with_pages = now <= jobs_wanted_until_ || now >= jobs_asked_ + kJobsEvery;
   }
-  jobs_asked_ = now;
-  auto listing = list(*connection->client, sought);
+  if (sought.empty() && !with_pages) return true;
+  if (with_pages) jobs_asked_ = now;
+  auto listing = list(*connection->client, with_pages, sought);
   if (!listing) {
     lose(listing.error());
     return false;
@@ -144,9 +149,10 @@ bool ClusterLink::ask(const std::stop_token& stop) {
   return true;
 }
 
-/// The first page (what runs, and what is next), and another one in turn, so that a long queue
-/// costs two requests each time and not all of its pages. The first time all of them.
-Result<ClusterLink::Listing> ClusterLink::list(Client& client,
+/// Asks for the jobs that are sought and, with pages, for the first one (what runs, and what is
+/// next) and another one in turn, so that a long queue costs two requests each time and not all of
+/// its pages. The first time it asks for all of them.
+Result<ClusterLink::Listing> ClusterLink::list(Client& client, bool with_pages,
                                                const std::set<std::uint64_t>& sought) {
   Listing listing;
   std::size_t all = 0;
@@ -157,17 +163,18 @@ Result<ClusterLink::Listing> ClusterLink::list(Client& client,
     std::ranges::move(page.value().jobs, std::back_inserter(listing.jobs));
     return std::nullopt;
   };
-  if (auto error = add({.skip = 0, .most = kPage})) return *error;
-  listing.is_whole = all <= kPage;
-  const bool is_first = next_page_ == 0;
-  std::size_t next = std::max(next_page_, kPage);
-  while (next < all) {
-    if (auto error = add({.skip = next, .most = kPage})) return *error;
-    next += kPage;
-    if (!is_first) break;
+  if (with_pages) {
+    if (auto error = add({.skip = 0, .most = kPage})) return *error;
+    const bool is_first = next_page_ == 0;
+    std::size_t next = std::max(next_page_, kPage);
+    while (next < all) {
+      if (auto error = add({.skip = next, .most = kPage})) return *error;
+      next += kPage;
+      if (!is_first) break;
+    }
+    listing.all_seen = next >= all;
+    next_page_ = listing.all_seen ? kPage : next;
   }
-  listing.all_seen = next >= all;
-  next_page_ = listing.all_seen ? kPage : next;
   for (const auto job : sought) {
     if (auto error = add({.job = job})) return *error;
     listing.sought.push_back(job);

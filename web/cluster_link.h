@@ -31,7 +31,6 @@ class ClusterLink {
   struct Listing {
     std::vector<JobInfo> jobs;
     bool all_seen = false;  // every job was in this one or an earlier one since it was so last
-    bool is_whole = false;  // this one has all of them
     std::vector<std::uint64_t> sought;  // those that were asked for, and are among them if they are
   };
   /// Handlers, called on the gateway's loop.
@@ -51,15 +50,16 @@ class ClusterLink {
   std::shared_ptr<Connection> connection() const;
   /// Asks for jobs more often for a while, because somebody wants to know of them.
   void want_jobs();
-  /// Asks for a job that has not been listed, because somebody wants to know of it.
-  void seek(std::uint64_t job);
+  /// Asks for a job that has not been listed, because somebody wants to know of it. Returns false
+  /// where so many are asked for that it must wait.
+  bool seek(std::uint64_t job);
 
  private:
   void run(const std::stop_token& stop);
   bool connect(const std::stop_token& stop);
   bool ask(const std::stop_token& stop);
   Result<std::shared_ptr<Inspector>> inspect(const std::stop_token& stop) const;
-  Result<Listing> list(Client& client, const std::set<std::uint64_t>& sought);
+  Result<Listing> list(Client& client, bool with_pages, const std::set<std::uint64_t>& sought);
   void lose(const Error& why);
   bool pause(std::chrono::milliseconds time, const std::stop_token& stop);
 

@@ -99,11 +99,7 @@ std::string FieldWords::in_words(std::string text) const {
 
 ApiError FieldWords::in_words(const ApiError& error) const {
   const auto field = parse_choice<wire::JobField>(error.param);
-  ApiError told(error.status, error.code, in_words(std::string(error.what())),
-                field ? of(*field) : error.param);
-  told.kind = error.kind;
-  told.retry_after_s = error.retry_after_s;
-  return told;
+  return {error, in_words(std::string(error.what())), field ? of(*field) : error.param};
 }
 
 }  // namespace troupe::web

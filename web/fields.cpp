@@ -479,7 +479,7 @@ void Fields::refuse_rest() const {
     if (taken_.contains(name)) continue;
     const auto meant = kMeant.find(name);
     const bool is_known = meant != kMeant.end() && known_.contains(meant->second);
-    throw ApiError(400, "unknown_field",
+    throw ApiError(400, HttpCode::unknown_field,
                    shown(name) + " is no field of this request" +
                        (is_known ? "; did you mean " + meant->second + "?"
                                  : did_you_mean(name, {known_.begin(), known_.end()})),

@@ -173,7 +173,7 @@ class Gateway::Impl {
     const std::string why =
         foreign(head.field("host"), head.field("origin"), head.field("sec-fetch-site"), loopback_,
                 options_.allowed_hosts, keys_.empty());
-    if (!why.empty()) throw ApiError(403, "foreign_origin", why);
+    if (!why.empty()) throw ApiError(403, HttpCode::foreign_origin, why);
     auto match = router_.match(head);
     if (!match.route) return unrouted(head, match.allow);
     auto request = std::make_shared<Request>();
@@ -188,19 +188,25 @@ class Gateway::Impl {
                                                      const ReplyPtr& plain) {
                   request->body = std::move(body);
                   request->memory = std::move(memory);
-                  const auto reply = std::make_shared<CountedReply>(plain, metrics_, route->path);
-                  try {
-                    route->handler(request, reply);
-                  } catch (const ApiError& error) {
-                    answer_error(reply, error);
-                  } catch (const std::bad_alloc&) {
-                    answer_error(reply, {503, ErrorCode::overloaded, "out of memory"});
-                  } catch (const std::exception& error) {
-                    answer_error(reply, {500, ErrorCode::failed, error.what()});
-                  }
+                  serve(*route, request,
+                        std::make_shared<CountedReply>(plain, metrics_, route->path));
                 },
             .refusal = {},
             .key = request->caller->name};
+  }
+
+  void serve(const Route& route, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
+    try {
+      route.handler(request, reply);
+    } catch (const JobSought& sought) {
+      service_->when_told(sought, [this, &route, request, reply] { serve(route, request, reply); });
+    } catch (const ApiError& error) {
+      answer_error(reply, error);
+    } catch (const std::bad_alloc&) {
+      answer_error(reply, {503, ErrorCode::overloaded, "out of memory"});
+    } catch (const std::exception& error) {
+      answer_error(reply, {500, ErrorCode::failed, error.what()});
+    }
   }
 
   Server::Handler::Admission unrouted(const RequestHead& head, const std::string& allow) const {
@@ -210,7 +216,7 @@ class Gateway::Impl {
     if (allow.empty())
       throw ApiError(404, ErrorCode::not_found, "there is nothing at " + head.path_text());
     Response response = error_response(
-        ApiError(405, "not_allowed", head.path_text() + " takes " + allow + " only"));
+        ApiError(405, HttpCode::not_allowed, head.path_text() + " takes " + allow + " only"));
     response.fields.emplace_back("Allow", allow);
     return {.most_body = 0, .serve = {}, .refusal = std::move(response)};
   }
@@ -223,7 +229,7 @@ class Gateway::Impl {
     if (access == Access::open) return kNobody;
     const auto caller = keys_.find(head.field("authorization"));
     if (!caller) {
-      throw ApiError(401, "invalid_api_key",
+      throw ApiError(401, HttpCode::invalid_api_key,
                      head.field("authorization").empty()
                          ? "a key is needed: Authorization: Bearer KEY"
                          : "this key is not known here");

@@ -112,7 +112,7 @@ struct Painting : std::enable_shared_from_this<Painting> {
   }
 
   void preview(const Job& job) {
-    if (!stream || partials >= partial_images || job.preview_step >= job.steps) return;
+    if (!stream || partials >= partial_images || job.preview_step >= job.info.steps) return;
     reply->write(piece(partial_event(job, partials++, name)), true);
   }
 

@@ -8,6 +8,7 @@
 #include "base/xxh64.h"
 #include "models/image/clip_file.h"
 #include "models/image/png_text.h"
+#include "transport/json/info_json.h"
 #include "web/api_error.h"
 
 namespace troupe::web {
@@ -21,7 +22,7 @@ JobState state_of(JobPhase phase) {
 /// Returns the phase where it is known, else the state.
 std::string phase_text(const Job& job) {
   if (job.unreachable_since > 0) return to_string(JobPhase::unreachable);
-  return job.phase ? to_string(*job.phase) : to_string(job.state);
+  return job.phase ? to_string(*job.phase) : to_string(job.info.state);
 }
 
 std::size_t bytes_of(const JobResult& result) {
@@ -34,9 +35,28 @@ std::size_t bytes_of(const JobResult& result) {
 /// Returns the cause of a job's state that its cluster has told; of an end that was asked for here,
 /// by whom.
 std::string cause_of(const Job& job, const std::string& told) {
-  if (job.state == JobState::cancelled && !job.cancelled_by.empty())
+  if (job.info.state == JobState::cancelled && !job.cancelled_by.empty())
     return "cancelled by " + job.cancelled_by;
   return in_fields(told);
+}
+
+/// Brings a job that is followed, or has ended, up to date: its own progress and its result say
+/// more than the list. Returns whether it was paused or resumed.
+bool listed_one(Job& job, const JobInfo& listed) {
+  JobInfo& info = job.info;
+  info.seed = listed.seed;
+  info.own_seeds = listed.own_seeds;
+  info.parallelism = listed.parallelism;
+  info.batch = listed.batch;
+  info.with_jobs = listed.with_jobs;
+  info.not_batched = listed.not_batched;
+  if (job.ended()) return false;
+  info.seconds = listed.seconds;
+  info.cause = in_fields(listed.cause);
+  info.queue_position = listed.queue_position;
+  const bool is_turned = (listed.state == JobState::paused) != (info.state == JobState::paused);
+  if (is_turned) info.state = listed.state;
+  return is_turned;
 }
 
 }  // namespace
@@ -78,7 +98,7 @@ std::vector<ModelName> name_models(const std::vector<std::string>& folders) {
 
 nlohmann::json to_json(const Job& job) {
   nlohmann::json pictures = nlohmann::json::array();
-  for (int i = 0; i < job.pictures && job.state == JobState::succeeded; ++i) {
+  for (int i = 0; i < job.info.pictures && job.info.state == JobState::succeeded; ++i) {
     nlohmann::json picture = {{"url", fmt::format("/api/v1/jobs/{}/pictures/{}", job.id, i)}};
     if (job.result && static_cast<std::size_t>(i) < job.result->pictures.size()) {
       const auto size = models::png_size(job.result->pictures[i].png);
@@ -89,27 +109,19 @@ nlohmann::json to_json(const Job& job) {
     }
     pictures.push_back(std::move(picture));
   }
-  nlohmann::json since;
+  nlohmann::json document = to_json(job.info), since, pace;
   if (job.unreachable_since > 0) since = job.unreachable_since;
-  return {{"id", job.id},
-          {"number", job.key.number},
-          {"state", to_string(job.state)},
-          {"phase", phase_text(job)},
-          {"unreachable_since", since},
-          {"prompt", job.prompt},
-          {"model", job.model},
-          {"step", job.step},
-          {"steps", job.steps},
-          {"timestep", job.timestep ? nlohmann::json(*job.timestep) : nlohmann::json()},
-          {"seconds", job.seconds},
-          {"seconds_per_step", job.seconds_per_step},
-          {"queue_position", job.queue_position},
-          {"cause", job.cause},
-          {"priority", job.priority},
-          {"share", job.share},
-          {"pictures", std::move(pictures)},
-          {"warnings", job.warnings},
-          {"created_at", job.created_at}};
+  if (job.seconds_per_step > 0) pace = job.seconds_per_step;
+  document.update({{"id", job.id},
+                   {"number", job.key.number},
+                   {"phase", phase_text(job)},
+                   {"unreachable_since", std::move(since)},
+                   {"timestep", job.timestep ? nlohmann::json(*job.timestep) : nlohmann::json()},
+                   {"seconds_per_step", std::move(pace)},
+                   {"pictures", std::move(pictures)},
+                   {"warnings", job.warnings},
+                   {"created_at", job.created_at}});
+  return document;
 }
 
 JobPtr JobBoard::add(const JobKey& key, double now) {
@@ -119,6 +131,8 @@ JobPtr JobBoard::add(const JobKey& key, double now) {
     job = std::make_shared<Job>();
     job->id = id;
     job->key = key;
+    job->info.id = key.number;
+    job->info.parallelism.automatic = true;  // its degrees are not known yet
     job->created_at = now;
     order_.push_front(job);
     const JobPtr added = job;
@@ -132,7 +146,7 @@ JobPtr JobBoard::submitted(const JobKey& key, double now) {
   const JobPtr job = add(key, now);
   job->followed = true;
   if (job->ended() && !job->result && !job->error) {
-    job->state = JobState::running;
+    job->info.state = JobState::running;
     job->phase.reset();
   }
   return job;
@@ -140,14 +154,14 @@ JobPtr JobBoard::submitted(const JobKey& key, double now) {
 
 void JobBoard::progress(const JobPtr& job, const Progress& progress, double now) {
   if (job->ended()) return;
-  job->seconds = now - job->created_at;
+  job->info.seconds = now - job->created_at;
   job->phase = progress.phase;
-  if (job->state != JobState::paused) job->state = state_of(progress.phase);
-  job->step = progress.step;
+  if (job->info.state != JobState::paused) job->info.state = state_of(progress.phase);
+  job->info.step = progress.step;
   job->timestep = progress.timestep;
-  if (progress.steps > 0) job->steps = progress.steps;
+  if (progress.steps > 0) job->info.steps = progress.steps;
   job->seconds_per_step = progress.seconds_per_step;
-  job->queue_position = progress.phase == JobPhase::queued ? progress.queue_position : 0;
+  job->info.queue_position = progress.phase == JobPhase::queued ? progress.queue_position : 0;
   for (const std::string& warning : progress.warnings)
     job->warnings.push_back(in_fields(warning));
   constexpr std::size_t kMostWarnings = 100;
@@ -165,19 +179,19 @@ void JobBoard::end(const JobPtr& job, const Outcome& outcome, double now) {
   job->followed = false;
   job->unreachable_since = 0;
   job->preview.clear();
-  job->queue_position = 0;
-  job->seconds = now - job->created_at;
+  job->info.queue_position = 0;
+  job->info.seconds = now - job->created_at;
   if (outcome) {
-    job->state = JobState::succeeded;
-    job->step = job->steps;
-    job->pictures = static_cast<int>(outcome.value()->pictures.size());
+    job->info.state = JobState::succeeded;
+    job->info.step = job->info.steps;
+    job->info.pictures = static_cast<int>(outcome.value()->pictures.size());
     keep(job, outcome.value());
   } else {
     job->error = outcome.error();
-    job->state =
+    job->info.state =
         outcome.error().code == ErrorCode::cancelled ? JobState::cancelled : JobState::failed;
-    job->cause = cause_of(*job, outcome.error().what);
-    if (job->state == JobState::cancelled) job->error->what = job->cause;
+    job->info.cause = cause_of(*job, outcome.error().what);
+    if (job->info.state == JobState::cancelled) job->error->what = job->info.cause;
   }
   job->phase.reset();
   tell(job, What::end);
@@ -193,7 +207,7 @@ void JobBoard::set_unreachable(std::size_t cluster, const std::string& why, doub
   for (const JobPtr& job : std::vector(order_.begin(), order_.end())) {
     if (job->ended() || job->key.cluster != cluster) continue;
     job->unreachable_since = why.empty() ? 0 : now;
-    job->cause = why;
+    job->info.cause = why;
     tell(job, What::progress);
   }
 }
@@ -260,15 +274,7 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
     if (job && job->error && job->error->code == ErrorCode::lost)
       job->error.reset();  // it is not
     else if (job && (job->followed || job->ended())) {
-      if (job->followed && !job->ended() &&
-          (info.state == JobState::paused) != (job->state == JobState::paused)) {
-        job->state = info.state;
-        changed.push_back(job);
-      }
-      if (job->ended()) continue;
-      job->seconds = info.seconds;
-      job->cause = in_fields(info.cause);
-      job->queue_position = info.queue_position;
+      if (listed_one(*job, info)) changed.push_back(job);
       continue;
     }
     if (!job) {
@@ -277,18 +283,10 @@ void JobBoard::listed(std::size_t cluster, const std::string& series,
         continue;
       job = add(key, now - info.seconds);
     }
-    job->state = info.state;
+    job->info = info;
+    job->info.cause = cause_of(*job, info.cause);
+    job->info.model = model_id(info.model);
     job->phase.reset();
-    job->prompt = info.prompt;
-    job->pictures = info.pictures;
-    job->step = info.step;
-    job->steps = info.steps;
-    job->seconds = info.seconds;
-    job->cause = cause_of(*job, info.cause);
-    job->priority = info.priority;
-    job->share = info.share;
-    job->queue_position = info.queue_position;
-    job->model = model_id(info.model);
     job->caller = info.on_behalf_of;
     tell(job, job->ended() ? What::end : What::progress);
   }

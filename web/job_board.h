@@ -31,11 +31,9 @@ std::string series_name(const std::string& series);
 struct Job {
   JobKey key;
   std::string id;  // the key's
-  JobState state = JobState::queued;
+  /// Facts about the job; its model is the model's id, its cause in the words of HTTP.
+  JobInfo info;
   std::optional<JobPhase> phase = JobPhase::queued;
-  std::string prompt, model, share, cause;
-  int priority = 0, step = 0, steps = 0, queue_position = 0, pictures = 0;
-  double seconds = 0;              // since it was submitted, or of its whole life
   double seconds_per_step = 0;     // 0 while unknown
   std::optional<double> timestep;  // of the last completed step
   double created_at = 0;           // seconds since 1970
@@ -58,7 +56,7 @@ struct Job {
   std::string preview;                      // the newest one, PNG bytes
   int preview_step = 0;
 
-  bool ended() const { return has_ended(state); }
+  bool ended() const { return has_ended(info.state); }
 };
 using JobPtr = std::shared_ptr<Job>;
 /// End of a job: with its result, which may be large and is held once.

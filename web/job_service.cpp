@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <random>
-#include <set>
 
 #include "base/allowed_folders.h"
 #include "base/format.h"
@@ -48,6 +47,17 @@ void check_next(Client& client, const Submission& before, const JobService::Next
   const ApiError why = to_api_error(*error);
   throw ApiError(why.status, error->code, next.field + ": the job that it asks for: " + why.what(),
                  next.field);
+}
+
+/// Throws for a clip's kind of file where the model makes pictures, by asking the cluster for a
+/// clip of it.
+void check_makes_clips(Client& client, Submission submission, const PictureKind& kind) {
+  submission.request.num_frames = 5;
+  const auto error = client.check(submission);
+  if (error && error->field == wire::kRequestFields.num_frames.name)
+    throw bad_field("output_format", "is " + to_string(kind.format) +
+                                         ", which is for clips: this model makes pictures, which "
+                                         "png, jpeg and webp are for");
 }
 
 }  // namespace
@@ -108,9 +118,10 @@ JobPtr JobService::job(const std::string& id) const {
     const bool named = series == "-" + cluster.series || (series.empty() && clusters_.size() == 1);
     if (series.empty() && named && number)
       if (const JobPtr found = board_.find(JobKey{0, cluster.series, *number}.id())) return found;
-    if (named && number && cluster.is_long && !cluster.unknown.contains(*number)) {
-      cluster.link->seek(*number);
-    } else if (named && cluster.is_listed) {
+    if (named && number && cluster.info && !cluster.answered.contains(*number)) {
+      if (cluster.link->seek(*number))
+        throw JobSought(static_cast<std::size_t>(&cluster - clusters_.data()));
+    } else if (named && cluster.is_listed && (cluster.info || !number)) {
       throw ApiError(404, ErrorCode::not_found, "there is no job " + id);
     }
     if (named || cluster.series.empty()) unknown = &cluster;
@@ -128,16 +139,24 @@ JobPtr JobService::job(const std::string& id) const {
                      "journal of its jobs");
 }
 
+void JobService::when_told(const JobSought& sought, std::function<void()> then) {
+  clusters_[sought.cluster].when_told.push_back(std::move(then));
+}
+
+void JobService::told(std::size_t cluster) {
+  for (const auto& then : std::exchange(clusters_[cluster].when_told, {}))
+    then();
+}
+
 void JobService::listed(std::size_t index, const ClusterLink::Listing& listing) {
-  constexpr double kUnknown = 2;  // seconds
   Cluster& cluster = clusters_[index];
   board_.listed(index, cluster.series, listing.jobs, now());
   if (listing.all_seen) board_.listed_all(index, cluster.series);
   cluster.is_listed = cluster.is_listed || listing.all_seen;
-  cluster.is_long = !listing.is_whole;
-  std::erase_if(cluster.unknown, [](const auto& one) { return one.second < now(); });
-  for (const auto job : listing.sought)
-    cluster.unknown[job] = now() + kUnknown;
+  if (listing.sought.empty()) return;
+  cluster.answered.insert(listing.sought.begin(), listing.sought.end());
+  told(index);
+  cluster.answered.clear();
 }
 
 Result<JobService::Connection> JobService::connection_of(const JobKey& job) const {
@@ -155,7 +174,6 @@ void JobService::connected(std::size_t index, const std::string& series) {
   if (cluster.series == series) return;
   cluster.series = series;
   cluster.is_listed = false;
-  cluster.unknown.clear();
   board_.begin_series(index, series, {ErrorCode::lost, kStartedAnew}, now());
 }
 
@@ -179,6 +197,7 @@ void JobService::status(std::size_t index, Result<ClusterInfo> info) {
     cluster.info.reset();
     cluster.why = info.error().what;
     status_of_gone(index);
+    told(index);
   }
   for (const auto& action : on_status_)
     action();
@@ -261,7 +280,7 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
         return fail({503, ErrorCode::unreachable, "no cluster can paint: " + cluster.why});
     if (asked.empty())
       return fail(bad_field("model", "is missing, and no cluster has one of its own"));
-    return fail({404, "model_not_found",
+    return fail({404, HttpCode::model_not_found,
                  json_text(asked) +
                      " is no model that is served here; GET /v1/models lists them, and others are "
                      "named by their whole path",
@@ -309,6 +328,12 @@ void JobService::submit(Submission submission, std::shared_ptr<const Caller> cal
     look = [look, connection, handed] {
       if (look) look();
       check_next(*connection->client, handed->submission, *handed->next);
+    };
+  }
+  if (clip_format(kind.format) && request.num_frames == 0) {
+    look = [look, connection, handed] {
+      if (look) look();
+      check_makes_clips(*connection->client, handed->submission, handed->kind);
     };
   }
   if (!look && !is_heavy(handed->submission.request)) return hand_in(connection, handed);
@@ -371,11 +396,16 @@ void JobService::handed_in(const Handed& handed, const Result<std::uint64_t>& nu
   JobKey key = handed.key;
   key.number = number.value();
   const JobPtr job = board_.submitted(key, handed.began);
-  job->model = model_id(submission.model);
-  job->share = submission.share;
-  job->priority = submission.priority;
-  job->prompt = submission.request.prompts[0];
-  if (job->steps == 0) job->steps = submission.request.steps;  // else the controller has told it
+  job->info.model = model_id(submission.model);
+  job->info.share = submission.share;
+  job->info.priority = submission.priority;
+  job->info.prompt = submission.request.prompts[0];
+  const auto& seeds = submission.request.picture_seeds;
+  job->info.seed = seeds.empty() ? submission.request.seed : seeds[0];
+  job->info.own_seeds = !seeds.empty();
+  job->info.parallelism = submission.parallelism;
+  if (job->info.steps == 0)
+    job->info.steps = submission.request.steps;  // else the controller has told it
   job->caller = handed.caller->name;
   job->kind = handed.kind;
   // Where there is none, it is watched when there is one again.
@@ -442,9 +472,10 @@ void JobService::ended(const JobKey& key, const Outcome& outcome) {
 void JobService::with_result(const JobPtr& job, OnResult then) {
   if (job->result) return then(job->result);
   if (job->error) return then(*job->error);
-  if (job->ended() && job->state != JobState::succeeded) {
-    return then(Error{job->state == JobState::cancelled ? ErrorCode::cancelled : ErrorCode::failed,
-                      "job " + job->id + ": " + job->cause});
+  if (job->ended() && job->info.state != JobState::succeeded) {
+    return then(
+        Error{job->info.state == JobState::cancelled ? ErrorCode::cancelled : ErrorCode::failed,
+              "job " + job->id + ": " + job->info.cause});
   }
   const auto connection = connection_of(job->key);
   if (!connection) return then(connection.error());

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,20 +22,29 @@ namespace troupe::web {
 /// path exists or not.
 void keep_paths(Submission& submission, const std::string& own, std::vector<std::string> folders);
 
+/// Thrown for a job that a cluster is asked for now: JobService::when_told says when it has
+/// answered.
+struct JobSought : ApiError {
+  explicit JobSought(std::size_t cluster)
+      : ApiError(503, ErrorCode::unreachable, "the cluster is asked for the job: try again"),
+        cluster(cluster) {}
+  std::size_t cluster;
+};
+
 /// The clusters behind the gateway, and the jobs on them. Everything happens on the loop's thread;
 /// what waits for a cluster does so on a worker.
 class JobService {
  public:
   struct Cluster {
     std::unique_ptr<ClusterLink> link;
-    std::optional<ClusterInfo> info;          // the newest; nothing while there is no connection
-    std::string why;                          // why there is no connection
-    std::string series;                       // of its job numbers; "" before the first connection
-    bool is_listed = false;                   // all of these jobs have been listed
-    bool is_long = false;                     // they are more than one request lists
-    std::map<std::uint64_t, double> unknown;  // numbers that were sought, and when to seek again
-    bool is_new = true;                       // the connection: no status has come over it
-    bool was_there = false;                   // some status has come
+    std::optional<ClusterInfo> info;   // the newest; nothing while there is no connection
+    std::string why;                   // why there is no connection
+    std::string series;                // of its job numbers; "" before the first connection
+    bool is_listed = false;            // all of these jobs have been listed
+    std::set<std::uint64_t> answered;  // numbers that it has just answered for
+    std::vector<std::function<void()>> when_told;  // those that wait for what is sought
+    bool is_new = true;                            // the connection: no status has come over it
+    bool was_there = false;                        // some status has come
     std::optional<std::chrono::steady_clock::time_point> gone_since;
     std::uint32_t handed_in = 0;  // jobs since the newest status
   };
@@ -54,9 +64,13 @@ class JobService {
   /// Called whenever a cluster's status has come.
   void on_status(std::function<void()> action) { on_status_.push_back(std::move(action)); }
   void want_jobs();
-  /// Returns a job by its id, or by its number alone where there is one cluster. Throws ApiError:
-  /// 404, 410 for a job of a series that has ended, 503 while nobody knows.
+  /// Returns a job by its id, or by its number alone where there is one cluster. Throws JobSought
+  /// where the cluster may know it, else ApiError: 404, 410 for a job of a series that has ended,
+  /// 503 while nobody knows.
   JobPtr job(const std::string& id) const;
+  /// Calls `then` when the cluster has answered which of the jobs there are that it is asked for,
+  /// or is lost.
+  void when_told(const JobSought& sought, std::function<void()> then);
 
   std::vector<ModelName> models() const;
   /// Job that the same request asks for when the first one has ended.
@@ -138,6 +152,7 @@ class JobService {
   void status(std::size_t cluster, Result<ClusterInfo> info);
   void status_of_new(std::size_t cluster);
   void status_of_gone(std::size_t cluster);
+  void told(std::size_t cluster);
   template <class T>
   void work_of(Workers& workers, std::function<Result<T>()> work,
                std::function<void(Result<T>)> then, const std::string& asker);

@@ -28,8 +28,8 @@ void hand_in(Api& api, JobCall call, const std::shared_ptr<Request>& request,
   submit_for(api, {std::move(call.submission), call.kind, std::move(call.words)}, *request, reply,
              [reply](const JobPtr& job) {
                Response response = json_response({{"id", job->id},
-                                                  {"state", to_string(job->state)},
-                                                  {"queue_position", job->queue_position},
+                                                  {"state", to_string(job->info.state)},
+                                                  {"queue_position", job->info.queue_position},
                                                   {"warnings", job->warnings},
                                                   {"links", links_of(*job)}},
                                                  202);
@@ -63,7 +63,8 @@ void list(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& rep
 void cancel(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   const JobPtr job = job_of(api, *request);
   const auto over = [job] {
-    return ApiError(409, "ended", "job " + job->id + " has ended: " + to_string(job->state));
+    return ApiError(409, HttpCode::ended,
+                    "job " + job->id + " has ended: " + to_string(job->info.state));
   };
   if (job->ended()) throw over();
   api.service.cancel(job, canceller_of(*request), [job, reply, over](std::optional<Error> error) {
@@ -125,11 +126,11 @@ class JobStreams : public std::enable_shared_from_this<JobStreams> {
 
   static Piece event_of(const Job& job) {
     return piece(
-        event_text(job.ended() ? to_string(job.state) : "progress", json_text(to_json(job))));
+        event_text(job.ended() ? to_string(job.info.state) : "progress", json_text(to_json(job))));
   }
   static Piece preview_of(const Job& job) {
     return piece(event_text("preview", json_text({{"step", job.preview_step},
-                                                  {"steps", job.steps},
+                                                  {"steps", job.info.steps},
                                                   {"b64_png", base64(job.preview)}})));
   }
   void tell(const Job& job, JobBoard::What what) {
@@ -215,9 +216,9 @@ void linked_picture(Api& api, const std::shared_ptr<Request>& request, const Rep
 void with_result(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply,
                  std::function<void(const JobResult&)> then) {
   const JobPtr job = job_of(api, *request);
-  if (job->state != JobState::succeeded) {
-    throw ApiError(409, job->ended() ? "ended" : "not_ended",
-                   "job " + job->id + " has no result: it is " + to_string(job->state));
+  if (job->info.state != JobState::succeeded) {
+    throw ApiError(409, job->ended() ? HttpCode::ended : HttpCode::not_ended,
+                   "job " + job->id + " has no result: it is " + to_string(job->info.state));
   }
   api.service.with_result(job, [reply, then = std::move(then)](const auto& result) {
     if (!result) return answer_error(reply, to_api_error(result.error()));
@@ -238,7 +239,7 @@ void report(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& r
 void latents(Api& api, const std::shared_ptr<Request>& request, const ReplyPtr& reply) {
   with_result(api, request, reply, [reply](const JobResult& result) {
     if (!result.latents)
-      throw ApiError(404, "no_latents",
+      throw ApiError(404, HttpCode::no_latents,
                      "the request did not ask for latents: \"want_latents\": true");
     reply->send(
         {.status = 200, .type = "application/octet-stream", .body = npy_file(*result.latents)});
@@ -342,8 +343,8 @@ PictureKind asked_kind(PictureKind kind, const Request& request) {
 void send_picture(Api& api, const JobPtr& job, std::size_t number, const PictureKind& kind,
                   const ReplyPtr& reply) {
   if (!job->ended())
-    throw ApiError(409, "not_ended",
-                   "job " + job->id + " has no pictures yet: it is " + to_string(job->state));
+    throw ApiError(409, HttpCode::not_ended,
+                   "job " + job->id + " has no pictures yet: it is " + to_string(job->info.state));
   const auto clip = clip_format(kind.format);
   const ClipFiles::Key key{job->id, number, clip.value_or(models::ClipFormat::apng), kind.quality};
   if (const auto file = clip ? api.clips.find(key) : nullptr)

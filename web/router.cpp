@@ -27,7 +27,7 @@ bool fits(const std::vector<std::string>& pattern, const std::vector<std::string
 void check_query(const Route& route, const RequestHead& head) {
   for (const auto& [name, value] : head.query) {
     if (std::ranges::count(route.query, name) > 0) continue;
-    throw ApiError(400, "unknown_field",
+    throw ApiError(400, HttpCode::unknown_field,
                    json_text(short_name(name)) + " is no query parameter of this call" +
                        (route.query.empty() ? ", which has none" : did_you_mean(name, route.query)),
                    short_name(name));

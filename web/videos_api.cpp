@@ -11,27 +11,29 @@ namespace {
 constexpr std::string_view kPrefix = "video_";
 
 nlohmann::json video_json(const Job& job) {
-  const bool succeeded = job.state == JobState::succeeded;
-  const std::string status = succeeded                        ? "completed"
-                             : job.ended()                    ? "failed"
-                             : job.state == JobState::running ? "in_progress"
-                                                              : "queued";
-  nlohmann::json video = {{"id", std::string(kPrefix) + job.id},
-                          {"object", "video"},
-                          {"model", job.model},
-                          {"status", status},
-                          {"progress", job.steps > 0 ? 100 * job.step / job.steps : 0},
-                          {"created_at", static_cast<std::int64_t>(job.created_at)},
-                          {"prompt", job.prompt},
-                          {"seconds", number_text((job.frames - 1.0) / models::kFramesPerSecond)},
-                          {"warnings", job.warnings},
-                          {"completed_at", nullptr},
-                          {"expires_at", nullptr},
-                          {"error", nullptr}};
-  if (job.ended()) video["completed_at"] = static_cast<std::int64_t>(job.created_at + job.seconds);
+  const bool succeeded = job.info.state == JobState::succeeded;
+  const std::string status = succeeded                             ? "completed"
+                             : job.ended()                         ? "failed"
+                             : job.info.state == JobState::running ? "in_progress"
+                                                                   : "queued";
+  nlohmann::json video = {
+      {"id", std::string(kPrefix) + job.id},
+      {"object", "video"},
+      {"model", job.info.model},
+      {"status", status},
+      {"progress", job.info.steps > 0 ? 100 * job.info.step / job.info.steps : 0},
+      {"created_at", static_cast<std::int64_t>(job.created_at)},
+      {"prompt", job.info.prompt},
+      {"seconds", number_text((job.frames - 1.0) / models::kFramesPerSecond)},
+      {"warnings", job.warnings},
+      {"completed_at", nullptr},
+      {"expires_at", nullptr},
+      {"error", nullptr}};
+  if (job.ended())
+    video["completed_at"] = static_cast<std::int64_t>(job.created_at + job.info.seconds);
   if (job.ended() && !succeeded)
-    video["error"] = {{"code", job.error ? to_string(job.error->code) : to_string(job.state)},
-                      {"message", job.cause}};
+    video["error"] = {{"code", job.error ? to_string(job.error->code) : to_string(job.info.state)},
+                      {"message", job.info.cause}};
   if (job.result && !job.result->pictures.empty()) {
     const auto size = models::png_size(job.result->pictures[0].png);
     video["size"] = fmt::format("{}x{}", size.width, size.height);

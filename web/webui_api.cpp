@@ -181,7 +181,7 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
   /// Answers with what is there, as the web UI does.
   void interrupted(const Job& job) {
     asked.call.warnings.push_back(
-        fmt::format("interrupted at step {} of {}: {}", job.step, job.steps,
+        fmt::format("interrupted at step {} of {}: {}", job.info.step, job.info.steps,
                     preview.empty() ? "nothing was to be seen yet"
                                     : "the last picture is the newest preview, small and rough"));
     answer();
@@ -242,18 +242,19 @@ bool skips_picture(const Request& request) {
 }
 
 nlohmann::json progress_json(const JobPtr& job, bool skip_picture) {
-  const double part = job && job->steps > 0 ? static_cast<double>(job->step) / job->steps : 0;
+  const double part =
+      job && job->info.steps > 0 ? static_cast<double>(job->info.step) / job->info.steps : 0;
   nlohmann::json picture;
   if (job && !job->preview.empty() && !skip_picture) picture = base64(job->preview);
   return {{"progress", part},
-          {"eta_relative", job ? (job->steps - job->step) * job->seconds_per_step : 0},
+          {"eta_relative", job ? (job->info.steps - job->info.step) * job->seconds_per_step : 0},
           {"state",
            {{"skipped", false},
             {"interrupted", false},
             {"job", job ? job->id : ""},
             {"job_count", job ? 1 : 0},
-            {"sampling_step", job ? job->step : 0},
-            {"sampling_steps", job ? job->steps : 0}}},
+            {"sampling_step", job ? job->info.step : 0},
+            {"sampling_steps", job ? job->info.steps : 0}}},
           {"current_image", picture},
           {"textinfo", nullptr}};
 }
@@ -303,7 +304,7 @@ void choose_model(const JobService& service, const std::string& caller, const st
   if (model.empty()) return;
   const auto models = service.models();
   if (std::ranges::none_of(models, [&](const auto& one) { return model == one.id; })) {
-    throw ApiError(404, "model_not_found",
+    throw ApiError(404, HttpCode::model_not_found,
                    "sd_model_checkpoint: " + json_text(short_name(model)) +
                        " is no model that is served here; GET /sdapi/v1/sd-models lists them",
                    "sd_model_checkpoint");

@@ -331,7 +331,7 @@ std::string model_of_settings(const json& settings, const std::string& within) {
     return model;
   } catch (const ApiError& error) {
     if (within.empty()) throw;
-    throw ApiError(error.status, error.code, within + ": " + error.what(), within);
+    throw ApiError(error, within + ": " + error.what(), within);
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include "client/cli/options.h"
 #include "client/cli/table.h"
-#include "transport/json/info_json.h"
 
 namespace troupe::cli {
 namespace {
@@ -38,39 +37,19 @@ nlohmann::json to_json(const Error& error) {
   return document;
 }
 
-nlohmann::json to_json(const JobInfo& job) {
-  nlohmann::json batch;  // null: by itself
-  if (job.batch != 0) batch = {{"number", job.batch}, {"with_jobs", job.with_jobs}};
-  nlohmann::json degrees;
-#define DEGREE_FIELD(name, option, most, help) degrees[#name] = job.parallelism.name;
-#include "transport/wire/degree_fields.def"
-  return {{"id", job.id},
-          {"state", to_string(job.state)},
-          {"prompt", job.prompt},
-          {"pictures", job.pictures},
-          {"seed", job.seed},
-          {"own_seeds", job.own_seeds},
-          {"degrees", degrees},
-          {"step", job.step},
-          {"steps", job.steps},
-          {"seconds", job.seconds},
-          {"cause", job.cause},
-          {"priority", job.priority},
-          {"share", job.share},
-          {"batch", batch},
-          {"not_batched", job.not_batched}};
-}
-
 nlohmann::json to_json(const ClusterInfo& cluster) {
   nlohmann::json actors = nlohmann::json::array();
   for (const ActorInfo& actor : cluster.actors)
-    actors.push_back(troupe::to_json(actor));
+    actors.push_back(to_json(actor));
+  Hosts hosts;
+  add_hosts(cluster, hosts);
   return {{"version", cluster.version},
           {"endpoint", cluster.endpoint},
           {"host", cluster.host},
           {"pid", cluster.pid},
           {"model", cluster.model},
           {"uptime_seconds", cluster.uptime_seconds},
+          {"hosts", troupe::to_json(hosts)},
           {"actors", actors},
           {"jobs",
            {{"queued", cluster.jobs_queued},

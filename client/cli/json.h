@@ -1,12 +1,12 @@
 #pragma once
 #include <nlohmann/json.hpp>
 
+#include "transport/json/info_json.h"
 #include "troupe/client.h"
 
 namespace troupe::cli {
 
 nlohmann::json to_json(const Error& error);
-nlohmann::json to_json(const JobInfo& job);
 nlohmann::json to_json(const ClusterInfo& cluster);
 
 /// One document on standard output, indented.

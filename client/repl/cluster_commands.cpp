@@ -36,44 +36,23 @@ void print(const Row& heads, const std::vector<Row>& rows, const std::string& no
 
 void nodes(Session& session, const Words&) {
   const ClusterInfo cluster = take(session.client().status());
-  struct Node {
-    int actors = 0;
-    int ready = 0;
-    std::uint64_t restarts = 0;
-    std::uint64_t memory = 0;
-    std::set<std::string> devices;
-  };
-  std::map<std::string, Node> nodes;
-  nodes[cluster.host];
-  for (const ActorInfo& actor : cluster.actors) {
-    Node& node = nodes[actor.host];
-    ++node.actors;
-    if (actor.state == ActorState::ready || actor.state == ActorState::busy) ++node.ready;
-    node.restarts += actor.restarts;
-    node.memory += actor.memory_bytes;
-    node.devices.insert(actor.device);
-  }
+  Hosts hosts;
+  add_hosts(cluster, hosts);
   if (session.json()) {
-    auto list = nlohmann::json::array();
-    for (const auto& [host, node] : nodes)
-      list.push_back({{"host", host},
-                      {"actors", node.actors},
-                      {"ready", node.ready},
-                      {"restarts", node.restarts},
-                      {"memory_bytes", known_bytes(node.memory)},
-                      {"devices", node.devices},
-                      {"controller", host == cluster.host}});
+    auto list = to_json(hosts);
+    for (auto& host : list)
+      host["host"] = host["name"];
     return print_json_line({{"nodes", list}});
   }
   std::vector<Row> rows;
-  for (const auto& [host, node] : nodes) {
+  for (const auto& [host, node] : hosts) {
     std::string devices;
     for (const auto& device : node.devices)
       devices.append(devices.empty() ? "" : " ").append(device);
     rows.push_back({host, std::to_string(node.actors), std::to_string(node.ready),
-                    std::to_string(node.restarts), bytes_cell(node.memory),
+                    std::to_string(node.restarts), bytes_cell(node.memory_bytes),
                     devices.empty() ? "-" : devices,
-                    host == cluster.host ? fmt::format("controller, pid {}", cluster.pid) : "-"});
+                    node.has_controller ? fmt::format("controller, pid {}", cluster.pid) : "-"});
   }
   print({"HOST", "ACTORS", "READY", "RESTARTS", "MEMORY", "DEVICES", "ALSO"}, rows, "no hosts");
 }
@@ -127,7 +106,7 @@ void groups(Session& session, const Words&) {
 void print_jobs(const std::vector<JobInfo>& jobs) {
   auto list = nlohmann::json::array();
   for (const JobInfo& job : jobs)
-    list.push_back(cli::to_json(job));
+    list.push_back(to_json(job));
   print_json_line({{"jobs", list}});
 }
 

@@ -23,6 +23,16 @@ int most_alike(const Members& members, WeightChoice weight_dtype) {
   return most;
 }
 
+int most_alike_with_drained(const Members& members, WeightChoice weight_dtype) {
+  std::map<DeviceKind, int> counts;
+  int most = 0;
+  for (const auto& [id, actor] : members.all())
+    if ((actor.draining || (actor.state != ActorState::dead && actor.accepts_jobs())) &&
+        has_products_of(actor.device_kind(), weight_dtype))
+      most = std::max(most, ++counts[actor.device_kind()]);
+  return most;
+}
+
 DeviceKind commonest_kind(const Members& members, WeightChoice weight_dtype, DeviceKind own) {
   const auto counts = living_by_kind(members, weight_dtype);
   const auto first = counts.find(own);

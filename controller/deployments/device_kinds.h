@@ -14,6 +14,8 @@ namespace troupe::cluster {
 std::map<DeviceKind, int> living_by_kind(const Members& members, WeightChoice weight_dtype);
 /// Returns the number of these actors of the kind that has most: no job has more ranks.
 int most_alike(const Members& members, WeightChoice weight_dtype);
+/// Returns the same number as it would be if no actor were drained.
+int most_alike_with_drained(const Members& members, WeightChoice weight_dtype);
 /// Returns the kind of device that has most of these actors; `own` where no kind has more than it,
 /// and where there are none at all.
 DeviceKind commonest_kind(const Members& members, WeightChoice weight_dtype, DeviceKind own);

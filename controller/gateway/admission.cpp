@@ -258,7 +258,7 @@ std::optional<wire::Failure> Admission::refusal(const Incoming& job) const {
   if (job.planned.failure) return job.planned.failure;
   const auto weights = plan.request.weight_dtype;
   const bool computable = std::ranges::any_of(tools_.members.all(), [&](const auto& member) {
-    return member.second.accepts_jobs() &&
+    return (member.second.accepts_jobs() || member.second.draining) &&
            cluster::has_products_of(member.second.device_kind(), weights);
   });
   if (weights != WeightChoice::as_computed && !computable)
@@ -267,7 +267,9 @@ std::optional<wire::Failure> Admission::refusal(const Incoming& job) const {
                          wire::JobField::weight_dtype};
   const auto world = plan.degrees.world();
   if (world > cluster::most_alike(tools_.members, weights))
-    return wire::Failure{wire::FailureCode::bad_request,
+    return wire::Failure{world > cluster::most_alike_with_drained(tools_.members, weights)
+                             ? wire::FailureCode::bad_request
+                             : wire::FailureCode::refused,
                          cluster::too_few_text(tools_.members, weights, world)};
   if (shortage)
     return wire::Failure{

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
@@ -540,7 +541,13 @@ TEST_CASE("status and jobs, for people and for programs") {
     INFO(word);
     CHECK(status.out.find(word) != std::string::npos);
   }
-  CHECK(run(controller, "status --json").out.find("\"local_rank\": 0") != std::string::npos);
+  const auto told = nlohmann::json::parse(run(controller, "status --json").out);
+  CHECK(told["actors"][0]["local_rank"] == 0);
+  CHECK(told["hosts"] == nlohmann::json::parse(R"([
+    {"name": "", "actors": 1, "ready": 1, "restarts": 0, "memory_bytes": 812000000,
+     "devices": ["cuda:2"], "controller": false},
+    {"name": "hal", "actors": 0, "ready": 0, "restarts": 0, "memory_bytes": null,
+     "devices": [], "controller": true}])"));
   const auto jobs = run(controller, "jobs");
   for (const char* word : {"3", "failed", "5/20", "a cat", "actor 1 died"}) {
     CHECK(jobs.out.find(word) != std::string::npos);

@@ -74,6 +74,7 @@ TEST_CASE("repl --json: one document a command on one line, with -c and from sta
   REQUIRE(got[1]["jobs"].size() == 1);
   CHECK(got[1]["jobs"][0]["id"] == 4);
   CHECK(got[2]["nodes"][0]["actors"] == 2);
+  CHECK(got[2]["nodes"][0]["host"] == got[2]["nodes"][0]["name"]);
   CHECK(got[2]["nodes"][0]["memory_bytes"].is_null());
   CHECK(got[3]["actors"][1]["id"] == 1);
   CHECK(got[3]["actors"][1]["memory_bytes"].is_null());  // 0 is: not known

@@ -30,6 +30,8 @@ TEST_CASE("actors are counted by kind, and by what a kind computes with") {
   members.start_failed(1);
   CHECK(most_alike(members, WeightChoice::as_computed) == 2);
   CHECK(most_alike(members, WeightChoice::int8) == 1);
+  CHECK(most_alike_with_drained(members, WeightChoice::as_computed) == 2);
+  CHECK(most_alike_with_drained(members, WeightChoice::int8) == 2);
   CHECK(most_alike(members_of(0, 2), WeightChoice::int8) == 0);
 }
 

@@ -1,4 +1,5 @@
 #include "tests/support/doctest.h"
+#include "transport/json/info_json.h"
 #include "web/job_board.h"
 
 using namespace troupe;
@@ -52,14 +53,15 @@ TEST_CASE("a job that is paused has not ended") {
   CHECK_FALSE(job->ended());
   board.submitted(key_of(0, 1), 105);
   std::vector<std::string> heard;
-  board.listen("1-aa",
-               [&](const Job& seen, JobBoard::What) { heard.push_back(to_string(seen.state)); });
+  board.listen("1-aa", [&](const Job& seen, JobBoard::What) {
+    heard.push_back(to_string(seen.info.state));
+  });
   board.listed(0, kSeries[0], {info_of(1, JobState::running, "own", 1, 4)}, 105);
   board.listed(0, kSeries[0], {info_of(1, JobState::paused, "own", 1, 4)}, 105);
   board.listed(0, kSeries[0], {info_of(1, JobState::paused, "own", 1, 4)}, 105);
   CHECK(heard == std::vector<std::string>{"running", "paused"});
   board.end(job, result_of(1), 106);
-  CHECK(job->state == JobState::succeeded);
+  CHECK(job->info.state == JobState::succeeded);
 }
 
 TEST_CASE("of a job that is cancelled over HTTP it is told by whom") {
@@ -79,14 +81,14 @@ TEST_CASE("of a job that is cancelled over HTTP it is told by whom") {
       info.cause = "cancelled by a client";
       board.listed(0, "aa", {info}, 2);
     }
-    CHECK(job->state == JobState::cancelled);
-    CHECK(job->cause == "cancelled by POST /sdapi/v1/interrupt");
+    CHECK(job->info.state == JobState::cancelled);
+    CHECK(job->info.cause == "cancelled by POST /sdapi/v1/interrupt");
   }
   // One that failed before did not fail for that.
   const JobPtr job = board.add({0, "aa", 3}, 1);
   job->cancelled_by = "POST /sdapi/v1/interrupt";
   board.end(job, Error{ErrorCode::failed, "actor 0 died"}, 2);
-  CHECK(job->cause == "actor 0 died");
+  CHECK(job->info.cause == "actor 0 died");
 }
 
 TEST_CASE("a job goes its way, and who listens hears of it") {
@@ -97,21 +99,54 @@ TEST_CASE("a job goes its way, and who listens hears of it") {
   CHECK(board.add(key_of(0, 7), 200) == job);
   std::vector<std::string> heard;
   const auto number = board.listen("7-aa", [&](const Job& seen, JobBoard::What what) {
-    heard.push_back(to_string(seen.state) + (what == JobBoard::What::preview ? " preview" : ""));
+    heard.push_back(to_string(seen.info.state) +
+                    (what == JobBoard::What::preview ? " preview" : ""));
   });
   board.progress(job, progress_of(JobPhase::loading, 0), 101);
   CHECK(to_json(*job)["timestep"].is_null());
+  for (const char* unknown : {"degrees", "seconds_per_step", "batch"})
+    CHECK(to_json(*job)[unknown].is_null());
   board.progress(job, progress_of(JobPhase::denoising, 3, "png"), 102);
   CHECK(to_json(*job)["timestep"] == 997);
-  CHECK(job->seconds == 2);
+  CHECK(job->info.seconds == 2);
   CHECK(job->preview_step == 3);
   board.end(job, result_of(1), 103);
   board.progress(job, progress_of(JobPhase::denoising, 4), 104);
   board.end(job, Error{ErrorCode::failed, "late"}, 105);
   CHECK(heard == std::vector<std::string>{"loading", "running", "running preview", "succeeded"});
-  CHECK(job->step == 8);
+  CHECK(job->info.step == 8);
   CHECK(job->preview.empty());
   board.unlisten("7-aa", number);
+}
+
+TEST_CASE("HTTP tells all of a job that the command does") {
+  JobBoard board;
+  JobInfo info = info_of(7, JobState::running, "a cat", 2, 4);
+  info.model = "/models/tiny";
+  info.steps = 20;
+  info.seed = 5;
+  info.batch = 9;
+  info.with_jobs = {8};
+  info.parallelism.pp = 2;
+  for (const bool is_followed : {false, true}) {
+    CAPTURE(is_followed);
+    if (is_followed) {
+      board.find("7-aa")->followed = true;
+      info.batch = 10;
+      info.parallelism.pp = 1;  // it lost actors for good
+    }
+    board.listed(0, kSeries[0], {info}, 100);
+    const auto told = to_json(info), job = to_json(*board.find("7-aa"));
+    for (const auto& [name, value] : told.items()) {
+      CAPTURE(name);
+      REQUIRE(job.contains(name));
+      if (name != "id" && name != "model" && name != "pictures") CHECK(job[name] == value);
+    }
+    CHECK(job["number"] == told["id"]);
+    CHECK(job["id"] == "7-aa");
+    CHECK(job["model"] == "tiny");
+    CHECK(job["pictures"].is_array());
+  }
 }
 
 TEST_CASE("a listener may remove itself while it is told") {
@@ -170,9 +205,10 @@ TEST_CASE("the list: newest first, from behind one on, with the jobs of others")
       0, kSeries[0],
       {info_of(1, JobState::failed, "own", 1, 4), info_of(2, JobState::running, "other", 1, 1)},
       104);
-  CHECK(board.find("1-aa")->state == JobState::queued);  // its own progress says more than the list
-  CHECK(board.find("1-aa")->seconds == 4);
-  CHECK(board.find("2-aa")->prompt == "other");
+  CHECK(board.find("1-aa")->info.state ==
+        JobState::queued);  // its own progress says more than the list
+  CHECK(board.find("1-aa")->info.seconds == 4);
+  CHECK(board.find("2-aa")->info.prompt == "other");
   CHECK(board.find("2-aa")->created_at == 103);
   const auto ids = [&](const std::string& before, std::size_t limit) {
     std::string text;
@@ -198,8 +234,9 @@ TEST_CASE("a list that comes before a job is known as ours does not take its end
     const auto job = board.submitted(key_of(0, number), 100);
     CHECK_FALSE(job->ended());
     std::vector<std::string> heard;
-    board.listen(job->id,
-                 [&](const Job& seen, JobBoard::What) { heard.push_back(to_string(seen.state)); });
+    board.listen(job->id, [&](const Job& seen, JobBoard::What) {
+      heard.push_back(to_string(seen.info.state));
+    });
     board.listed(0, kSeries[0], {info_of(number, JobState::succeeded, "own", 1, 5)}, 105);
     CHECK(heard.empty());
     board.end(job, result_of(1), 106);
@@ -280,7 +317,7 @@ TEST_CASE("a cluster that was started anew uses its numbers again, for other job
   board.begin_series(0, "cc", {ErrorCode::lost, "anew"}, 9);
   CHECK(board.find("1-aa")->result);  // its pictures are those of before
   CHECK(followed->error->code == ErrorCode::lost);
-  CHECK(seen->state == JobState::failed);
+  CHECK(seen->info.state == JobState::failed);
   CHECK_FALSE(other->ended());
   const auto stranger = board.add({0, "cc", 1}, 10);
   CHECK(stranger->id == "1-cc");

@@ -33,6 +33,31 @@ TEST_CASE("a strength without a picture to begin with is refused") {
   CHECK(wrong_field([] { parse_job(R"({"prompt": "a", "strength": 0.5})"); }) == "strength");
 }
 
+TEST_CASE("the other fields that a job is told to have are read, too") {
+  const json fields = job_fields_json();
+  for (const char* name : {"prompt", "model", "priority"})
+    CHECK(std::ranges::count(fields, name, [](const json& field) { return field["name"]; }) == 1);
+  for (const auto& field : fields) {
+    const std::string name = field.at("name");
+    CAPTURE(name);
+    json body = {{"prompt", "a"}};
+    body[name] = json::object();
+    CHECK(wrong_field([&] { parse_job(body.dump()); }) == name);
+    if (!field.contains("most")) continue;
+    body[name] = field.at("most").get<int>() + 1;
+    CHECK(wrong_field([&] { parse_job(body.dump()); }) == name);
+  }
+}
+
+TEST_CASE("a file of clips of one frame is refused before it is painted") {
+  for (const char* format : {"mp4", "webm"}) {
+    json body = {{"prompt", "a"}, {"output_format", format}};
+    parse_job(body.dump());  // whether the model makes clips, the cluster knows
+    body["num_frames"] = 1;
+    CHECK(wrong_field([&] { parse_job(body.dump()); }) == "output_format");
+  }
+}
+
 TEST_CASE("every field of the table is taken under its own name") {
   json body = {{"prompt", "a"}};
   const json options = options_json();

@@ -289,6 +289,7 @@ class ClientsTest(unittest.TestCase):
         options = self.http.get("/api/v1/options").json()
         self.assertEqual(options["models"][0]["id"], "model")
         self.assertIn("steps", [field["name"] for field in options["fields"]])
+        self.assertIn("prompt", [field["name"] for field in options["job"]])
 
     def test_web_ui_clients(self):
         answer = self.http.post("/sdapi/v1/txt2img", json={
@@ -505,6 +506,11 @@ class ClientsTest(unittest.TestCase):
         for format in ("webm", "mp4"):
             refused = self.http.post("/v1/images/generations", json={"prompt": "a", "output_format": format})
             self.assertEqual((refused.status_code, refused.json()["error"]["param"]), (400, "output_format"))
+            job = {"prompt": "a", "output_format": format, "height": 64, "width": 64, **SMALL}
+            refused = self.http.post("/api/v1/jobs", json=job)
+            self.assertEqual((refused.status_code, refused.json()["error"]["param"]), (400, "output_format"), refused.text)
+            taken = self.http.post("/api/v1/jobs", json={**job, "model": WAN})
+            self.assertEqual(taken.status_code, 202, taken.text)
         self.assertIn(video["id"], [each["id"] for each in self.http.get("/v1/videos").json()["data"]])
         self.assertEqual(self.http.get("/v1/videos/video_none").status_code, 404)
 
@@ -718,6 +724,27 @@ class RestartTest(unittest.TestCase):
         answer = http.get(f"/api/v1/jobs/{old}")
         self.assertEqual((answer.status_code, answer.json()["error"]["code"]), (410, "gone"))
         self.assertEqual(http.get("/api/v1/jobs/99-" + new.split("-")[1]).status_code, 404)
+
+    def test_a_job_is_there_as_soon_as_it_is_handed_in(self):
+        self.start()
+        _, http = self.gateway()
+        self.wait_for(lambda: http.get("/api/v1/jobs/1").status_code == 404)  # it knows which jobs there are
+        for number in range(1, 4):
+            said = subprocess.run([TROUPE, "submit", "--connect", self.endpoint, "--prompt", "a", "--steps", "2", "--height", "64",
+                                   "--width", "64", "--detach", "--json"], capture_output=True, text=True, timeout=60, check=True).stdout
+            self.assertEqual(json.loads(said)["job"], number)
+            answer = http.get(f"/api/v1/jobs/{number}")
+            self.assertEqual((answer.status_code, answer.json().get("number")), (200, number), answer.text)
+
+    def test_where_all_actors_are_drained_it_is_not_the_requests_fault(self):
+        self.start()
+        _, http = self.gateway()
+        self.wait_for(lambda: http.get("/health").status_code == 200)
+        subprocess.run([TROUPE, "drain", "--connect", self.endpoint, "0"], check=True, timeout=60, capture_output=True)
+        answer = http.post("/api/v1/jobs", json={"prompt": "a", **SMALL})
+        self.assertEqual((answer.status_code, answer.json()["error"]["code"]), (503, "refused"), answer.text)
+        answer = http.post("/api/v1/jobs", json={"prompt": "a", "cfg": 2, "pp": 2, **SMALL})
+        self.assertEqual(answer.status_code, 400, answer.text)
 
     def test_a_journal_keeps_ids(self):
         with tempfile.TemporaryDirectory() as folder:
