@@ -11,7 +11,8 @@
 namespace troupe {
 
 namespace web {
-/// Codes of errors that HTTP has beside the client API's; docs/reference/errors.md is made of these lines.
+/// Codes of errors that HTTP has beside the client API's; docs/reference/errors.md is made of these
+/// lines.
 enum class HttpCode {
   unknown_field,    // 400: the call has no such field; the text names the one that was meant
   model_not_found,  // 404: no cluster serves a model of that name

@@ -20,7 +20,7 @@
 #include "base/format.h"
 #include "base/parse_number.h"
 #include "base/whole_file.h"
-#include "web/base64.h"
+#include "web/encodings.h"
 
 namespace troupe::web {
 namespace {

@@ -11,9 +11,7 @@
 #include "transport/json/recorded_request.h"
 #include "transport/wire/request_limits.h"
 #include "web/api_error.h"
-#include "web/base64.h"
-#include "web/latents_npy.h"
-#include "web/multipart.h"
+#include "web/encodings.h"
 #include "web/pictures.h"
 
 namespace troupe::web {

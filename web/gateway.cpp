@@ -3,20 +3,22 @@
 #include <sodium.h>
 #include <sys/resource.h>
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <stdexcept>
 
 #include "base/allowed_folders.h"
 #include "base/format.h"
 #include "base/log_line.h"
+#include "base/metrics_text.h"
 #include "base/parse_number.h"
 #include "web/api.h"
-#include "web/http_metrics.h"
 #include "web/page_files.h"
 #include "web/server.h"
 
@@ -80,6 +82,36 @@ Response page_response(const PageFile& file, const RequestHead& head) {
 }
 
 }  // namespace
+
+/// Counts of the gateway's requests. Pure.
+class HttpMetrics {
+ public:
+  /// A request was answered, or its stream begun. `route`: the pattern, of which there are few.
+  void answered(const std::string& route, int status, double seconds);
+  void write(MetricsText& out) const;
+
+ private:
+  static constexpr std::array<double, 12> kBounds = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3,
+                                                     1,     3,     10,   30,   100, 300};
+  std::map<std::string, Histogram> seconds_;
+  std::map<std::pair<std::string, int>, std::uint64_t> answers_;
+};
+
+void HttpMetrics::answered(const std::string& route, int status, double seconds) {
+  seconds_.try_emplace(route, kBounds).first->second.add(seconds);
+  ++answers_[{route, status}];
+}
+
+void HttpMetrics::write(MetricsText& out) const {
+  out.histogram("troupe_http_request_seconds",
+                "From a request's beginning to its answer, or to the beginning of its stream.");
+  for (const auto& [route, seconds] : seconds_)
+    out.sample(seconds, {{"route", route}});
+  out.counter("troupe_http_answers_total", "Requests that were answered.");
+  for (const auto& [key, count] : answers_)
+    out.sample(static_cast<double>(count),
+               {{"route", key.first}, {"status", std::to_string(key.second)}});
+}
 
 /// Counts an answer when it is sent.
 class CountedReply final : public Reply {

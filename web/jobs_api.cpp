@@ -7,7 +7,7 @@
 #include "base/suggest.h"
 #include "transport/json/recorded_request.h"
 #include "web/api.h"
-#include "web/base64.h"
+#include "web/encodings.h"
 #include "web/pictures.h"
 
 namespace troupe::web {

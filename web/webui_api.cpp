@@ -4,8 +4,8 @@
 #include "models/image/png_text.h"
 #include "models/spec/scheduler_config.h"
 #include "web/api.h"
-#include "web/base64.h"
 #include "web/calls.h"
+#include "web/encodings.h"
 #include "web/webui_call.h"
 
 /// The subset of the AUTOMATIC1111 web UI's API that its clients use most. Source: its

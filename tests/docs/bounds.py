@@ -120,7 +120,7 @@ LIMITS = [
           "{most_body_bytes_of_one:bytes} of a key or address; {most_unread_bytes:bytes} of answers that are under way; "
           "{kMost:n} links; the rest: [http](../http.md#who-may-ask)",
           {**dict.fromkeys(["most_connections", "most_body_bytes", "memory_per_body_byte", "most_body_bytes_of_one",
-                            "most_unread_bytes"], "web/server.h"), "kMost": "web/picture_links.h"},
+                            "most_unread_bytes"], "web/server.h"), "kMost": "web/api.h"},
           "whole answers that are not read have a limit, and the largest goes"),
     Limit("jobs waiting; models being read", "{max_queued_jobs:n}; {kMaxReadings:n}",
           {"max_queued_jobs": "controller/app/cluster.h", "kMaxReadings": "controller/gateway/admission.cpp"},

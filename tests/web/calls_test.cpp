@@ -1,12 +1,13 @@
 #include "web/calls.h"
 
+#include <algorithm>
+
 #include "models/image/png_text.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
+#include "web/api.h"
 #include "web/api_error.h"
-#include "web/base64.h"
-#include "web/multipart.h"
-#include "web/picture_links.h"
+#include "web/encodings.h"
 #include "web/pictures.h"
 
 using namespace troupe;

@@ -5,9 +5,8 @@
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 #include "web/api_error.h"
-#include "web/base64.h"
 #include "web/calls.h"
-#include "web/webui_prompt.h"
+#include "web/encodings.h"
 
 using namespace troupe;
 using namespace troupe::testing;

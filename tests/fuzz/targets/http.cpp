@@ -9,8 +9,8 @@
 #include "web/api_error.h"
 #include "web/caller.h"
 #include "web/calls.h"
+#include "web/encodings.h"
 #include "web/http_message.h"
-#include "web/multipart.h"
 #include "web/pictures.h"
 #include "web/webui_call.h"
 
