@@ -46,7 +46,8 @@ void Worker::loop() {
 
 void Worker::meet_hold(const Message& message) {
   const auto here = hold_point(message);
-  if (!here) return;
+  // What is over is not computed, so that nothing is held before it.
+  if (!here || is_over(message)) return;
   tools_.view.meet_hold(
       *here,
       [&] {

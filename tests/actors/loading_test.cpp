@@ -13,6 +13,7 @@
 #include "tests/support/text.h"
 #include "transport/control/blob_channel.h"
 #include "transport/wire/done.h"
+#include "transport/wire/inspect_messages.h"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -46,6 +47,10 @@ class Rehearsal {
     Event<control::PeerId> came;
     server_.run([&](control::Server& server) {
       server.on_ready([&](control::PeerId peer) { came.set(peer); });
+      server.on_message(
+          [this](control::PeerId, const wire::Header& header, std::span<const std::byte>) {
+            if (header.kind == wire::Kind::hold_changed) held.set(true);
+          });
     });
     actor_ = std::thread([this] {
       actors::ActorProcess actor({.control_endpoint = folder_.endpoint("control"),
@@ -75,6 +80,8 @@ class Rehearsal {
       });
     });
   }
+  /// Happens when the actor is held first.
+  Event<bool> held;
   int shut_down() {
     tell(wire::Shutdown{});
     actor_.join();
@@ -137,6 +144,29 @@ TEST_CASE("an actor drops the loading of what was taken down, answers, and loads
   rehearsal.ask(other, third);
   CHECK(third.wait(60s) == "loaded");
   CHECK(rehearsal.shut_down() == 0);
+}
+
+TEST_CASE("a hold is met by what is computed, not by what is over") {
+  Rehearsal rehearsal;
+  Event<std::string> armed, over, held, released;
+  wire::InjectFault fault{
+      .fault = wire::FaultKind::hold, .seconds = 3600, .at = {.phase = wire::HoldPhase::loading}};
+  rehearsal.ask(fault, armed);
+  CHECK(armed.wait(60s) == "done");
+  auto load = whole(kTiny);
+  load.deployment = 8;
+  rehearsal.tell(wire::Unload{8});
+  rehearsal.ask(load, over);
+  CHECK(troupe::testing::has(over.wait(60s), "was taken down"));
+  CHECK_FALSE(rehearsal.held.happened());
+  load.deployment = 9;
+  rehearsal.ask(load, held);
+  CHECK(rehearsal.held.wait(60s));
+  CHECK_FALSE(held.happened());
+  fault.fault = wire::FaultKind::release;
+  rehearsal.ask(fault, released);
+  CHECK(released.wait(60s) == "done");
+  CHECK(held.wait(60s) == "loaded");
 }
 
 TEST_CASE("a folder that is not as the plan saw it is not loaded, nor is its text encoder") {
