@@ -41,6 +41,20 @@ std::vector<Submission> jobs_for(const std::string& sampler) {
   return jobs;
 }
 
+/// A job that does not end before the next ones are here, for its first actor is held.
+std::uint64_t held_job(FaultCluster& cluster, const Submission& submission) {
+  cluster.hold(0, {.step = 1});
+  const auto job = cluster.submit(submission);
+  cluster.held(0);
+  return job;
+}
+
+/// Waits until actor 0 is held at that step.
+bool holds_at(FaultCluster& cluster, int step) {
+  const auto words = " step " + std::to_string(step) + " ";
+  return eventually(2 * kPatience, [&] { return has(cluster.held(0).doing, words); });
+}
+
 }  // namespace
 
 TEST_CASE("jobs that wait compute as one: each picture is its job's own, through cancel and kill") {
@@ -53,10 +67,9 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
     std::vector<JobResult> alone;
     for (std::size_t i = 0; i < 4; ++i)
       alone.push_back(cluster.run(jobs[i]));
-    auto blocker = tiny_job(999);
+    auto blocker = tiny_job();
     blocker.parallelism.pp = 2;
-    const auto first = cluster.submit(blocker);
-    cluster.freeze();  // it does not end before the others are here
+    const auto first = held_job(cluster, blocker);
     std::vector<std::uint64_t> ids;
     auto there = std::make_shared<std::atomic<bool>>(false);
     auto previews = std::make_shared<std::atomic<int>>(0);
@@ -71,10 +84,11 @@ TEST_CASE("jobs that wait compute as one: each picture is its job's own, through
     }
     for (const auto id : ids)
       CHECK(cluster.job(id)->state == JobState::queued);
+    cluster.hold(0, {.step = 4});  // what comes then comes in the midst of it
     if (const auto gone = cluster.client().cancel(first); !gone) FAIL(gone.error().what);
-    cluster.thaw();
     REQUIRE(eventually(2 * kPatience, [&] { return there->load(); }));
-    cluster.freeze();  // what comes now comes in the midst of it
+    REQUIRE(holds_at(cluster, 4));
+    cluster.freeze();
     CHECK(cluster.job(ids[0])->state == JobState::running);
     CHECK(cluster.job(ids[0])->cause == "computes with jobs " + std::to_string(ids[1]) + ", " +
                                             std::to_string(ids[2]) + ", " + std::to_string(ids[3]) +
@@ -136,11 +150,10 @@ TEST_CASE("a batch over replicas: a job's pictures come together again, latents 
   std::vector<JobResult> alone;
   for (const auto& job : jobs)
     alone.push_back(cluster.run(job));
-  auto blocker = tiny_job(999);
+  auto blocker = tiny_job();
   blocker.request.prompts.push_back("more");
   blocker.parallelism.dp = 2;
-  const auto first = cluster.submit(blocker);
-  cluster.freeze();
+  const auto first = held_job(cluster, blocker);
   std::vector<std::uint64_t> ids;
   struct Seen {
     std::mutex mutex;
@@ -158,7 +171,6 @@ TEST_CASE("a batch over replicas: a job's pictures come together again, latents 
     }));
   }
   CHECK(cluster.client().cancel(first));
-  cluster.thaw();
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     CAPTURE(i);
     const auto result = cluster.client().wait(ids[i], 600s);
@@ -222,14 +234,12 @@ TEST_CASE("where nothing may compute as one, nothing does") {
   options.max_jobs_together = 1;
   options.max_batch = 1;
   FaultCluster cluster(options);
-  const auto first = cluster.submit(tiny_job(999));
-  cluster.freeze();
+  const auto first = held_job(cluster, tiny_job());
   auto job = tiny_job();
   job.may_batch = true;
   const auto one = cluster.submit(job);
   const auto two = cluster.submit(job);
   CHECK(cluster.client().cancel(first));
-  cluster.thaw();
   for (const auto id : {one, two}) {
     const auto result = cluster.client().wait(id, 600s);
     REQUIRE(result);

@@ -109,8 +109,9 @@ TEST_CASE("what is in use is not taken away: the next job waits, and says for wh
   const auto two = job_of(other.folder());
   const auto need = std::max(memory_of(longer), memory_of(two));
   FaultCluster cluster(holding(need + need / 100));
+  cluster.hold(0, {.step = 1});
   const auto running = cluster.submit(longer);
-  REQUIRE(eventually(kPatience, [&] { return cluster.job(running)->step > 0; }));
+  cluster.held(0);
   const auto waiting = cluster.submit(two);
   const auto behind = cluster.submit(longer);
   CHECK(cluster.job(waiting)->state == JobState::queued);
