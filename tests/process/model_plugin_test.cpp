@@ -164,7 +164,7 @@ TEST_CASE("the command line takes plugins, and says which classes there are with
     std::vector<std::string> words = {"plan", "--model", model.folder(), "--prompt", "a cat"};
     words.insert(words.end(), more.begin(), more.end());
     Command command(words, log.path.string(), {});
-    const int code = command.wait(std::chrono::seconds(60));
+    const int code = command.wait(4 * kPatience);
     return std::to_string(code) + " " + command.out() + command.err();
   };
   CHECK(has(plan({"--model-plugin", kPlainDit, "--sampler", "plain-euler", "--pp", "2"}),
@@ -185,7 +185,7 @@ TEST_CASE("no actor starts with a network half that brings other names than its 
       {"run", "--model-plugin", plugin, "--model", TROUPE_SOURCE_DIR "/examples/demo/model",
        "--prompt", "a cat", "--output", scratch / "cat.png"},
       scratch.path.string(), {});
-  CHECK(command.wait(std::chrono::seconds(60)) != 0);
+  CHECK(command.wait(4 * kPatience) > 0);
   CHECK(
       has(command.err(), "libother_network.so: brings the transformer class \"PlainDiT\", which " +
                              plugin + " does not"));

@@ -91,8 +91,8 @@ TEST_CASE(
   CHECK(cpus_of(cluster.pids()) == own);
 
   kill(cluster.pids().at(1), SIGKILL);
-  REQUIRE(eventually(60s, [&] { return cluster.restarts() == 1; }));
-  REQUIRE(cluster.whole(60s));
+  REQUIRE(eventually(kPatience, [&] { return cluster.restarts() == 1; }));
+  REQUIRE(cluster.whole());
   CHECK(cpus_of(cluster.pids()) == own);
 
   const auto logs = testing::troupe("logs 1 --connect " + cluster.cluster().endpoint());
@@ -143,7 +143,7 @@ TEST_CASE("a host that joins pins its actors by its own nodes and its own count"
     }
     return found;
   };
-  CHECK(eventually(60s, [&] { return pids().size() == 2; }));
+  CHECK(eventually(kPatience, [&] { return pids().size() == 2; }));
   CHECK(cpus_of(pids()) == std::vector<std::string>{nodes.cpu(0), nodes.cpu(1)});
   host.stop();
   guest.join();
