@@ -255,6 +255,7 @@ struct Unload {
   }
 };
 
+/// controller → actor or node agent: end your process.
 struct Shutdown {
   static constexpr Kind kKind = Kind::shutdown;
 

@@ -75,6 +75,8 @@ struct JobProgress {
   }
 };
 
+/// controller → the client that submitted or waits: the job has ended, with its pictures or the
+/// reason.
 struct JobFinished {
   static constexpr Kind kKind = Kind::job_finished;
   std::uint64_t job = 0;
@@ -100,6 +102,7 @@ struct WaitJob {
   }
 };
 
+/// client → controller: end the job. Answered by Done at once, or by Failure.
 struct CancelJob {
   static constexpr Kind kKind = Kind::cancel_job;
   std::uint64_t job = 0;
@@ -111,7 +114,7 @@ struct CancelJob {
 };
 
 /// client → controller: a page of the jobs. Those that run come first, then those that wait, in the
-/// order of their turns, then those that have ended, the newest first.
+/// order of their turns, then those that have ended, the newest first. Answered by JobList.
 struct ListJobs {
   static constexpr Kind kKind = Kind::list_jobs;
   std::uint64_t job = 0;   // only this one, and those of its batch; 0 = all
@@ -163,7 +166,8 @@ struct JobList {
   }
 };
 
-/// client → controller. Of the actors it answers kActorsOfPage at most, by their numbers.
+/// client → controller: how is the cluster? Answered by ClusterStatus, with kActorsOfPage actors at
+/// most, by their numbers.
 struct GetStatus {
   static constexpr Kind kKind = Kind::get_status;
   std::uint32_t skip_actors = 0;
@@ -229,6 +233,7 @@ struct ClusterStatus {
   }
 };
 
+/// client → controller: end the cluster. Answered by Done before that.
 struct StopCluster {
   static constexpr Kind kKind = Kind::stop_cluster;
 

@@ -73,6 +73,7 @@ struct Warning {
   }
 };
 
+/// actor → controller: a task has been done.
 struct TaskDone {
   static constexpr Kind kKind = Kind::task_done;
   std::uint64_t epoch = 0;
@@ -90,6 +91,7 @@ struct TaskDone {
   }
 };
 
+/// actor → controller: a task, or the beginning of a job, has failed.
 struct TaskFailed {
   static constexpr Kind kKind = Kind::task_failed;
   std::uint64_t epoch = 0;

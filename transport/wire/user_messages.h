@@ -93,6 +93,7 @@ struct KillActor {
   }
 };
 
+/// Asks for all users' actors. Answered by ActorList.
 struct ListActors {
   static constexpr Kind kKind = Kind::list_actors;
   template <class Archive>
@@ -129,6 +130,7 @@ struct ActorList {
   }
 };
 
+/// Asks for the classes of the cluster's plugins. Answered by ClassList.
 struct ListClasses {
   static constexpr Kind kKind = Kind::list_classes;
   template <class Archive>
