@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "base/read_file.h"
+#include "base/text.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/own_keys.h"
 
@@ -20,6 +21,17 @@ constexpr std::size_t kMostDefaults = std::size_t{1} << 20;
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+/// Returns the text of the file of defaults. An error names TROUPE_CONFIG where that names the
+/// file.
+std::string defaults_text(const std::string& path) {
+  try {
+    return read_file(path, kMostDefaults);
+  } catch (const std::runtime_error& error) {
+    if (variable("TROUPE_CONFIG") != path) throw;
+    throw std::runtime_error("TROUPE_CONFIG " + without_rooms(error.what()));
+  }
 }
 
 }  // namespace
@@ -58,7 +70,7 @@ std::string defaults_file() {
 std::vector<Default> read_defaults(const std::string& path) {
   std::vector<Default> defaults;
   try {
-    std::istringstream text(read_file(path, kMostDefaults));
+    std::istringstream text(defaults_text(path));
     for (CLI::ConfigItem& item : CLI::ConfigBase().from_config(text)) {
       if (item.name == "++" || item.name == "--") continue;  // a section begins, or ends
       std::replace(item.name.begin(), item.name.end(), '_', '-');
