@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "controller/schedule/dispatcher.h"
-#include "controller/schedule/outbox.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::bench {

@@ -24,9 +24,7 @@
 #include "controller/gateway/permissions.h"
 #include "controller/jobs/batching.h"
 #include "controller/plan/machine_json.h"
-#include "controller/recorder/chrome_trace.h"
-#include "controller/recorder/flight_record.h"
-#include "controller/recorder/graph_text.h"
+#include "controller/recorder/documents.h"
 #include "transport/wire/done.h"
 #include "transport/wire/request_fields.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "controller/gateway/tools.h"
-#include "controller/journal/revive.h"
+#include "controller/journal/journal.h"
 
 namespace troupe::gateway {
 

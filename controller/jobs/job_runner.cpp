@@ -13,7 +13,7 @@
 #include "controller/jobs/batching.h"
 #include "controller/jobs/reuse_stages.h"
 #include "controller/jobs/why_not_batched.h"
-#include "controller/schedule/outbox.h"
+#include "controller/schedule/dispatcher.h"
 
 namespace troupe::jobs {
 namespace {

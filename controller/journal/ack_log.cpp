@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "controller/journal/store.h"
+#include "controller/journal/record.h"
 
 namespace troupe::journal {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <map>
 
-#include "controller/journal/store.h"
+#include "controller/journal/record.h"
 
 namespace troupe::journal {
 

@@ -9,11 +9,22 @@
 
 #include "base/file_handle.h"
 #include "controller/journal/ack_log.h"
-#include "controller/journal/folder_lock.h"
+#include "controller/journal/record.h"
 #include "controller/journal/sqlite.h"
-#include "controller/journal/store.h"
 
 namespace troupe::journal {
+
+/// Locks of the folder itself, and of its file `lock`, which somebody may remove: file systems that
+/// lock no folders have only the file's.
+struct FolderLock {
+  FileHandle folder;
+  FileHandle file;
+};
+
+/// Makes the folder, if there is none, for its owner alone, and holds it until the handles go; its
+/// file `lock` names this process. Throws std::runtime_error "[journal] FOLDER: why": in
+/// use by another controller, not writable, another user's, or open to others.
+FolderLock lock_folder(const std::string& folder);
 
 /// A journal in a folder: `journal.db`, SQLite with a write-ahead log; `acknowledged`, which names
 /// what the database must hold; and `lock`, which its controller holds. Pictures and prompts lie in

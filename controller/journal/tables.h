@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "controller/journal/record.h"
 #include "controller/journal/sqlite.h"
-#include "controller/journal/store.h"
 
 namespace troupe::journal {
 

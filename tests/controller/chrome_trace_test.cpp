@@ -1,4 +1,4 @@
-#include "controller/recorder/chrome_trace.h"
+#include "controller/recorder/documents.h"
 
 #include <algorithm>
 #include <map>

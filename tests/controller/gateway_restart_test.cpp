@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "controller/gateway/gateway.h"
+#include "controller/journal/journal.h"
 #include "controller/journal/memory_store.h"
-#include "controller/journal/revive.h"
 #include "tests/controller/gateway_fixture.h"
 #include "tests/support/doctest.h"
 

@@ -1,4 +1,4 @@
-#include "controller/schedule/outbox.h"
+#include "controller/schedule/dispatcher.h"
 
 #include "tests/support/doctest.h"
 

@@ -3,9 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "controller/recorder/chrome_trace.h"
-#include "controller/recorder/flight_record.h"
-#include "controller/recorder/graph_text.h"
+#include "controller/recorder/documents.h"
 #include "tests/controller/recordings.h"
 #include "tests/support/doctest.h"
 

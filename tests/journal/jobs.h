@@ -3,7 +3,6 @@
 #include <string>
 
 #include "controller/journal/journal.h"
-#include "controller/journal/revive.h"
 #include "tests/controller/sample_model.h"
 
 namespace troupe::testing {

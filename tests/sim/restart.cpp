@@ -1,6 +1,6 @@
 #include "controller/deployments/device_kinds.h"
+#include "controller/journal/journal.h"
 #include "controller/journal/memory_store.h"
-#include "controller/journal/revive.h"
 #include "tests/controller/sample_model.h"
 #include "tests/sim/world.h"
 

@@ -1,4 +1,4 @@
-#include "controller/recorder/chrome_trace.h"
+#include "controller/recorder/documents.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,6 +7,7 @@
 #include "base/format.h"
 
 namespace troupe::recorder {
+
 namespace {
 
 using nlohmann::json;
@@ -202,6 +203,135 @@ class TraceWriter {
 
 std::string chrome_trace(const std::vector<const JobNotes*>& jobs, const TraceFacts& facts) {
   return TraceWriter(jobs, facts).text();
+}
+
+namespace {
+
+using nlohmann::json;
+
+json unfinished_tasks(const JobNotes& job, Nanoseconds now) {
+  json rows = json::array();
+  if (job.attempts.empty()) return rows;
+  const Attempt& attempt = job.attempts.back();
+  for (const TaskNote& note : attempt.notes) {
+    if (note.ran) continue;
+    rows.push_back({{"task", note.task},
+                    {"name", schedule::describe(attempt.graph.tasks.at(note.task))},
+                    {"actor", note.actor},
+                    {"issued", seconds(note.issued - now)}});
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string flight_record(const Recorder& recorder, JobId id, JobId run, const std::string& failure,
+                          Nanoseconds now) {
+  json document = {{"job", id}, {"failure", failure}};
+  if (const JobNotes* job = recorder.find(id)) {
+    document["prompt"] = job->prompt;
+    for (const auto& phase : job->phases)
+      document["phases"].push_back(
+          {{"phase", to_string(phase.phase)}, {"began", seconds(phase.began - now)}});
+  }
+  if (const JobNotes* job = recorder.find(run)) {
+    if (!job->name.empty()) document["batch"] = job->name;
+    for (const auto& attempt : job->attempts) {
+      document["epochs"].push_back({{"epoch", attempt.epoch},
+                                    {"began", seconds(attempt.began - now)},
+                                    {"actors", attempt.actor_of_rank}});
+    }
+    document["unfinished"] = unfinished_tasks(*job, now);
+  }
+  document["events"] = json::array();
+  for (const Event& event : recorder.events()) {
+    json row = {{"at", seconds(event.at - now)}, {"event", to_string(event.kind)}};
+    if (event.job != 0) row["job"] = event.job;
+    if (!event.name.empty()) row["batch"] = event.name;
+    if (event.actor) row["actor"] = *event.actor;
+    row["what"] = event.what();
+    document["events"].push_back(std::move(row));
+  }
+  return document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::string own_part(const std::string& record, JobId job, JobId run) {
+  auto document = json::parse(record);
+  auto& events = document.at("events").get_ref<json::array_t&>();
+  std::erase_if(events, [&](const json& event) {
+    const JobId whose = event.value("job", JobId{0});
+    return whose == 0 || (whose != job && whose != run);
+  });
+  return document.dump();
+}
+
+namespace {
+
+using nlohmann::json;
+
+/// Progress of one task, from its actors' notes.
+struct Progress {
+  std::vector<ActorId> at;  // not done there
+  std::size_t notes = 0;
+  double seconds = 0;  // of the slowest actor
+};
+
+json task_row(const schedule::Task& task, std::uint32_t id, const Attempt& attempt,
+              const Progress& progress) {
+  static constexpr const char* kKinds[] = {"text", "micro_step", "decode"};
+  // Without a note it is not issued, unless its notes were forgotten.
+  const bool forgotten = progress.notes == 0 && attempt.dropped > 0 && !attempt.notes.empty() &&
+                         id < attempt.notes.front().task;
+  std::string state = "waiting";
+  if (progress.notes > 0) state = progress.at.empty() ? "done" : "issued";
+  if (forgotten) state = "done";
+  std::vector<ActorId> actors;
+  for (const auto rank : task.ranks)
+    actors.push_back(attempt.actor_of_rank.at(rank));
+  return {{"id", id},
+          {"name", schedule::describe(task)},
+          {"kind", kKinds[static_cast<int>(task.kind)]},
+          {"stage", task.stage},
+          {"replica", task.dp},
+          {"step", task.step},
+          {"patch", task.patch},
+          {"part", task.part},
+          {"state", state},
+          {"actors", actors},
+          {"at", progress.at},
+          {"after", task.predecessors},
+          {"seconds", progress.seconds}};
+}
+
+}  // namespace
+
+std::string graph_text(const JobNotes& job, bool paused, const std::string& met, int kept_steps) {
+  json document = {
+      {"job", job.job},           {"name", name_of(job)},
+      {"paused", paused},         {"not_finite", met.empty() ? json(nullptr) : json(met)},
+      {"kept_steps", kept_steps}, {"attempts", job.attempts.size()},
+      {"tasks", json::array()}};
+  if (!job.attempts.empty()) {
+    const Attempt& attempt = job.attempts.back();
+    document["epoch"] = attempt.epoch;
+    document["world"] = attempt.graph.world;
+    document["steps"] = attempt.graph.steps;
+    document["actors"] = attempt.actor_of_rank;
+    std::vector<Progress> progress(attempt.graph.tasks.size());
+    for (const TaskNote& note : attempt.notes) {
+      Progress& of = progress[note.task];
+      ++of.notes;
+      if (!note.ran) {
+        of.at.push_back(note.actor);
+        continue;
+      }
+      const auto took = static_cast<double>(note.ran->end_ns - note.ran->begin_ns) * 1e-9;
+      of.seconds = std::max(of.seconds, took);
+    }
+    for (std::uint32_t id = 0; id < attempt.graph.tasks.size(); ++id)
+      document["tasks"].push_back(task_row(attempt.graph.tasks[id], id, attempt, progress[id]));
+  }
+  return document.dump();
 }
 
 }  // namespace troupe::recorder
