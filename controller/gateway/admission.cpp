@@ -9,7 +9,7 @@
 #include "controller/deployments/device_kinds.h"
 #include "controller/deployments/memory_check.h"
 #include "controller/gateway/permissions.h"
-#include "controller/jobs/inputs.h"
+#include "controller/jobs/job_table.h"
 #include "controller/jobs/report.h"
 #include "models/image/limits.h"
 #include "models/image/picture_file.h"

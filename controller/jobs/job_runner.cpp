@@ -12,7 +12,6 @@
 #include "controller/jobs/batch.h"
 #include "controller/jobs/batching.h"
 #include "controller/jobs/reuse_stages.h"
-#include "controller/jobs/why_not_batched.h"
 #include "controller/schedule/dispatcher.h"
 
 namespace troupe::jobs {

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "base/counted.h"
-#include "controller/jobs/inputs.h"
+#include "controller/jobs/job_table.h"
 #include "controller/plan/planner.h"
 
 namespace troupe::jobs {
@@ -55,6 +55,22 @@ plan::Plan plan_again(const JobEntry& job, const spec::ModelSpec& model, int act
                               automatic_within(model, request, actors, machine, room), machine);
   plan.lora_fingerprints = before.lora_fingerprints;
   return plan;
+}
+
+void add_refill(plan::Plan& plan, int next) {
+  auto& request = plan.request;
+  if (request.exchange == PatchExchange::naive) return;  // nothing is kept from step to step
+  // A step cache begins anew; without one an exact plan has nothing to fill.
+  const bool exact = request.method == Method::exact;
+  if (exact && request.step_cache == StepCacheRule::none) return;
+  const int warm = exact ? 1 : plan.synchronous_steps;
+  int step = next;
+  if (request.kv == KvUse::predict && next + 1 == warm) step = warm;
+  if (step < warm || step >= request.steps) return;
+  auto& refills = request.refill_steps;
+  if (std::binary_search(refills.begin(), refills.end(), step)) return;
+  refills.push_back(step);
+  std::sort(refills.begin(), refills.end());
 }
 
 }  // namespace troupe::jobs

@@ -6,6 +6,7 @@
 
 #include "controller/jobs/job_table.h"
 #include "controller/plan/machine.h"
+#include "controller/plan/plan.h"
 #include "controller/plan/planner.h"
 
 namespace troupe::jobs {
@@ -30,5 +31,12 @@ wire::Parallelism automatic_within(const spec::ModelSpec& model, const wire::Ima
 /// `automatic_within` does. Pure.
 plan::Plan plan_again(const JobEntry& job, const spec::ModelSpec& model, int actors,
                       const plan::Machine& machine, const Roominess& room);
+
+/// Puts down from which step on a stale method fills its K,V store anew when it goes on with
+/// `next`, so that the picture can be made again. Predicted K,V need two steps of history: where
+/// only the last warm-up step is left, it is the step after it. Step caches begin empty at such a
+/// step, also those of exact plans; nothing for an exact plan without one, nor for naive patches,
+/// which keep nothing.
+void add_refill(plan::Plan& plan, int next);
 
 }  // namespace troupe::jobs

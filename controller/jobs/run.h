@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -8,9 +9,26 @@
 #include <vector>
 
 #include "controller/jobs/results.h"
-#include "controller/jobs/step_clock.h"
 
 namespace troupe::jobs {
+
+/// Seconds per step as the mean of the last few steps. Pure: times come in.
+class StepClock {
+ public:
+  /// Notes that so many steps are done.
+  void completed(std::int32_t step, double now);
+  /// Forgets the times so far: the time until the next step is done is not counted.
+  void restart() { times_.clear(); }
+  /// Returns 0 while fewer than two steps are done: the first one's time has beginnings in it.
+  double seconds_per_step() const;
+
+ private:
+  struct Mark {
+    std::int32_t step;
+    double time;
+  };
+  std::deque<Mark> times_;
+};
 
 /// A job, or several as one, between start and end: with its deployment, at its actors, and after a
 /// loss from its last boundary on.

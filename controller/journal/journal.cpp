@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "controller/jobs/refill.h"
+#include "controller/jobs/replan.h"
 #include "transport/wire/codec.h"
 
 namespace troupe::journal {

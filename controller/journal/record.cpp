@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "controller/jobs/inputs.h"
+#include "controller/jobs/job_table.h"
 #include "transport/wire/codec.h"
 
 namespace troupe::journal {

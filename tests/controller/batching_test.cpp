@@ -1,5 +1,4 @@
 #include "controller/jobs/batching.h"
-#include "controller/jobs/why_not_batched.h"
 
 #include <rapidcheck.h>
 

@@ -1,4 +1,4 @@
-#include "controller/jobs/refill.h"
+#include "controller/jobs/replan.h"
 #include "controller/plan/plan.h"
 #include "models/spec/transformer_spec.h"
 #include "tests/controller/planning.h"

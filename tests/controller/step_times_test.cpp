@@ -1,7 +1,7 @@
 #include <map>
 #include <optional>
 
-#include "controller/jobs/step_clock.h"
+#include "controller/jobs/run.h"
 #include "tests/controller/runner_stage.h"
 
 // How long a job's steps take, as those are told who follow it.

@@ -1,9 +1,8 @@
-#include "controller/jobs/why_not_batched.h"
+#include "controller/jobs/batching.h"
 
 #include <functional>
 #include <optional>
 
-#include "controller/jobs/batching.h"
 #include "tests/controller/gateway_fixture.h"
 #include "tests/controller/runner_stage.h"
 #include "tests/controller/sample_model.h"
