@@ -10,7 +10,7 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "base/xxh64.h"
-#include "controller/deployments/device_fit.h"
+#include "controller/deployments/device_kinds.h"
 #include "controller/mesh/placement.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/done.h"

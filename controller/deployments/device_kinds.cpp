@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "controller/deployments/device_fit.h"
 
 namespace troupe::cluster {
 

@@ -5,9 +5,8 @@
 #include <tuple>
 
 #include "base/format.h"
-#include "controller/deployments/device_fit.h"
 #include "controller/deployments/device_kinds.h"
-#include "controller/deployments/memory_check.h"
+#include "controller/deployments/memory_room.h"
 #include "controller/gateway/permissions.h"
 #include "controller/jobs/job_table.h"
 #include "controller/jobs/report.h"

@@ -7,9 +7,8 @@
 #include <tuple>
 
 #include "base/format.h"
-#include "controller/deployments/device_fit.h"
 #include "controller/deployments/device_kinds.h"
-#include "controller/deployments/memory_check.h"
+#include "controller/deployments/memory_room.h"
 #include "controller/gateway/tools.h"
 #include "controller/jobs/replan.h"
 #include "controller/plan/planner.h"

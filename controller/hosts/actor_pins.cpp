@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "controller/hosts/affinity.h"
-#include "controller/hosts/numa_reader.h"
 
 namespace troupe::cluster {
 namespace {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "controller/hosts/host_options.h"
+
 namespace troupe::cluster {
 
 /// Cores and memory of a host that actors are started on.
@@ -32,5 +34,10 @@ std::optional<std::string> too_crowded(int actors, const HostCapacity& capacity)
 /// Returns how many of a host's actors may be starting at the same time: each computes while it
 /// starts, and more of them would only keep the controller from answering.
 int starting_at_once(int cores);
+
+/// Asks an actor process whether the last device that the host's actors are on is there; a CPU
+/// always is. Throws std::runtime_error naming what is missing. Takes as long as an actor takes to
+/// start, a minute at most.
+void check_device(const HostOptions& host);
 
 }  // namespace troupe::cluster

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/hosts/exit_cause.h"
+#include "controller/hosts/process_host.h"
 
 namespace troupe::cluster {
 

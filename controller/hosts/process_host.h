@@ -1,13 +1,56 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
+#include <vector>
 
-#include "controller/hosts/exit_cause.h"
-#include "controller/hosts/line_log.h"
 #include "transport/wire/host_messages.h"
 
 namespace troupe::cluster {
+
+/// End of a child process.
+struct ExitCause {
+  bool by_signal = false;
+  int number = 0;  // signal or exit code
+  bool core = false;
+  std::vector<std::string> log;  // its last lines
+  std::string told = {};         // how it ended where no wait status says it; "" = by the above
+  std::string method = {};       // method that a user's actor was in; "" = none
+  bool with_host = false;        // the process's host is lost: nothing else counts as the cause
+  /// Returns "killed by signal 9 (SIGKILL)" or "exit code 1", then the method and the last log line
+  /// where there are such.
+  std::string text() const;
+};
+
+/// Makes the cause from a wait status, as waitpid gives it.
+ExitCause exit_cause(int wait_status, std::vector<std::string> log);
+
+/// The last lines that somebody wrote, numbered from 1, so that a follower misses and repeats none.
+class LineLog {
+ public:
+  explicit LineLog(std::size_t most = 1000) : most_(most) {}
+
+  void add(std::string line) {
+    lines_.push_back(std::move(line));
+    ++last_;
+    if (lines_.size() > most_) lines_.pop_front();
+  }
+  /// Number of the newest line; 0 while there is none.
+  std::uint64_t last() const { return last_; }
+  /// Returns the last `limit` of the lines after number `after` that are still here.
+  std::vector<std::string> lines(std::uint64_t after, std::size_t limit) const {
+    const auto newer = last_ > after ? last_ - after : 0;
+    const auto count = std::min({static_cast<std::size_t>(newer), lines_.size(), limit});
+    return {lines_.end() - static_cast<std::ptrdiff_t>(count), lines_.end()};
+  }
+
+ private:
+  std::size_t most_;
+  std::deque<std::string> lines_;
+  std::uint64_t last_ = 0;
+};
 
 using wire::ProcessOwner;
 

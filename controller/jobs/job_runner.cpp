@@ -7,7 +7,6 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
-#include "controller/deployments/device_fit.h"
 #include "controller/deployments/device_kinds.h"
 #include "controller/jobs/batch.h"
 #include "controller/jobs/batching.h"

@@ -8,7 +8,7 @@
 #include "controller/deployments/deployments.h"
 #include "controller/deployments/environment.h"
 #include "controller/deployments/members.h"
-#include "controller/hosts/exit_cause.h"
+#include "controller/hosts/process_host.h"
 #include "controller/jobs/job_runner.h"
 
 namespace troupe::cluster {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "controller/deployments/memory_check.h"
+#include "controller/deployments/memory_room.h"
 #include "controller/gateway/model_reader.h"
 #include "controller/plan/img2img.h"
 #include "controller/plan/plan.h"

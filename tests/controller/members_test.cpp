@@ -3,7 +3,7 @@
 
 #include "controller/deployments/memory_room.h"
 #include "controller/hosts/capacity.h"
-#include "controller/hosts/exit_cause.h"
+#include "controller/hosts/process_host.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 

@@ -1,11 +1,10 @@
-#include "controller/deployments/memory_check.h"
 #include "base/text.h"
+#include "controller/deployments/memory_room.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "controller/deployments/memory_room.h"
 #include "controller/jobs/replan.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"

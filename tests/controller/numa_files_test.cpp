@@ -1,11 +1,10 @@
 // What of a host's files is believed, and pins on the host that runs this.
-#include "controller/hosts/numa_reader.h"
+#include "controller/hosts/affinity.h"
 
 #include <filesystem>
 
 #include "controller/hosts/actor_pins.h"
-#include "controller/hosts/affinity.h"
-#include "controller/hosts/gpu_order.h"
+#include "controller/hosts/numa.h"
 #include "controller/hosts/process.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"

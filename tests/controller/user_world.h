@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/supervision/remote_process_host.h"
+#include "controller/supervision/hosts.h"
 #include "controller/user_actors/user_actors.h"
 #include "tests/support/no_stages.h"
 

@@ -101,7 +101,7 @@ LIMITS = [
           "of hosts that are gone for good the last places are kept, the others are used anew"),
     Limit("failures, flight records, lines of an actor's output, in memory", "{kKept:n}; {kKeptRecords:n}; {most:n}",
           {"kKept": "controller/gateway/failure_log.h", "kKeptRecords": "controller/gateway/introspection.cpp",
-           "most": "controller/hosts/line_log.h"}),
+           "most": "controller/hosts/process_host.h"}),
     Limit("logs on the disk (`--keep-logs`)",
           "{log_bytes:bytes} of a process's, logs of {kKeptUserLogs:n} users' actors that have ended, {kKeptFiles:n} flight records",
           {"log_bytes": "controller/hosts/process.h", "kKeptUserLogs": "controller/hosts/local_process_host.cpp",

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "controller/app/host_orders.h"
-#include "controller/supervision/remote_process_host.h"
+#include "controller/supervision/hosts.h"
 #include "controller/user_actors/user_actor_service.h"
 #include "tests/support/doctest.h"
 #include "tests/support/no_stages.h"

@@ -22,7 +22,7 @@
 #include "client/cli/verb.h"
 #include "client/cli/verbs/starting.h"
 #include "controller/app/joined_host.h"
-#include "controller/hosts/device_check.h"
+#include "controller/hosts/capacity.h"
 
 namespace troupe::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "client/cli/verbs/starting.h"
 #include "client/convert.h"
 #include "controller/app/cluster.h"
-#include "controller/deployments/device_fit.h"
+#include "controller/deployments/device_kinds.h"
 #include "controller/hosts/actor_pins.h"
 #include "controller/hosts/affinity.h"
 #include "controller/plan/plan.h"

@@ -1,4 +1,4 @@
-#include "controller/hosts/exit_cause.h"
+#include "controller/hosts/process_host.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -7,6 +7,7 @@
 #include "base/format.h"
 
 namespace troupe::cluster {
+
 namespace {
 
 /// Exit code of a program that does not begin, since its libraries cannot be mapped for example.
