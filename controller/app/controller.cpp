@@ -1,7 +1,6 @@
 #include "controller/app/controller.h"
 
 #include <unistd.h>
-
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cmath>
@@ -14,12 +13,17 @@
 #include "base/format.h"
 #include "base/log_line.h"
 #include "base/xxh64.h"
+#include "controller/deployments/device_kinds.h"
 #include "controller/gateway/metrics.h"
 #include "controller/hosts/capacity.h"
+#include "controller/jobs/batching.h"
+#include "controller/jobs/replan.h"
+#include "controller/jobs/reuse_stages.h"
 #include "models/spec/model_plugin.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::cluster {
+
 namespace {
 
 /// Returns the contents of the model plugins that are open here, by file name.
@@ -389,6 +393,41 @@ Controller::~Controller() {
   writer_.reset();  // who is told that it has stopped finds the journal free
   for (const auto peer : endpoints_.server().peer_ids())
     endpoints_.server().drop(peer, "the cluster has stopped", wire::LinkEnd::stopped);
+}
+
+namespace {
+
+const spec::ModelSpec& model_of(const jobs::JobEntry& job) {
+  if (!job.model) throw std::invalid_argument("[cluster] the job's model is not known any more");
+  return *job.model;
+}
+
+}  // namespace
+
+plan::Machine ClusterPlanner::machine(WeightChoice weight_dtype) const {
+  return figures_.machine(members_, commonest_kind(members_, weight_dtype, device_));
+}
+
+plan::Machine ClusterPlanner::least_machine() const {
+  auto known = machine(WeightChoice::as_computed);
+  const auto least = members_.memory_steps().front().first;
+  if (least > 0) known.device.memory = least;
+  return known;
+}
+
+plan::Plan ClusterPlanner::plan_again(const jobs::JobEntry& job, int actors) const {
+  const auto& model = model_of(job);
+  const auto known = machine(job.spec.request.weight_dtype);
+  const auto fits = [this](const plan::Plan& plan) { return !deployments_.shortage(plan); };
+  auto plan = jobs::plan_again(job, model, actors, known, {members_.memory_steps(), fits});
+  jobs::reuse_stages(plan, job.spec.model, job.fingerprint, model, known,
+                     {members_, deployments_, table_});
+  return plan;
+}
+
+plan::Plan ClusterPlanner::plan_batch(const jobs::JobEntry& first,
+                                      const wire::ImageRequest& request) {
+  return plan::make_plan(model_of(first), request, jobs::parallelism_of(first));
 }
 
 }  // namespace troupe::cluster

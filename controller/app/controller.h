@@ -7,7 +7,6 @@
 #include <string>
 
 #include "controller/app/cluster.h"
-#include "controller/app/cluster_planner.h"
 #include "controller/app/endpoints.h"
 #include "controller/app/live_environment.h"
 #include "controller/app/peer_router.h"
@@ -23,6 +22,7 @@
 #include "controller/journal/journal.h"
 #include "controller/journal/sqlite_store.h"
 #include "controller/journal/writer.h"
+#include "controller/plan/machine.h"
 #include "controller/supervision/drainer.h"
 #include "controller/supervision/host_figures.h"
 #include "controller/supervision/hosts.h"
@@ -30,6 +30,36 @@
 #include "controller/user_actors/user_actor_service.h"
 
 namespace troupe::cluster {
+
+/// Plans for the hosts and actors that a cluster has now.
+class ClusterPlanner {
+ public:
+  /// `device`: kind of device that the cluster was started with.
+  ClusterPlanner(const Members& members, const Deployments& deployments,
+                 const jobs::JobTable& table, const HostFigures& figures, DeviceKind device)
+      : members_(members),
+        deployments_(deployments),
+        table_(table),
+        figures_(figures),
+        device_(device) {}
+
+  /// Returns the machine that jobs with weights of this type are planned for, by what was measured
+  /// of the hosts that are here: of the kind of device that most actors have.
+  plan::Machine machine(WeightChoice weight_dtype) const;
+  /// Returns the same as `machine`, with the memory of the actor that may hold least.
+  plan::Machine least_machine() const;
+  /// Same as jobs::plan_again, but with stages as they are loaded already.
+  plan::Plan plan_again(const jobs::JobEntry& job, int actors) const;
+  /// Plans a request of several jobs, on the degrees that the first job is planned for.
+  static plan::Plan plan_batch(const jobs::JobEntry& first, const wire::ImageRequest& request);
+
+ private:
+  const Members& members_;
+  const Deployments& deployments_;
+  const jobs::JobTable& table_;
+  const HostFigures& figures_;
+  DeviceKind device_;
+};
 
 /// Extent of a stop: all of a cluster with the hosts that joined it, or its controller alone. A
 /// controller that keeps a journal leaves its jobs and hosts to the next controller then; without a

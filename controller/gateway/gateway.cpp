@@ -1,11 +1,15 @@
 #include "controller/gateway/gateway.h"
 
+#include <algorithm>
+
 #include "base/format.h"
+#include "controller/gateway/metrics.h"
 #include "controller/gateway/permissions.h"
-#include "controller/gateway/status.h"
 #include "controller/jobs/report.h"
+#include "controller/plan/degrees.h"
 
 namespace troupe::gateway {
+
 namespace {
 
 /// Sends a message to all who watch a job: it is encoded once, however many they are.
@@ -15,6 +19,169 @@ void tell_watchers(control::Server& server, const jobs::JobEntry& job, const M& 
   const auto frame = wire::encode_frame({}, message);
   for (const auto watcher : job.client.watchers)
     server.send_frame(watcher, frame);
+}
+
+/// Returns the beginning of a longer text and …, whole UTF-8 letters: lists of jobs must fit into
+/// one message.
+std::string beginning(const std::string& text, std::size_t bytes) {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && (text[bytes] & 0xc0) == 0x80)
+    --bytes;
+  return text.substr(0, bytes) + "…";
+}
+
+std::vector<wire::GroupRow> group_rows(const mesh::Degrees& degrees, int rank) {
+  const mesh::Mesh mesh(degrees);
+  std::vector<wire::GroupRow> rows;
+  using mesh::Axis;
+  for (const auto& [axis, degree] : mesh::kSplitAxes) {
+    const auto group = mesh.group_of(axis, rank);
+    const bool always = axis == Axis::dp || axis == Axis::cfg || axis == Axis::pp;
+    if (group.size() == 1 && !always) continue;
+    rows.push_back(
+        {mesh::to_string(axis),
+         {group.begin(), group.end()},
+         static_cast<std::int32_t>(std::find(group.begin(), group.end(), rank) - group.begin())});
+  }
+  return rows;
+}
+
+/// Returns whether what the actor does is one of the user's own jobs.
+bool may_see_work(const control::ClientUser& user, const Tools& tools, cluster::ActorId actor) {
+  if (user.role >= control::ClientRole::all_jobs) return true;
+  // All jobs that the actor has, since any of these may be what it loads.
+  auto runs = tools.members.at(actor).jobs;
+  if (const auto current = tools.runner.dispatcher().current(actor)) runs = {current->first};
+  return std::ranges::all_of(runs, [&](const jobs::JobId run) {
+    const auto* entry = tools.table.find_run(run);
+    return entry && may_see(user, *entry);
+  });
+}
+
+wire::JobRow job_row(const Tools& tools, const jobs::JobEntry& job, std::int32_t position) {
+  const auto& own_seeds = job.plan.request.picture_seeds;
+  const bool over = has_ended(job.state);
+  const auto met = tools.runner.met(job.id);
+  return {.id = job.id,
+          .state = tools.runner.paused(job.id) ? JobState::paused : job.state,
+          .prompt = beginning(job.plan.request.prompts.front(), 200),
+          .pictures = job.plan.picture_count(),
+          .step = job.step,
+          .steps = job.plan.request.steps,
+          .seconds = (over ? job.ended : tools.now()) - job.submitted,
+          .cause = beginning(over          ? job.failure.what
+                             : met.empty() ? tools.runner.waits_for(job)
+                                           : met,
+                             1000),
+          .priority = job.spec.priority,
+          .share = job.spec.share,
+          .batch = job.batching.number,
+          .not_batched = beginning(job.batching.why_not, 300),
+          .queue_position = position,
+          .model = beginning(job.spec.model, 300),
+          .seed = own_seeds.empty() ? job.plan.request.seed : own_seeds.front(),
+          .own_seeds = !own_seeds.empty(),
+          .degrees = plan::parallelism_of(job.plan.degrees, job.plan.vae_degree),
+          .on_behalf_of = job.spec.on_behalf_of};
+}
+
+struct Listed {
+  const jobs::JobEntry* job = nullptr;
+  std::int32_t position = 0;  // of one that waits
+};
+
+/// Returns the jobs that run, those that wait in the order of their turns, and those that have
+/// ended, newest first.
+std::vector<Listed> in_order(const Tools& tools) {
+  std::vector<Listed> order, without_turn, ended;
+  const auto turns = tools.table.queue();
+  const auto& all = tools.table.all();
+  order.reserve(all.size());
+  for (const auto& [id, job] : all) {
+    if (has_ended(job.state)) {
+      ended.push_back({&job});
+    } else if (job.state != JobState::queued) {
+      order.push_back({&job});
+    } else if (job.held) {
+      without_turn.push_back({&job, static_cast<std::int32_t>(turns.size())});
+    }
+  }
+  for (std::size_t turn = 0; turn < turns.size(); ++turn)
+    order.push_back({&all.at(turns[turn]), static_cast<std::int32_t>(turn)});
+  order.insert(order.end(), without_turn.begin(), without_turn.end());
+  order.insert(order.end(), ended.rbegin(), ended.rend());
+  return order;
+}
+
+/// Returns a page of the jobs that this user may see, for `troupe jobs`.
+wire::JobList job_list(const Tools& tools, const control::ClientUser& user,
+                       const wire::ListJobs& asked) {
+  auto order = in_order(tools);
+  std::erase_if(order, [&](const Listed& entry) { return !may_see(user, *entry.job); });
+  if (asked.job != 0) {
+    const auto wanted =
+        std::ranges::find(order, asked.job, [](auto& entry) { return entry.job->id; });
+    const auto batch = wanted == order.end() ? 0 : wanted->job->batching.number;
+    std::erase_if(order, [&](const Listed& entry) {
+      return entry.job->id != asked.job && (batch == 0 || entry.job->batching.number != batch);
+    });
+  }
+  wire::JobList list;
+  list.all = static_cast<std::uint32_t>(order.size());
+  const std::size_t most = std::min(asked.most > 0 ? asked.most : ~0u, wire::kJobsOfPage);
+  for (std::size_t i = asked.skip; i < order.size() && list.jobs.size() < most; ++i)
+    list.jobs.push_back(job_row(tools, *order[i].job, order[i].position));
+  std::ranges::sort(list.jobs, {}, &wire::JobRow::id);
+  return list;
+}
+
+/// Returns the cluster's status for `troupe status`. Recent failures are for those who may see
+/// everybody's jobs.
+wire::ClusterStatus cluster_status(const ClusterFacts& facts, const Tools& tools,
+                                   const control::ClientUser& user, const wire::GetStatus& asked) {
+  wire::ClusterStatus status;
+  status.version = facts.version;
+  status.host = facts.host;
+  status.pid = facts.pid;
+  status.endpoint = facts.endpoint;
+  status.model = facts.model;
+  status.uptime_seconds = tools.now() - facts.started;
+  const auto& all = tools.members.all();
+  status.actors_all = static_cast<std::uint32_t>(all.size());
+  auto next = all.begin();
+  std::advance(next, std::min<std::size_t>(asked.skip_actors, all.size()));
+  for (; next != all.end() && status.actors.size() < wire::kActorsOfPage; ++next) {
+    const auto& [id, actor] = *next;
+    wire::ActorRow row;
+    row.id = id;
+    row.incarnation = actor.restarts + 1;  // which of its processes; their secret numbers stay here
+    row.state = tools.runner.busy(id) && !actor.draining ? ActorState::busy : actor.shown_state();
+    row.host = actor.host;
+    row.pid = actor.pid;
+    row.device = actor.device;
+    row.local_rank = actor.local_rank;
+    if (const auto kept = tools.deployments.at(id); !kept.empty()) {
+      const auto& newest = *kept.back();
+      row.groups = group_rows(newest.degrees, actor.parts.at(newest.id));
+    }
+    row.doing = tools.runner.doing(id);
+    if (row.doing.empty() && !actor.jobs.empty())
+      row.doing = tools.runner.name_of(*actor.jobs.begin()) + " waiting";
+    if (actor.held) row.doing += row.doing.empty() ? "held" : " (held)";
+    if (!row.doing.empty() && !may_see_work(user, tools, id)) row.doing = "another client's job";
+    row.restarts = actor.restarts;
+    // Of another host's processes nothing is known here.
+    if (actor.state != ActorState::dead && !actor.remote)
+      row.memory_bytes = resident_bytes(actor.pid);
+    status.actors.push_back(std::move(row));
+  }
+  status.jobs_queued = static_cast<std::uint32_t>(tools.table.count(JobState::queued));
+  status.jobs_running = static_cast<std::uint32_t>(tools.table.count(JobState::running) +
+                                                   tools.table.count(JobState::loading));
+  status.jobs_ended = static_cast<std::uint32_t>(tools.table.ended_count());
+  // They tell of everybody's jobs.
+  if (user.role >= control::ClientRole::all_jobs) status.recent_failures = tools.failures.recent();
+  return status;
 }
 
 }  // namespace

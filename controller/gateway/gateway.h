@@ -3,7 +3,6 @@
 
 #include "controller/gateway/admission.h"
 #include "controller/gateway/introspection.h"
-#include "controller/gateway/restored_jobs.h"
 #include "controller/gateway/tools.h"
 
 namespace troupe::gateway {

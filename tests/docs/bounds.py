@@ -100,7 +100,7 @@ LIMITS = [
           {"kKeptPlaces": "controller/supervision/hosts.cpp"},
           "of hosts that are gone for good the last places are kept, the others are used anew"),
     Limit("failures, flight records, lines of an actor's output, in memory", "{kKept:n}; {kKeptRecords:n}; {most:n}",
-          {"kKept": "controller/gateway/failure_log.h", "kKeptRecords": "controller/gateway/introspection.cpp",
+          {"kKept": "controller/gateway/tools.h", "kKeptRecords": "controller/gateway/introspection.cpp",
            "most": "controller/hosts/process_host.h"}),
     Limit("logs on the disk (`--keep-logs`)",
           "{log_bytes:bytes} of a process's, logs of {kKeptUserLogs:n} users' actors that have ended, {kKeptFiles:n} flight records",
