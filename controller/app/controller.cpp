@@ -74,9 +74,9 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
       options_(checked(options)),
       token_(control::random_secret()),
       store_(open_store(options_)),
-      past_(store_ ? store_->past() : journal::PreviousRun{}),
+      previous_run_(store_ ? store_->previous_run() : journal::PreviousRun{}),
       refusals_(options_.logs ? log_line : control::Refusals::Tell()),
-      endpoints_(io, options_, blobs_, refusals_, store_ ? past_.id : ""),
+      endpoints_(io, options_, blobs_, refusals_, store_ ? previous_run_.id : ""),
       environment_(
           io, endpoints_.server(), endpoints_.blob_server(), blobs_,
           {token_, endpoints_.issue_keys("the cluster's actors", control::ClientRole::operate)}),
@@ -299,7 +299,7 @@ void Controller::take_up_jobs() {
   };
   const auto records = store_->load();
   const auto revival = journal::revive(
-      records, store_->past(), calendar_now(),
+      records, store_->previous_run(), calendar_now(),
       [this](control::BlobBytes bytes) { return blobs_.add(std::move(bytes)); }, table_);
   for (const auto& what : store_->notes())
     note(what);
@@ -309,7 +309,7 @@ void Controller::take_up_jobs() {
                     "what lies later than now counts as now",
                     std::llround(revival.clock_back)));
   writer_ = std::make_unique<journal::Writer>(io_, std::move(store_), note);
-  gateway_.take_up(revival, journal::cause_of(past_));
+  gateway_.take_up(revival, journal::cause_of(previous_run_));
   runner_.expire();
 }
 

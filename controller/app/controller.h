@@ -107,7 +107,7 @@ class Controller {
   const std::string token_;  // of the actors
 
   std::unique_ptr<journal::SqliteStore> store_;  // until the writer has it; null without a journal
-  const journal::PreviousRun past_;
+  const journal::PreviousRun previous_run_;
   std::unique_ptr<journal::Writer> writer_;
 
   control::Refusals refusals_;

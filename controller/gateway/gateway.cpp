@@ -313,7 +313,7 @@ void Gateway::forgotten(const jobs::JobEntry& job) {
 
 void Gateway::finished(jobs::JobEntry& job) {
   admission_.drop_inputs(job.plan.request);
-  if (!tools_.journal) return say_finished(job);
+  if (!tools_.journal) return notify_finished(job);
   // Of a cluster that stops: it is not its end.
   if (closed_ && job.state != JobState::succeeded) return;
   job.client.unreported = true;
@@ -321,13 +321,13 @@ void Gateway::finished(jobs::JobEntry& job) {
     auto* ended = tools_.table.find(id);
     if (!ended) return;
     ended->client.unreported = false;
-    if (error) say_not_kept(*ended, *error);
-    say_finished(*ended);
+    if (error) notify_not_journaled(*ended, *error);
+    notify_finished(*ended);
     tools_.runner.expire();
   });
 }
 
-void Gateway::say_not_kept(jobs::JobEntry& job, const std::string& error) {
+void Gateway::notify_not_journaled(jobs::JobEntry& job, const std::string& error) {
   if (job.state != JobState::succeeded) {
     job.failure.what += " (" + error + ")";
     return;
@@ -341,7 +341,7 @@ void Gateway::say_not_kept(jobs::JobEntry& job, const std::string& error) {
   tell_watchers(tools_.server, job, progress);
 }
 
-void Gateway::say_finished(const jobs::JobEntry& job) {
+void Gateway::notify_finished(const jobs::JobEntry& job) {
   tell_watchers(tools_.server, job, jobs::finished_message(job));
   if (job.state == JobState::failed)
     tools_.failures.note(fmt::format("job {}: {}", job.id, job.failure.what));

@@ -51,10 +51,10 @@ class Gateway final : public jobs::JobListener {
   void forgotten(const jobs::JobEntry& job) override;
 
  private:
-  void say_finished(const jobs::JobEntry& job);
+  void notify_finished(const jobs::JobEntry& job);
   /// Tells of the job's end although it could not be journaled, with what became of it in the
   /// journal.
-  void say_not_kept(jobs::JobEntry& job, const std::string& error);
+  void notify_not_journaled(jobs::JobEntry& job, const std::string& error);
   template <class M>
   void reply(const Asker& asker, const M& message) {
     tools_.server.reply(asker.peer, asker.header, message);

@@ -61,7 +61,7 @@ void Batch::progress(const std::vector<std::string>& warnings) {
     member.phase = run.phase;
     member.step = run.step;
     member.timestep = run.timestep;
-    tools_.carrier.tell(member, {}, warnings);
+    tools_.callbacks.tell(member, {}, warnings);
   }
 }
 
@@ -171,12 +171,12 @@ void Batch::succeed(JobEntry& job, const RunFigures& figures) {
   job.outcome.report = make_report(told, figures.deployment, seconds, figures.stats,
                                    figures.blob_bytes, figures.warnings, entry_.members);
   const auto why = check_message_size(job);
-  if (!why) return tools_.carrier.finish(job.id, JobState::succeeded, {});
+  if (!why) return tools_.callbacks.finish(job.id, JobState::succeeded, {});
   for (const auto& blob : blobs)
     tools_.environment.drop_blob(blob.id);
   blobs.clear();
   job.outcome.report.clear();
-  tools_.carrier.finish(job.id, JobState::failed, {wire::FailureCode::internal, *why});
+  tools_.callbacks.finish(job.id, JobState::failed, {wire::FailureCode::internal, *why});
 }
 
 void Batch::fail(const wire::Failure& why) {
@@ -190,7 +190,7 @@ void Batch::fail(const wire::Failure& why) {
     member.waits_for.clear();
     member.course.recoveries.push_back(
         {.cause = cause, .step = 0, .began = tools_.environment.now()});
-    tools_.carrier.tell(member, {}, {"it begins anew, alone: " + cause});
+    tools_.callbacks.tell(member, {}, {"it begins anew, alone: " + cause});
   }
   close("failed: " + why.what);
 }
@@ -199,12 +199,12 @@ void Batch::end(JobState state, const wire::Failure& failure) {
   closing_ = true;
   const wire::Failure cause = failure;  // perhaps the batch's own
   for (const JobId id : living())
-    tools_.carrier.finish(id, state, cause);
+    tools_.callbacks.finish(id, state, cause);
   close(to_string(state));
 }
 
 void Batch::close(const std::string& how) {
-  tools_.carrier.close(entry_.run.id, how);
+  tools_.callbacks.close(entry_.run.id, how);
 }
 
 void Batch::leaving(JobEntry& member) {

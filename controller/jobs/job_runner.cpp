@@ -31,7 +31,7 @@ JobRunner::JobRunner(Tools tools)
              .deployments = tools.deployments,
              .table = tools.table,
              .dispatcher = dispatcher_,
-             .carrier = *this,
+             .callbacks = *this,
              .options = tools.options,
              .recorder = tools.recorder,
              .listener = &nobody_},

@@ -34,7 +34,7 @@ void Results::pass_on(JobEntry& job, Interim& interim, int expected, const Origi
       tools_.environment.drop_blob(old.id);
     kept.pop_front();
   }
-  tools_.carrier.tell(job, {from.step + 1, std::move(whole)}, {});
+  tools_.callbacks.tell(job, {from.step + 1, std::move(whole)}, {});
 }
 
 void Results::drop_interim(Interim& interim) {
@@ -54,7 +54,7 @@ void Results::say(JobEntry& job, const std::vector<wire::Warning>& warnings) {
     known.push_back(text);
     news.push_back(std::move(text));
   }
-  if (!news.empty()) tools_.carrier.tell(job, {}, std::move(news));
+  if (!news.empty()) tools_.callbacks.tell(job, {}, std::move(news));
 }
 
 std::optional<std::string> Results::check_message_size(const JobEntry& job) {
@@ -71,7 +71,7 @@ std::string OwnResults::name() const {
 }
 
 void OwnResults::progress(const std::vector<std::string>& warnings) {
-  tools_.carrier.tell(job_, {}, warnings);
+  tools_.callbacks.tell(job_, {}, warnings);
 }
 
 void OwnResults::take(const Origin& from, const wire::BlobRef& own, const std::string&) {
@@ -104,10 +104,10 @@ void OwnResults::succeed(const RunFigures& figures) {
   if (const auto why = check_message_size(job_)) {
     job_.outcome.report.clear();
     blobs.clear();
-    return tools_.carrier.fail(job_.id, {wire::FailureCode::internal, *why});
+    return tools_.callbacks.fail(job_.id, {wire::FailureCode::internal, *why});
   }
   results_.clear();  // they are the job's now
-  tools_.carrier.finish(job_.id, JobState::succeeded, {});
+  tools_.callbacks.finish(job_.id, JobState::succeeded, {});
 }
 
 void OwnResults::fail(const wire::Failure& why) {
@@ -115,7 +115,7 @@ void OwnResults::fail(const wire::Failure& why) {
 }
 
 void OwnResults::end(JobState state, const wire::Failure& failure) {
-  tools_.carrier.finish(job_.id, state, failure);
+  tools_.callbacks.finish(job_.id, state, failure);
 }
 
 }  // namespace troupe::jobs

@@ -81,7 +81,7 @@ struct RunTools {
   cluster::Deployments& deployments;
   JobTable& table;
   schedule::Dispatcher& dispatcher;
-  RunCallbacks& carrier;
+  RunCallbacks& callbacks;
   RunnerOptions options;
   recorder::Recorder* recorder;  // may be null
   JobListener* listener;

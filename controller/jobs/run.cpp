@@ -159,7 +159,7 @@ void Run::begin(std::optional<int> last_step) {
   tools_.table.run(id_);
   const auto& boundary = entry_.course.boundary;
   entry_.phase = JobPhase::text;
-  come_to(boundary ? boundary->next_step : 0);
+  advance_to(boundary ? boundary->next_step : 0);
   for (JobEntry* told : results_->entries()) {
     auto& parts = told->course.parts;
     auto& recoveries = told->course.recoveries;
@@ -229,7 +229,7 @@ void Run::task_complete(const schedule::Task& task) {
       return;
     case wire::TaskKind::micro_step:
       if (!task.ends_step || ++replicas_past_[task.step] < replicas) return;
-      come_to(task.step + 1);
+      advance_to(task.step + 1);
       // A warm-up says nothing of the steps by patches after it.
       if (job.step > job.plan.synchronous_steps ||
           job.plan.synchronous_steps == job.plan.request.steps)
@@ -247,7 +247,7 @@ void Run::task_complete(const schedule::Task& task) {
   }
 }
 
-void Run::come_to(std::int32_t step) {
+void Run::advance_to(std::int32_t step) {
   entry_.step = step;
   const auto last = timesteps_.find(step - 1);
   entry_.timestep = last == timesteps_.end() ? std::nullopt : std::optional(last->second);
@@ -301,7 +301,7 @@ void Run::blob_missing(const wire::BlobRef& ref, bool needed, const wire::Failur
   const std::string what = ref.name + " did not arrive from its actor: " + why.what;
   if (!needed) return note(what);
   if (why.code == wire::FailureCode::lost) return fail_later({why.code, what});
-  tools_.carrier.fail(id_, {why.code, what});
+  tools_.callbacks.fail(id_, {why.code, what});
 }
 
 void Run::keep_piece(std::int32_t step, std::int32_t rank, const wire::BlobRef& own) {
@@ -501,7 +501,7 @@ void Run::leave() {
   // Others would lose their step: they wait for a part, which takes about a second.
   if (deployment->jobs.size() > 1 || tools_.deployments.shares_actors(*deployment))
     return leave_if_long();
-  tools_.carrier.end_epoch(deployment, wire::Failure(entry_.failure), id_);
+  tools_.callbacks.end_epoch(deployment, wire::Failure(entry_.failure), id_);
 }
 
 void Run::release() {
@@ -543,7 +543,7 @@ void Run::ping_members() {
     if (!reply && reply.failure().code == wire::FailureCode::lost) roll->lost = true;
     if (--roll->left > 0 || !run.collateral_) return;
     if (roll->lost || !run.all_ready()) return run.wait_for_cause();
-    run.tools_.carrier.end_epoch(run.deployment_, wire::Failure(*run.collateral_), run.id_);
+    run.tools_.callbacks.end_epoch(run.deployment_, wire::Failure(*run.collateral_), run.id_);
   });
   for (const auto actor : actors)
     tools_.environment.request(tools_.members.at(actor).peer, wire::Ping{}, kRollDeadline,

@@ -106,7 +106,7 @@ class Run : public std::enable_shared_from_this<Run> {
   }
   void task_complete(const schedule::Task& task);
   /// Notes that so many steps are complete.
-  void come_to(std::int32_t step);
+  void advance_to(std::int32_t step);
   void fetch_blobs(cluster::ActorId actor, const wire::TaskDone& done);
   void blob_arrived(const Origin& from, std::int32_t rank, const wire::BlobRef& ref,
                     const control::BlobResult& result);

@@ -60,12 +60,12 @@ void Journal::forgotten(jobs::JobId job) {
   write_(std::move(forgotten), {});
 }
 
-std::string cause_of(const PreviousRun& past) {
-  if (past.stopped) return "its cluster was stopped";
-  return fmt::format("its controller (pid {}) ended without a word", past.pid);
+std::string cause_of(const PreviousRun& previous) {
+  if (previous.stopped) return "its cluster was stopped";
+  return fmt::format("its controller (pid {}) ended without a word", previous.pid);
 }
 
-Revival revive(const std::vector<Record>& records, const PreviousRun& past,
+Revival revive(const std::vector<Record>& records, const PreviousRun& previous,
                const Calendar& calendar, const KeepBytes& keep, jobs::JobTable& table) {
   std::vector<jobs::JobEntry> jobs;
   double newest = 0;
@@ -85,7 +85,7 @@ Revival revive(const std::vector<Record>& records, const PreviousRun& past,
       (job.cancel_asked ? revival.cancelled : revival.to_plan).push_back(job.id);
     table.restore(std::move(job));
   }
-  table.count_from(past.last_job + 1);
+  table.count_from(previous.last_job + 1);
   return revival;
 }
 

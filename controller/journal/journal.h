@@ -52,11 +52,11 @@ struct Revival {
 };
 
 /// Returns the cause: "its controller (pid 7) ended without a word", or that it was stopped.
-std::string cause_of(const PreviousRun& past);
+std::string cause_of(const PreviousRun& previous);
 
 /// Puts all jobs of a journal into an empty table, under their numbers. Those that have ended have
 /// their results; the others wait, held.
-Revival revive(const std::vector<Record>& records, const PreviousRun& past,
+Revival revive(const std::vector<Record>& records, const PreviousRun& previous,
                const Calendar& calendar, const KeepBytes& keep, jobs::JobTable& table);
 
 /// Gives a held job its plan; it goes on from its boundary, as after any loss. Returns why it

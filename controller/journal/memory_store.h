@@ -15,7 +15,7 @@ class MemoryStore final : public Store {
       all.push_back(record);
     return all;
   }
-  PreviousRun past() override { return past_; }
+  PreviousRun previous_run() override { return previous_run_; }
   void apply(const Change& change) override {
     if (change.kind == Change::Kind::forgotten) {
       jobs_.erase(change.job);
@@ -24,7 +24,7 @@ class MemoryStore final : public Store {
     auto& record = jobs_[change.job];
     record.id = change.job;
     record.facts = change.facts;
-    past_.last_job = std::max(past_.last_job, change.job);
+    previous_run_.last_job = std::max(previous_run_.last_job, change.job);
     switch (change.kind) {
       case Change::Kind::accepted:
         record.key = change.key;
@@ -45,11 +45,11 @@ class MemoryStore final : public Store {
     }
   }
   void keep_bare_end(const Change&) override { throw std::runtime_error("[journal] no room"); }
-  void close() override { past_.stopped = true; }
+  void close() override { previous_run_.stopped = true; }
 
  private:
   std::map<jobs::JobId, Record> jobs_;
-  PreviousRun past_{.id = "memory", .last_job = 0, .pid = 1, .stopped = false};
+  PreviousRun previous_run_{.id = "memory", .last_job = 0, .pid = 1, .stopped = false};
 };
 
 }  // namespace troupe::journal

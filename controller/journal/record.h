@@ -181,7 +181,7 @@ class Store {
   virtual ~Store() = default;
   /// Returns all jobs, oldest first, and reads what is known of the past.
   virtual std::vector<Record> load() = 0;
-  virtual PreviousRun past() = 0;
+  virtual PreviousRun previous_run() = 0;
   /// Applies a change. Throws std::runtime_error, one line; then nothing of it is kept. TooLarge
   /// when it is for the change's own sake.
   virtual void apply(const Change& change) = 0;

@@ -448,12 +448,12 @@ std::string SqliteStore::put_salvaged_in_place() {
 void SqliteStore::read_past() {
   auto& tables = *open_->tables;
   const auto& acks = anew_ ? *anew_ : acks_->acks();
-  past_.id = tables.get("id").value_or("");
-  past_.last_job = std::max(number(kLastJob).value_or(0), acks.last_job);
-  past_.pid = static_cast<std::uint32_t>(number("pid").value_or(0));
-  past_.stopped = tables.get("end").value_or("") == kStopped;
+  previous_run_.id = tables.get("id").value_or("");
+  previous_run_.last_job = std::max(number(kLastJob).value_or(0), acks.last_job);
+  previous_run_.pid = static_cast<std::uint32_t>(number("pid").value_or(0));
+  previous_run_.stopped = tables.get("end").value_or("") == kStopped;
   unmarked_ = true;
-  if (!acks_->there() && past_.last_job == 0) {
+  if (!acks_->there() && previous_run_.last_job == 0) {
     // A new journal: without room for it there is none.
     acks_->rewrite(*std::exchange(anew_, std::nullopt));
     mark_running();
@@ -467,7 +467,7 @@ void SqliteStore::mark_running() {
     database.run("BEGIN IMMEDIATE");
     open_->tables->set("pid", std::to_string(getpid()));
     open_->tables->set("end", kRunning);
-    open_->tables->set(kLastJob, std::to_string(past_.last_job));
+    open_->tables->set(kLastJob, std::to_string(previous_run_.last_job));
     database.run("COMMIT");
     unmarked_ = false;
   } catch (const SqliteError& error) {
@@ -532,7 +532,7 @@ std::vector<Record> SqliteStore::load() {
       auto record = open_->tables->read(id);
       if (!record || (!known && !record->damage.empty())) continue;  // a number that is none
       if (!known) unacked_.insert(id);
-      past_.last_job = std::max(past_.last_job, id);
+      previous_run_.last_job = std::max(previous_run_.last_job, id);
       records.push_back(std::move(*record));
     }
     find_lost(records);

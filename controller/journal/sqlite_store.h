@@ -47,7 +47,7 @@ class SqliteStore final : public Store {
   ~SqliteStore() override;
 
   std::vector<Record> load() override;
-  PreviousRun past() override { return past_; }
+  PreviousRun previous_run() override { return previous_run_; }
   void apply(const Change& change) override;
   void keep_bare_end(const Change& end) override;
   void catch_up() override;
@@ -93,7 +93,7 @@ class SqliteStore final : public Store {
   FolderLock lock_;
   std::optional<AckLog> acks_;
   std::unique_ptr<Open> open_;
-  PreviousRun past_;
+  PreviousRun previous_run_;
   std::chrono::steady_clock::time_point cut_again_{};
   std::vector<std::string> notes_;
   // What the disk had no room for yet.

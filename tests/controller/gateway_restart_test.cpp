@@ -26,7 +26,7 @@ journal::MemoryStore left_with(const std::vector<std::uint64_t>& keys) {
 
 journal::Revival revived(GatewayFixture& fixture, journal::MemoryStore& store) {
   return journal::revive(
-      store.load(), store.past(), {0},
+      store.load(), store.previous_run(), {0},
       [&](control::BlobBytes bytes) { return fixture.blobs.add(std::move(bytes)); }, fixture.table);
 }
 

@@ -101,7 +101,7 @@ Told make_journal(const std::string& folder) {
 std::string judge(SqliteStore& store, const Told& told, bool& lost) {
   Desk desk;
   const auto records = store.load();
-  journal::revive(records, store.past(), {1000, 50}, desk.keeper(), desk.table);
+  journal::revive(records, store.previous_run(), {1000, 50}, desk.keeper(), desk.table);
   lost = false;
   for (const auto& [id, state] : told.jobs) {
     const std::string name = "job " + std::to_string(id);
@@ -142,8 +142,8 @@ std::string go_on(const std::string& folder, const Told& told, SqliteStore::Opti
       if (auto wrong = judge(store, told, lost); !wrong.empty()) return wrong;
       Desk desk;
       Book book{store, desk};
-      desk.table.count_from(store.past().last_job + 1);
-      const auto& job = desk.add(100 + store.past().last_job);
+      desk.table.count_from(store.previous_run().last_job + 1);
+      const auto& job = desk.add(100 + store.previous_run().last_job);
       book.journal.accepted(job, {});
       more.last = job.id;
       more.jobs[job.id] = JobState::queued;
@@ -321,7 +321,7 @@ TEST_CASE("jobs that the log has lost are named, once, with their numbers") {
     INFO(said);
     CHECK(testing::has(said, "are not in journal.db any more, and are listed as failed: ") ==
           (start == 0));
-    CHECK(store.past().last_job >= told.last);
+    CHECK(store.previous_run().last_job >= told.last);
     store.catch_up();
   }
 }
@@ -361,8 +361,8 @@ TEST_CASE("on a full disk a journal is opened, an end is kept bare, and all is w
   {
     SqliteStore store(folder);
     Desk after;
-    const auto revival = journal::revive(store.load(), store.past(), journal::Calendar{1000},
-                                         after.keeper(), after.table);
+    const auto revival = journal::revive(store.load(), store.previous_run(),
+                                         journal::Calendar{1000}, after.keeper(), after.table);
     CHECK(revival.to_plan == std::vector<jobs::JobId>{2, 3});
     const auto& job = *after.table.find(1);
     CHECK(job.state == JobState::failed);
@@ -381,7 +381,7 @@ TEST_CASE("on a full disk a journal is opened, an end is kept bare, and all is w
   room(before.rlim_cur);
   SqliteStore store(folder);
   CHECK(store.load().size() == 4);
-  CHECK(store.past().last_job == 4);
+  CHECK(store.previous_run().last_job == 4);
 }
 
 TEST_CASE("a salvage that a full disk or a kill ends changes nothing, and the next saves all") {

@@ -14,7 +14,7 @@ plan::Plan plan_of(const jobs::JobEntry& job) {
 }
 
 journal::Revival revive(MemoryStore& store, Desk& desk, double offset = 1000) {
-  return journal::revive(store.load(), store.past(), {offset}, desk.keeper(), desk.table);
+  return journal::revive(store.load(), store.previous_run(), {offset}, desk.keeper(), desk.table);
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ TEST_CASE(
   book.journal.ended(job, {});
   Desk after;
   // The next controller begins at 50 of its own clock, an hour earlier by the calendar's.
-  const auto revival = journal::revive(store.load(), store.past(), {1000 - 30 - 3600, 50},
+  const auto revival = journal::revive(store.load(), store.previous_run(), {1000 - 30 - 3600, 50},
                                        after.keeper(), after.table);
   CHECK(revival.clock_back == doctest::Approx(3600));
   const auto& back = *after.table.find(job.id);
@@ -78,7 +78,8 @@ TEST_CASE(
                             back.course.recoveries[0].began, back.course.recoveries[0].resumed})
     CHECK(time == 50);
   Desk later;
-  CHECK(journal::revive(store.load(), store.past(), {1000 - 30, 50}, later.keeper(), later.table)
+  CHECK(journal::revive(store.load(), store.previous_run(), {1000 - 30, 50}, later.keeper(),
+                        later.table)
             .clock_back == 0);
   CHECK(later.table.find(job.id)->ended == doctest::Approx(50));
 }
@@ -241,7 +242,7 @@ TEST_CASE("start latents come back under a new number; damaged ones fail the job
   auto records = store.load();
   records[0].inputs[0].bytes = nullptr;
   Desk other;
-  journal::revive(records, store.past(), {1000}, other.keeper(), other.table);
+  journal::revive(records, store.previous_run(), {1000}, other.keeper(), other.table);
   CHECK(other.table.find(job.id)->state == JobState::failed);
   CHECK(other.table.find(job.id)->failure.what ==
         "[journal] job 1: the data that it starts from is damaged");
@@ -258,7 +259,7 @@ TEST_CASE("any damage to a record fails its job alone, and says so") {
     auto damaged = records;
     damaged[0].facts.resize(cut);
     Desk after;
-    journal::revive(damaged, store.past(), {1000}, after.keeper(), after.table);
+    journal::revive(damaged, store.previous_run(), {1000}, after.keeper(), after.table);
     CHECK(after.table.find(1)->state == JobState::failed);
     CHECK(after.table.find(1)->failure.what.starts_with("[journal] job 1: "));
     CHECK(after.table.find(2)->state == JobState::queued);

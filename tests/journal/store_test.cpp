@@ -73,16 +73,16 @@ TEST_CASE("a journal is found again by the next one that opens its folder") {
   std::string id;
   {
     SqliteStore store(folder);
-    id = store.past().id;
-    CHECK(store.past().pid == 0);
+    id = store.previous_run().id;
+    CHECK(store.previous_run().pid == 0);
     for (const auto& change : changes_of(3))
       store.apply(change);
   }
   SqliteStore store(folder);
-  CHECK(store.past().id == id);
-  CHECK(store.past().pid == static_cast<std::uint32_t>(getpid()));
-  CHECK_FALSE(store.past().stopped);
-  CHECK(store.past().last_job == 3);
+  CHECK(store.previous_run().id == id);
+  CHECK(store.previous_run().pid == static_cast<std::uint32_t>(getpid()));
+  CHECK_FALSE(store.previous_run().stopped);
+  CHECK(store.previous_run().last_job == 3);
   CHECK(state_of(store) == "1succeeded 2succeeded 3succeeded ");
   const auto records = store.load();
   CHECK(records[2].boundary.empty());
@@ -118,8 +118,8 @@ TEST_CASE("a controller that ended in order says so to the next") {
     SqliteStore store(scratch / "j");
     store.close();
   }
-  CHECK(SqliteStore(scratch / "j").past().stopped);
-  CHECK_FALSE(SqliteStore(scratch / "j").past().stopped);
+  CHECK(SqliteStore(scratch / "j").previous_run().stopped);
+  CHECK_FALSE(SqliteStore(scratch / "j").previous_run().stopped);
 }
 
 TEST_CASE("a write that was torn leaves the changes before it, whole, and is said to be cut") {
@@ -188,7 +188,7 @@ TEST_CASE("bytes that have rotted fail their job and no other") {
       .put('x');
   SqliteStore store(folder);
   Desk desk;
-  journal::revive(store.load(), store.past(), {1000}, desk.keeper(), desk.table);
+  journal::revive(store.load(), store.previous_run(), {1000}, desk.keeper(), desk.table);
   CHECK(desk.table.find(1)->state == JobState::failed);
   CHECK(desk.table.find(1)->failure.what == "[journal] job 1: its result is damaged");
   CHECK(desk.table.find(2)->state == JobState::succeeded);

@@ -49,7 +49,7 @@ TEST_CASE("an end that is too large is kept without its result, and holds up not
   journal::SqliteStore store(scratch / "j");
   Desk after;
   const auto revival =
-      journal::revive(store.load(), store.past(), {1000}, after.keeper(), after.table);
+      journal::revive(store.load(), store.previous_run(), {1000}, after.keeper(), after.table);
   CHECK(revival.to_plan.empty());
   REQUIRE(after.table.all().size() == 3);
   CHECK(after.table.find(1)->state == JobState::failed);
@@ -67,7 +67,7 @@ TEST_CASE("while ends wait for the disk, one that is too large does not stop the
     Choosy(std::unique_ptr<journal::Store> inner, std::shared_ptr<std::atomic<bool>> full)
         : inner_(std::move(inner)), full_(std::move(full)) {}
     std::vector<journal::Record> load() override { return inner_->load(); }
-    journal::PreviousRun past() override { return inner_->past(); }
+    journal::PreviousRun previous_run() override { return inner_->previous_run(); }
     void apply(const Change& change) override {
       if (*full_) throw std::runtime_error("[journal] the disk is full");
       inner_->apply(change);
@@ -106,7 +106,7 @@ TEST_CASE("while ends wait for the disk, one that is too large does not stop the
   }
   journal::SqliteStore store(scratch / "j");
   Desk after;
-  journal::revive(store.load(), store.past(), {1000}, after.keeper(), after.table);
+  journal::revive(store.load(), store.previous_run(), {1000}, after.keeper(), after.table);
   CHECK(after.table.find(1)->state == JobState::failed);
   CHECK(after.table.find(2)->state == JobState::succeeded);
 }

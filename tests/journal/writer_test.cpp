@@ -27,7 +27,7 @@ class Fragile final : public journal::Store {
  public:
   explicit Fragile(std::shared_ptr<std::atomic<bool>> full) : full_(std::move(full)) {}
   std::vector<journal::Record> load() override { return inner_.load(); }
-  journal::PreviousRun past() override { return inner_.past(); }
+  journal::PreviousRun previous_run() override { return inner_.previous_run(); }
   void apply(const Change& change) override {
     if (*full_) throw std::runtime_error("[journal] the disk is full");
     inner_.apply(change);
@@ -80,7 +80,7 @@ TEST_CASE("where small changes find room between large ones that do not, it is s
    public:
     explicit Narrow(std::shared_ptr<std::atomic<bool>> full) : full_(std::move(full)) {}
     std::vector<journal::Record> load() override { return inner_.load(); }
-    journal::PreviousRun past() override { return inner_.past(); }
+    journal::PreviousRun previous_run() override { return inner_.previous_run(); }
     void apply(const Change& change) override {
       if (*full_ && change.kind == Change::Kind::ended)
         throw std::runtime_error("[journal] the disk is full");
@@ -128,7 +128,7 @@ TEST_CASE("what no change has to wait for is done behind its answer, and again w
    public:
     explicit Untidy(std::shared_ptr<Seen> seen) : seen_(std::move(seen)) {}
     std::vector<journal::Record> load() override { return {}; }
-    journal::PreviousRun past() override { return {}; }
+    journal::PreviousRun previous_run() override { return {}; }
     void apply(const Change&) override {}
     void keep_bare_end(const Change&) override {}
     void tidy(std::chrono::milliseconds quiet) override {

@@ -96,7 +96,7 @@ void World::begin_controller() {
   table_ = jobs::JobTable(1000, 1000);
   make_rooms();
   const auto revival = journal::revive(
-      store_.load(), store_.past(), {1e6},
+      store_.load(), store_.previous_run(), {1e6},
       [this](control::BlobBytes bytes) { return keep_blob(std::move(bytes)); }, table_);
   for (const auto& key : accepted_) {
     if (!table_.find_key(key)) throw Violation("a job that was accepted is lost");
