@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "benchmarks/published_models.h"
-#include "controller/plan/patches.h"
+#include "controller/plan/layout.h"
 
 namespace troupe::published {
 namespace {

@@ -6,7 +6,7 @@
 #include "controller/gateway/metrics.h"
 #include "controller/gateway/permissions.h"
 #include "controller/jobs/report.h"
-#include "controller/plan/degrees.h"
+#include "controller/plan/layout.h"
 
 namespace troupe::gateway {
 

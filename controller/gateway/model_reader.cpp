@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "base/available_memory.h"
-#include "controller/plan/request_check.h"
+#include "controller/plan/request_rules.h"
 #include "models/spec/fingerprint.h"
 #include "models/spec/lora_spec.h"
 #include "models/text/textual_inversion.h"

@@ -8,8 +8,8 @@
 
 #include "base/counted.h"
 #include "base/format.h"
-#include "controller/plan/degrees.h"
-#include "controller/plan/per_image_settings.h"
+#include "controller/plan/layout.h"
+#include "controller/plan/request_defaults.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/request_fields.h"
 

@@ -5,8 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "controller/plan/degrees.h"
-#include "controller/plan/groups.h"
+#include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
 #include "controller/plan/planner.h"
 

@@ -10,4 +10,8 @@ namespace troupe::plan {
 /// padded, and that captions count as long as they may be.
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model);
 
+/// Returns one rank's weights, what it keeps from step to step and an estimate of activations, in
+/// bytes.
+ActorMemory unet_memory(const Plan& plan, const spec::ModelSpec& model, int rank);
+
 }  // namespace troupe::plan

@@ -9,7 +9,7 @@
 
 #include "base/counted.h"
 #include "base/format.h"
-#include "controller/plan/degrees.h"
+#include "controller/plan/layout.h"
 #include "controller/plan/traffic.h"
 
 namespace troupe::plan {

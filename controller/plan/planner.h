@@ -31,7 +31,7 @@ std::string to_text(const wire::Parallelism& parallelism);
 
 /// Same as make_plan, but for a machine: where its speeds were measured, stages are split by the
 /// seconds that their blocks take on it, not by FLOPs; and what many pictures take long for is cut
-/// into parts (part_sizes.h). `same`: a plan of the same request and model for another mesh, whose
+/// into parts (block_cost.h). `same`: a plan of the same request and model for another mesh, whose
 /// schedule is taken.
 Plan make_plan(const spec::ModelSpec& model, const wire::ImageRequest& request,
                const wire::Parallelism& parallelism, const Machine& machine,

@@ -8,8 +8,8 @@
 
 #include "base/counted.h"
 #include "base/format.h"
-#include "controller/plan/patches.h"
-#include "controller/plan/refuse.h"
+#include "controller/plan/layout.h"
+#include "controller/plan/request_rules.h"
 
 namespace troupe::plan {
 namespace {

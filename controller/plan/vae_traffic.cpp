@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "controller/plan/patches.h"
+#include "controller/plan/layout.h"
 #include "models/spec/vae_spec.h"
 
 namespace troupe::plan {

@@ -2,7 +2,8 @@
 
 #include <rapidcheck.h>
 
-#include "controller/plan/encoders.h"
+#include "controller/plan/layout.h"
+#include "controller/plan/link_cost.h"
 #include "tests/controller/planning.h"
 #include "tests/support/doctest.h"
 

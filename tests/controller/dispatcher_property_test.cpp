@@ -1,7 +1,7 @@
 #include <rapidcheck.h>
 #include <set>
 
-#include "controller/plan/patches.h"
+#include "controller/plan/layout.h"
 #include "tests/controller/simulated_actors.h"
 #include "tests/support/doctest.h"
 

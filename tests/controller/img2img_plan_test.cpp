@@ -5,8 +5,8 @@
 
 #include "controller/deployments/memory_room.h"
 #include "controller/gateway/model_reader.h"
-#include "controller/plan/img2img.h"
 #include "controller/plan/plan.h"
+#include "controller/plan/request_defaults.h"
 #include "controller/plan/shape.h"
 #include "models/spec/lora_spec.h"
 #include "tests/support/doctest.h"

@@ -3,10 +3,10 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "controller/plan/explain.h"
 #include "controller/plan/link_cost.h"
 #include "controller/plan/machine_json.h"
 #include "controller/plan/measured.h"
+#include "controller/plan/report.h"
 #include "controller/plan/shape.h"
 #include "tests/spec/published_folder.h"
 #include "tests/support/doctest.h"

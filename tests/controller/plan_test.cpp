@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "controller/plan/patches.h"
+#include "controller/plan/layout.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
 

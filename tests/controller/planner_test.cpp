@@ -5,7 +5,7 @@
 #include <set>
 
 #include "benchmarks/published_models.h"
-#include "controller/plan/explain.h"
+#include "controller/plan/report.h"
 #include "tests/controller/planning.h"
 #include "tests/support/doctest.h"
 

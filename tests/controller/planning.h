@@ -1,6 +1,5 @@
 #pragma once
 #include "controller/plan/layout.h"
-#include "controller/plan/patches.h"
 #include "controller/plan/plan.h"
 #include "tests/controller/sample_model.h"
 

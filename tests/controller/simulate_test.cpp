@@ -4,10 +4,10 @@
 #include <map>
 
 #include "controller/mesh/mesh.h"
-#include "controller/plan/degrees.h"
+#include "controller/plan/cost_model.h"
+#include "controller/plan/layout.h"
 #include "controller/plan/link_cost.h"
 #include "controller/plan/machine.h"
-#include "controller/plan/pipeline_clock.h"
 #include "tests/controller/any_plan.h"
 #include "tests/support/doctest.h"
 

@@ -1,6 +1,6 @@
 #include "controller/plan/staleness.h"
 
-#include "controller/plan/explain.h"
+#include "controller/plan/report.h"
 #include "tests/controller/planning.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"

@@ -2,9 +2,9 @@
 #include <numeric>
 #include <string>
 
-#include "controller/plan/explain.h"
 #include "controller/plan/plan.h"
-#include "controller/plan/unet_traffic.h"
+#include "controller/plan/report.h"
+#include "controller/plan/traffic.h"
 #include "tests/spec/published_unets.h"
 #include "tests/support/doctest.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "controller/deployments/device_kinds.h"
-#include "controller/plan/degrees.h"
+#include "controller/plan/layout.h"
 #include "controller/plan/plan.h"
 #include "controller/plan/planner.h"
 #include "tests/controller/sample_model.h"

@@ -17,9 +17,9 @@
 #include "client/convert.h"
 #include "controller/deployments/device_kinds.h"
 #include "controller/deployments/memory_room.h"
-#include "controller/plan/degrees.h"
-#include "controller/plan/explain.h"
+#include "controller/plan/layout.h"
 #include "controller/plan/machine_json.h"
+#include "controller/plan/report.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {

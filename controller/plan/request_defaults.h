@@ -1,8 +1,35 @@
 #pragma once
+#include <string>
+#include <vector>
+
 #include "controller/plan/plan.h"
 #include "models/spec/scheduler_config.h"
+#include "transport/wire/job.h"
 
 namespace troupe::plan {
+
+/// Returns the seeds of a request that computes by itself: one run for all its pictures, or where
+/// each has its own a run each.
+std::vector<wire::SeedRun> seed_runs(const wire::ImageRequest& request);
+
+/// Returns each picture's negative prompt, whether they have one together, one a prompt, or one
+/// each.
+std::vector<std::string> negatives_of_pictures(const wire::ImageRequest& request);
+
+/// Checks seeds and negative prompts of single pictures, and fills in `seeds` and a negative prompt
+/// for each picture where there are any. Throws std::invalid_argument.
+void set_per_image_settings(wire::ImageRequest& request);
+
+/// Sets height, width and frames that are computed and that come out: the model's own where the
+/// request leaves them open, the bin's under resolution binning. Fills in the plan's latents and
+/// token rows. Refuses as make_plan does.
+void set_size(Plan& plan, const spec::ModelSpec& model);
+
+/// Adds a warning that names the model's size to the plan of a picture or a video with four times
+/// the pixels that the model is made for, or less than a quarter of them. Not where binning picks
+/// the size, nor for a larger picture that at least half of the steps begin from. After `set_size`
+/// and `set_calls`.
+void warn_of_size(Plan& plan, const spec::ModelSpec& model);
 
 /// Returns how many of `steps` a picture to begin with leaves out at this strength, as diffusers'
 /// pipelines count them: of flow-matching models ⌊steps − steps · strength⌋, of others steps −

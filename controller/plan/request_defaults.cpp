@@ -1,0 +1,339 @@
+#include "controller/plan/request_defaults.h"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "base/counted.h"
+#include "base/format.h"
+#include "base/number_text.h"
+#include "controller/plan/request_rules.h"
+#include "models/samplers/schedule_checks.h"
+#include "models/spec/resolution_bins.h"
+#include "models/spec/scheduler_config.h"
+#include "transport/wire/request_limits.h"
+
+namespace troupe::plan {
+
+namespace {
+
+std::size_t pictures_of(const wire::ImageRequest& request) {
+  return request.prompts.size() * static_cast<std::size_t>(request.images_per_prompt);
+}
+
+}  // namespace
+
+std::vector<wire::SeedRun> seed_runs(const wire::ImageRequest& request) {
+  if (request.picture_seeds.empty())
+    return {{static_cast<std::int32_t>(pictures_of(request)), request.seed}};
+  std::vector<wire::SeedRun> runs;
+  for (const auto seed : request.picture_seeds)
+    runs.push_back({1, seed});
+  return runs;
+}
+
+std::vector<std::string> negatives_of_pictures(const wire::ImageRequest& request) {
+  const auto pictures = pictures_of(request);
+  const auto& own = request.negative_prompts;
+  if (own.empty()) return std::vector<std::string>(pictures, request.negative_prompt.value_or(""));
+  if (own.size() == pictures) return own;
+  std::vector<std::string> negatives;
+  for (std::size_t picture = 0; picture < pictures; ++picture)
+    negatives.push_back(own.at(picture / static_cast<std::size_t>(request.images_per_prompt)));
+  return negatives;
+}
+
+void set_per_image_settings(wire::ImageRequest& request) {
+  const auto pictures = pictures_of(request);
+  const auto given = request.picture_seeds.size();
+  if (given > 0 && given != pictures) {
+    refuse(JobField::picture_seeds,
+           fmt::format("seeds are given for {}, but there {}{} (prompts × n)",
+                       counted(given, "picture"), pictures == 1 ? "is " : "are ", pictures));
+  }
+  if (given > 0 && request.seeds.empty()) request.seeds = seed_runs(request);
+  const auto negatives = request.negative_prompts.size();
+  if (negatives == 0) return;
+  if (!request.negative_prompt.value_or("").empty())
+    refuse(JobField::negative_prompt, "negative prompt and negative prompts do not go together");
+  if (negatives != pictures && negatives != request.prompts.size()) {
+    refuse(JobField::negative_prompts,
+           fmt::format("negative prompts are {}, but there {}{} and {}", negatives,
+                       request.prompts.size() == 1 ? "is " : "are ",
+                       counted(request.prompts.size(), "prompt"), counted(pictures, "picture")));
+  }
+  request.negative_prompts = negatives_of_pictures(request);
+}
+
+namespace {
+
+/// Ratio of areas: so many times the area of the native size is far beyond it, less than 1 ÷ so
+/// many far below.
+constexpr std::int64_t kFarFromNative = 4;
+
+std::string size_text(std::int64_t width, std::int64_t height) {
+  return fmt::format("{} x {}", width, height);
+}
+
+/// Sets the sides that a request leaves open: to the model's own, or those of the picture that it
+/// begins with, without what is beyond a whole latent.
+void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const bool from_picture = request.init_image_bytes > 0 && request.mask_image_bytes == 0;
+  const bool keeps = from_picture && model.keeps_picture_size;
+  const auto set = [&](JobField field, std::int32_t& side, std::int64_t own,
+                       std::int32_t of_picture) {
+    if (side != 0) return;
+    side = static_cast<std::int32_t>(own);
+    if (!keeps || of_picture == 0) return;  // 0: not told yet
+    side = of_picture - of_picture % static_cast<std::int32_t>(model.pixel_multiple());
+    if (side == 0 || side > wire::kMaxPixels) {
+      refuse(field,
+             fmt::format(
+                 "{} is that of the init image where none is given, {}: this model takes {} to {}",
+                 to_string(field), of_picture, model.pixel_multiple(), wire::kMaxPixels));
+    }
+  };
+  set(JobField::height, request.height, model.default_size(), request.init_image_height);
+  set(JobField::width, request.width, model.default_width(), request.init_image_width);
+}
+
+/// Sets the size that is computed to the bin's: sizes of any number of pixels are taken.
+void bin_size(Plan& plan, const spec::ModelSpec& model) {
+  auto& request = plan.request;
+  for (const auto& [field, pixels] :
+       {std::pair{JobField::height, request.height}, std::pair{JobField::width, request.width}}) {
+    if (pixels < 1 || pixels > wire::kMaxPixels) {
+      refuse(field, fmt::format("{} is {}: from 1 to {} under resolution binning", to_string(field),
+                                pixels, wire::kMaxPixels));
+    }
+  }
+  const auto binning = spec::binning_of(model.pipeline_class);
+  if (!binning)
+    refuse(JobField::resolution_binning,
+           "resolution_binning is on, but " + model.pipeline_class + " has no bins of its own");
+  const std::int64_t sample_size = model.transformer.sample_size;
+  const bool by_ratio = binning == spec::Binning::ratios;
+  if (by_ratio && sample_size != 32 && sample_size != 64 && sample_size != 128 &&
+      sample_size != 256) {
+    refuse(
+        JobField::resolution_binning,
+        fmt::format("resolution_binning is on, but the transformer's sample_size is {}: there are "
+                    "bins for 32, 64, 128 and 256",
+                    sample_size));
+  }
+  const spec::PixelSize wanted{request.height, request.width};
+  const auto bin = by_ratio ? spec::nearest_bin(sample_size, wanted) : spec::nearest_shape(wanted);
+  request.height = static_cast<std::int32_t>(bin.height);
+  request.width = static_cast<std::int32_t>(bin.width);
+  if (by_ratio || bin == wanted) return;
+  request.output_height = request.height;
+  request.output_width = request.width;
+  plan.warnings.push_back("the picture comes out at " + size_text(bin.width, bin.height) +
+                          ": this model's pipeline does not bring it back to the size asked for");
+}
+
+void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  constexpr auto kMost = wire::kMaxFrames;
+  if (!model.makes_videos()) {
+    if (request.num_frames > 1) {
+      refuse(JobField::num_frames, fmt::format("frames is {}, but {} makes pictures",
+                                               request.num_frames, model.pipeline_class));
+    }
+    request.num_frames = 1;
+    return;
+  }
+  if (request.num_frames == 0)
+    request.num_frames = static_cast<std::int32_t>(model.transformer.sample_frames);
+  const std::int64_t unit = model.video_vae->frame_factor();
+  if ((request.num_frames - 1) % unit != 0 || request.num_frames > kMost) {
+    refuse(JobField::num_frames,
+           fmt::format("frames is {}: this model takes multiples of {} and one more, up to {}",
+                       request.num_frames, unit, kMost));
+  }
+  if (request.vae_tiling)
+    refuse(JobField::vae_tiling, "vae_tiling is on, but videos are decoded whole");
+  if (request.init_image_bytes > 0 || request.init_image_blob != 0)
+    refuse(JobField::init_image,
+           "there is a picture to start from, but this model makes videos from text alone");
+}
+
+}  // namespace
+
+void set_size(Plan& plan, const spec::ModelSpec& model) {
+  const std::int64_t scale = model.vae.scale_factor();
+  const std::int64_t patch = model.transformer.patch_size;
+  const std::int64_t unit = model.pixel_multiple();
+  auto& request = plan.request;
+  set_open_sides(request, model);
+  request.output_height = request.height;
+  request.output_width = request.width;
+  if (request.resolution_binning) bin_size(plan, model);
+  for (const auto& [field, pixels] :
+       {std::pair{JobField::height, request.height}, std::pair{JobField::width, request.width}}) {
+    if (pixels < unit || pixels % unit != 0 || pixels > wire::kMaxPixels) {
+      refuse(field, fmt::format("{} is {}: this model takes multiples of {} from {} to {}",
+                                to_string(field), pixels, unit, unit, wire::kMaxPixels));
+    }
+  }
+  set_frames(request, model);
+  if (request.vae_tiling && model.vae.sample_size % model.vae.tile_unit() != 0) {
+    refuse(JobField::vae_tiling,
+           fmt::format("vae_tiling is on, but sample_size in {} is {}: tiles need a multiple of {}",
+                       (model.folder / "vae" / "config.json").string(), model.vae.sample_size,
+                       model.vae.tile_unit()));
+  }
+  const std::int64_t frames = model.latent_frames(request.num_frames);
+  plan.latent_channels = model.transformer.in_channels;
+  plan.latent_height = frames * request.height / scale;
+  plan.latent_width = request.width / scale;
+  plan.token_rows = plan.latent_height / patch;
+  plan.token_columns = plan.latent_width / patch;
+  const std::int64_t most = model.transformer.most_tokens_a_side;
+  for (const auto& [field, tokens] : {std::pair{JobField::height, plan.token_rows / frames},
+                                      std::pair{JobField::width, plan.token_columns}}) {
+    if (most > 0 && tokens > most) {
+      refuse(field, fmt::format("{} is {}: this model has positions for up to {}", to_string(field),
+                                tokens * unit, most * unit));
+    }
+  }
+}
+
+void warn_of_size(Plan& plan, const spec::ModelSpec& model) {
+  const auto& request = plan.request;
+  if (request.resolution_binning) return;  // a size of the training's own
+  const std::int64_t area = std::int64_t{request.width} * request.height;
+  const std::int64_t native = model.default_width() * model.default_size();
+  const bool beyond = area >= kFarFromNative * native;
+  if (!beyond && area * kFarFromNative >= native) return;
+  // The composition stands already.
+  if (beyond && 2 * plan.skipped_steps >= plan.sampler_steps) return;
+  plan.warnings.push_back(
+      size_text(request.width, request.height) + " is far " + (beyond ? "beyond " : "below ") +
+      size_text(model.default_width(), model.default_size()) + ", this model's native size: " +
+      (beyond ? "things may repeat or lose their shape" : "there may be little to be seen"));
+}
+
+namespace {
+
+void require_encoder(const spec::ModelSpec& model) {
+  for (const auto& tensor : spec::expected_tensors(model.vae, spec::VaeHalf::encoder)) {
+    const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
+    if (!has(tensor.name) && std::ranges::none_of(tensor.other_names, has)) {
+      refuse(JobField::init_image,
+             "init image is given, but " + model.vae_weights.label().string() +
+                 " has no encoder: tensor \"" + tensor.name + "\" is missing");
+    }
+    try {
+      spec::check_tensor(model.vae_weights, tensor);
+    } catch (const std::runtime_error& error) {
+      refuse(JobField::init_image, std::string("init image is given, but ") + error.what());
+    }
+  }
+}
+
+spec::PipelineTask task_of(const wire::ImageRequest& request) {
+  if (request.mask_image_bytes > 0) return spec::PipelineTask::inpainting;
+  return request.init_image_bytes > 0 ? spec::PipelineTask::from_picture
+                                      : spec::PipelineTask::generation;
+}
+
+/// Interim content that is to come so many times comes at even intervals, before the last step.
+void set_interval(wire::ImageRequest& request) {
+  if (request.progress_count == 0 || request.progress_interval > 0) return;
+  request.progress_interval = std::max(1, request.steps / (request.progress_count + 1));
+}
+
+spec::SamplerSettings settings_of(const wire::ImageRequest& request) {
+  return {request.eta, request.timesteps, request.sigmas};
+}
+
+/// Returns the field whose list says a request's steps; none where no list does.
+JobField list_of(const wire::ImageRequest& request) {
+  if (!request.timesteps.empty()) return JobField::timesteps;
+  return request.sigmas.empty() ? JobField::none : JobField::sigmas;
+}
+
+std::optional<int> given_steps(const spec::SchedulerConfig& config,
+                               const wire::ImageRequest& request) {
+  wire::about(JobField::eta, [&] { spec::given_steps(config, {request.eta, {}, {}}); });
+  return wire::about(list_of(request),
+                     [&] { return spec::given_steps(config, settings_of(request)); });
+}
+
+/// Leaves out the steps that an initial picture's strength says.
+void set_skipped_steps(Plan& plan, const spec::ModelSpec& model) {
+  if (model.makes_videos())
+    refuse(JobField::init_image, "init image is given, but this model makes videos");
+  require_encoder(model);
+  const double strength = *plan.request.strength;
+  const auto own = spec::scheduler_config_for(model.scheduler, "");
+  const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
+  plan.skipped_steps = skipped_steps(plan.sampler_steps, strength, flow);
+  if (plan.skipped_steps >= plan.sampler_steps) {
+    refuse(JobField::strength, fmt::format("strength is {}: of {} steps none is left",
+                                           number_text(strength), plan.sampler_steps));
+  }
+}
+
+}  // namespace
+
+int skipped_steps(int steps, double strength, bool flow) {
+  const double done = std::min(steps * strength, static_cast<double>(steps));
+  return flow ? static_cast<int>(steps - done) : steps - static_cast<int>(done);
+}
+
+void set_defaults(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto& own = model.defaults.of(task_of(request));
+  if (request.steps == 0) request.steps = own.steps;
+  if (!request.guidance_scale) request.guidance_scale = own.guidance_scale;
+  if (!request.strength) request.strength = own.strength;
+}
+
+spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
+                                     const spec::ModelSpec& model) {
+  return wire::about(JobField::sampler, [&] {
+    return spec::scheduler_config_for(model.scheduler, request.sampler, task_of(request));
+  });
+}
+
+void set_calls(Plan& plan, const spec::ModelSpec& model) {
+  auto& request = plan.request;
+  wire::about(JobField::sampler,
+              [&] { spec::check_sampler_fits(model.scheduler, request.sampler); });
+  const auto chosen = sampler_config(request, model);
+  plan.sampler_steps = given_steps(chosen, request).value_or(request.steps);
+  if (request.init_image_bytes > 0) set_skipped_steps(plan, model);
+  const models::SamplerRun run{.num_steps = plan.sampler_steps,
+                               .image_tokens = plan.token_rows * plan.token_columns,
+                               .even_sigmas = model.even_sigmas,
+                               .first = plan.skipped_steps,
+                               .task = task_of(request),
+                               .settings = settings_of(request)};
+  const auto listed = list_of(request);
+  request.steps = wire::about(listed == JobField::none ? JobField::steps : listed, [&] {
+    spec::check_steps(chosen, run.num_steps, run.settings);
+    return models::model_calls(chosen, run) - run.first;
+  });
+  set_interval(request);
+}
+
+void take_calls(Plan& plan, const Plan& same) {
+  plan.sampler_steps = same.sampler_steps;
+  plan.skipped_steps = same.skipped_steps;
+  plan.request.steps = same.request.steps;
+  plan.request.progress_interval = same.request.progress_interval;
+}
+
+void check_rescale(Plan& plan, const spec::ModelSpec& model) {
+  if (plan.request.guidance_rescale == 0) return;
+  if (!model.rescales_guidance) {
+    refuse(JobField::guidance_rescale, "guidance rescale is " +
+                                           number_text(plan.request.guidance_rescale) + ", but " +
+                                           model.pipeline_class + " has none");
+  }
+  if (!model.has_branches(*plan.request.guidance_scale))
+    plan.warnings.emplace_back("without guidance there is nothing to rescale");
+}
+
+}  // namespace troupe::plan
