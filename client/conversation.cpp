@@ -2,7 +2,7 @@
 
 #include "base/format.h"
 #include "base/number_text.h"
-#include "client/deadlines.h"
+#include "client/link.h"
 
 namespace troupe::client {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "base/suggest.h"
 #include "client/convert.h"
-#include "client/deadlines.h"
 #include "client/link.h"
 #include "client/own_cluster.h"
 #include "transport/wire/done.h"

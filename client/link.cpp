@@ -1,6 +1,5 @@
 #include "client/link.h"
 
-#include "client/deadlines.h"
 #include "client/listener.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
@@ -15,6 +16,15 @@
 #include "transport/control/blob_channel.h"
 #include "transport/control/connection.h"
 #include "transport/control/shared_loop.h"
+
+namespace troupe {
+
+/// Deadline for a controller's answer.
+inline constexpr std::chrono::milliseconds kAnswerDeadline = std::chrono::seconds(30);
+/// Deadline for a blob to arrive.
+inline constexpr std::chrono::milliseconds kBlobDeadline = std::chrono::minutes(10);
+
+}  // namespace troupe
 
 namespace troupe::client {
 

@@ -5,6 +5,10 @@
 
 #include "client/cli/options.h"
 
+namespace troupe::spec {
+struct ModelSpec;
+}
+
 namespace troupe::cli {
 
 // What the verbs that start actors have in common.
@@ -36,5 +40,16 @@ void add_keep_logs_option(Options& app, std::string& folder);
 void add_task_deadline_option(Options& app, std::chrono::seconds& deadline);
 /// `--memory-limit GB`, of an actor, in bytes; untouched where it is not given.
 void add_memory_limit_option(Options& app, std::uint64_t& bytes);
+
+/// `--model-plugin FILE`, repeatable: opened as soon as it is read. Before options that know what
+/// plugins bring.
+void add_model_plugin_option(Options& app);
+
+/// The model in the folder that --model names. Throws std::runtime_error that names the option.
+spec::ModelSpec read_model_folder(const std::string& folder);
+
+/// Returns what else the name of a folder that does not exist may be ("; …": a file, or a model's
+/// name on the Hugging Face hub), or "". `folder`: an absolute path.
+std::string model_hint(const std::string& folder);
 
 }  // namespace troupe::cli

@@ -7,11 +7,11 @@
 
 #include "base/available_memory.h"
 #include "base/suggest.h"
-#include "client/cli/colour.h"
 #include "client/cli/defaults.h"
 #include "client/cli/json.h"
 #include "client/cli/options.h"
 #include "client/cli/suggest.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {

@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include "client/cli/options.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 
 namespace troupe::cli {
 namespace {

@@ -13,8 +13,6 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
-#include "client/cli/colour.h"
-#include "client/cli/table.h"
 #include "client/cli/terminal.h"
 
 namespace troupe::cli {

@@ -7,10 +7,10 @@
 
 #include "base/format.h"
 #include "base/text.h"
-#include "client/cli/job_view.h"
+#include "client/cli/cluster_view.h"
 #include "client/cli/json.h"
 #include "client/cli/progress.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "client/repl/command.h"
 #include "client/repl/session.h"

@@ -4,7 +4,7 @@
 #include <iostream>
 
 #include "client/cli/json.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "client/repl/session.h"
 

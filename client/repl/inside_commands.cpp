@@ -12,7 +12,7 @@
 #include "client/cli/json.h"
 #include "client/cli/latents_file.h"
 #include "client/cli/progress.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "client/repl/command.h"
 #include "client/repl/session.h"

@@ -13,7 +13,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 
 namespace troupe::repl {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "base/parse_number.h"
 #include "base/suggest.h"
-#include "client/cli/job_view.h"
+#include "client/cli/cluster_view.h"
 #include "client/cli/json.h"
 #include "client/cli/options.h"
 #include "client/cli/terminal.h"

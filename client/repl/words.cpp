@@ -1,6 +1,7 @@
 #include "client/repl/words.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace troupe::repl {
 namespace {
@@ -118,6 +119,16 @@ std::string escaped(const std::string& part, char quote) {
     text += letter;
   }
   return text;
+}
+
+std::string call_arguments(const Words& words) {
+  using nlohmann::json;
+  json arguments = json::array();
+  for (const std::string& word : words) {
+    auto value = json::parse(word, nullptr, /*allow_exceptions=*/false);
+    arguments.push_back(value.is_discarded() ? json(word) : std::move(value));
+  }
+  return arguments.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace troupe::repl

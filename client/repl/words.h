@@ -28,4 +28,9 @@ inline bool is_open(const std::string& text) {
 /// back. Inside '…' no ' can be typed.
 std::string escaped(const std::string& part, char quote);
 
+/// Returns words as a JSON array of arguments: a word that is JSON stands as it is, every other
+/// word is a string. `5 [1, 2] "two words"` is [5,[1,2],"two words"]; for the string "5" write
+/// '"5"'.
+std::string call_arguments(const Words& words);
+
 }  // namespace troupe::repl

@@ -79,7 +79,7 @@ struct Tools {
   /// Time that a job waits for its client to come back.
   std::chrono::milliseconds grace = std::chrono::seconds(60);
   /// Time from when a job's inputs are here until it is accepted. A client gives up after 30 s
-  /// (client/deadlines.h), and must not find its job running then.
+  /// (client/link.h), and must not find its job running then.
   std::chrono::milliseconds accept_within = std::chrono::seconds(25);
   /// Limits, in bytes, for what jobs begin with (latents, pictures, prompt embeds), on its way here
   /// and of jobs that have not ended: of all jobs, of a client's, and of those that were handed in

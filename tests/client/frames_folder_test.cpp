@@ -1,8 +1,7 @@
-#include "client/cli/frames_folder.h"
+#include "client/cli/files.h"
 
 #include <filesystem>
 
-#include "client/cli/files.h"
 #include "models/image/png_text.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"

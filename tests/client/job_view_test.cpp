@@ -1,4 +1,4 @@
-#include "client/cli/job_view.h"
+#include "client/cli/cluster_view.h"
 
 #include <algorithm>
 

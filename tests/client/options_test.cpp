@@ -2,12 +2,12 @@
 #include <fstream>
 
 #include "base/text.h"
+#include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
-#include "client/cli/model_option.h"
 #include "client/cli/request_options.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
 #include "tests/support/doctest.h"

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "client/repl/call_arguments.h"
 #include "client/repl/command.h"
 #include "client/repl/completion.h"
 #include "client/repl/options.h"

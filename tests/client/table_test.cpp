@@ -1,4 +1,4 @@
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 
 #include <sstream>
 

@@ -13,7 +13,7 @@
 #include "base/read_file.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "models/image/clip_text.h"
 #include "models/image/limits.h"

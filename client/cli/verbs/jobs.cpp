@@ -2,10 +2,10 @@
 #include <optional>
 
 #include "base/format.h"
+#include "client/cli/cluster_view.h"
 #include "client/cli/endpoint.h"
-#include "client/cli/job_view.h"
 #include "client/cli/json.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 
 namespace troupe::cli {

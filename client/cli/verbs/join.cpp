@@ -15,7 +15,6 @@
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
-#include "client/cli/model_option.h"
 #include "client/cli/options.h"
 #include "client/cli/signals.h"
 #include "client/cli/slurm.h"

@@ -4,7 +4,7 @@
 #include "base/suggest.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "transport/control/key_folder.h"
 

@@ -10,10 +10,10 @@
 #include "base/format.h"
 #include "base/log_line.h"
 #include "base/parse_number.h"
+#include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
-#include "client/cli/model_option.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
 #include "models/spec/model_spec.h"
@@ -21,7 +21,6 @@
 #include "web/caller.h"
 #include "web/gateway.h"
 #ifdef TROUPE_WITH_CLUSTER
-#include "client/cli/actor_options.h"
 #include "client/cli/verbs/starting.h"
 #include "controller/app/cluster.h"
 #endif

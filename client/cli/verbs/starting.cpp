@@ -6,8 +6,8 @@
 #include <stdexcept>
 
 #include "base/counted.h"
-#include "client/cli/colour.h"
 #include "client/cli/progress.h"
+#include "client/cli/terminal.h"
 #include "controller/hosts/capacity.h"
 
 namespace troupe::cli {
