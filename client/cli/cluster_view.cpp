@@ -30,6 +30,16 @@ std::string groups_text(const ActorInfo& actor) {
   return text.empty() ? "-" : text;
 }
 
+/// Returns the colours of the column STATE, in which each row has that of its actor or job.
+template <class Each>
+ColumnColours state_colours(const Row& heads, const Each& all) {
+  ColumnColours colours;
+  colours.column = static_cast<std::size_t>(std::ranges::find(heads, "STATE") - heads.begin());
+  for (const auto& one : all)
+    colours.of_rows.push_back(state_colour(one.state));
+  return colours;
+}
+
 constexpr std::array kActorHeads = {"ID",         "STATE",    "HOST",   "PID",    "DEVICE",
                                     "LOCAL RANK", "RESTARTS", "MEMORY", "GROUPS", "DOING"};
 
@@ -76,32 +86,41 @@ void leave_out_dashes(Row& heads, std::vector<Row>& rows) {
 
 }  // namespace
 
-Colour state_colour(const std::string& state) {
-  static const std::array<std::pair<const char*, Colour>, 13> kColours = {
-      {{"ready", Colour::green},
-       {"busy", Colour::cyan},
-       {"starting", Colour::yellow},
-       {"draining", Colour::yellow},
-       {"drained", Colour::dim},
-       {"dead", Colour::red},
-       {"queued", Colour::yellow},
-       {"loading", Colour::yellow},
-       {"running", Colour::cyan},
-       {"paused", Colour::yellow},
-       {"succeeded", Colour::green},
-       {"failed", Colour::red},
-       {"cancelled", Colour::dim}}};
-  const auto found =
-      std::ranges::find_if(kColours, [&](const auto& one) { return state == one.first; });
-  return found == kColours.end() ? Colour::none : found->second;
+Colour state_colour(ActorState state) {
+  switch (state) {
+    case ActorState::ready:
+      return Colour::green;
+    case ActorState::busy:
+      return Colour::cyan;
+    case ActorState::starting:
+    case ActorState::draining:
+      return Colour::yellow;
+    case ActorState::drained:
+      return Colour::dim;
+    case ActorState::dead:
+      return Colour::red;
+    case ActorState::leaving:
+      break;
+  }
+  return Colour::none;
 }
 
-CellColour state_column(const Row& heads) {
-  const auto column =
-      static_cast<std::size_t>(std::find(heads.begin(), heads.end(), "STATE") - heads.begin());
-  return [column](std::size_t at, const std::string& cell) {
-    return at == column ? state_colour(cell) : Colour::none;
-  };
+Colour state_colour(JobState state) {
+  switch (state) {
+    case JobState::queued:
+    case JobState::loading:
+    case JobState::paused:
+      return Colour::yellow;
+    case JobState::running:
+      return Colour::cyan;
+    case JobState::succeeded:
+      return Colour::green;
+    case JobState::failed:
+      return Colour::red;
+    case JobState::cancelled:
+      return Colour::dim;
+  }
+  return Colour::none;
 }
 
 std::string actors_text(const std::vector<ActorInfo>& all, std::size_t width, std::size_t most) {
@@ -116,8 +135,8 @@ std::string actors_text(const std::vector<ActorInfo>& all, std::size_t width, st
     if (!said.empty()) text += " (each: " + said + ")";
     if (table_width(heads, rows) > width) leave_out_dashes(heads, rows);
   }
-  return text + "\n" +
-         (rows.empty() ? "" : table(heads, rows, width, Overflow::wrap, state_column(heads))) +
+  const auto colours = state_colours(heads, actors);
+  return text + "\n" + (rows.empty() ? "" : table(heads, rows, width, Overflow::wrap, &colours)) +
          shown_text(actors.size(), all.size(), "actors", "troupe status --all");
 }
 
@@ -245,7 +264,8 @@ std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
     cut = true;
     cut_texts(heads, rows, width);
   }
-  auto text = table(heads, rows, width, Overflow::shorten, state_column(heads));
+  const auto colours = state_colours(heads, jobs);
+  auto text = table(heads, rows, width, Overflow::shorten, &colours);
   if (cut) text += "… is cut to fit: `" + command + " ID` shows more of a job\n";
   return text;
 }

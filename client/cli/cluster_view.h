@@ -10,9 +10,8 @@
 namespace troupe::cli {
 
 /// Returns the colour of an actor's or a job's state in tables.
-Colour state_colour(const std::string& state);
-/// Returns the colours of the cells under STATE.
-CellColour state_column(const Row& heads);
+Colour state_colour(ActorState state);
+Colour state_colour(JobState state);
 
 /// Returns the rows of `troupe status` for actors (host, state, current work), fitted into `width`
 /// columns (0 = no limit). Of more than `most` actors it has the first, and the number of all.

@@ -179,10 +179,7 @@ void add_line(std::string& out, const Row& row, const Widths& widths,
 }
 
 void add_row(std::string& out, const Row& row, const Widths& widths, Overflow overflow,
-             const CellColour& colour) {
-  std::vector<Colour> colours(row.size(), Colour::none);
-  for (std::size_t i = 0; colour && i < row.size(); ++i)
-    colours[i] = colour(i, row[i]);
+             const std::vector<Colour>& colours) {
   std::vector<std::vector<std::string>> cells;
   std::size_t height = 1;
   for (std::size_t i = 0; i < row.size(); ++i) {
@@ -218,17 +215,19 @@ std::vector<std::string> wrapped(std::string text, std::size_t width) {
 }
 
 std::string table(const Row& heads, std::vector<Row> rows, std::size_t width, Overflow overflow,
-                  const CellColour& colour) {
+                  const ColumnColours* colours) {
   for (Row& row : rows)
     for (std::string& cell : row)
       cell = on_one_line(cell);
   const Widths widths = fitted_widths(heads, rows, width);
   std::string out;
-  CellColour bold;
-  if (colour) bold = [](std::size_t, const std::string&) { return Colour::bold; };
-  add_row(out, heads, widths, Overflow::shorten, bold);
-  for (const Row& row : rows)
-    add_row(out, row, widths, overflow, colour);
+  add_row(out, heads, widths, Overflow::shorten,
+          std::vector(heads.size(), colours ? Colour::bold : Colour::none));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::vector<Colour> of_cells(rows[i].size(), Colour::none);
+    if (colours) of_cells.at(colours->column) = colours->of_rows.at(i);
+    add_row(out, rows[i], widths, overflow, of_cells);
+  }
   return out;
 }
 

@@ -35,15 +35,18 @@ using Row = std::vector<std::string>;
 /// Treatment of cells in columns that had to become narrower.
 enum class Overflow { wrap, shorten };
 
-/// Returns the colour of a cell, by its column and its text.
-using CellColour = std::function<Colour(std::size_t column, const std::string& cell)>;
+/// Colours of a table: the heads are bold, and each row has its colour in one column.
+struct ColumnColours {
+  std::size_t column = 0;
+  std::vector<Colour> of_rows;
+};
 
 /// Columns two spaces apart, as wide as their widest cell; the heads first. Every line ends with
 /// \n. No line has more than `width` characters (0 = no limit): the widest columns give way, but
-/// not below what their heads need while others can. With `colour`, where standard output shows
+/// not below what their heads need while others can. With `colours`, where standard output shows
 /// colours, heads are bold and cells have theirs.
 std::string table(const Row& heads, std::vector<Row> rows, std::size_t width = 0,
-                  Overflow overflow = Overflow::wrap, const CellColour& colour = nullptr);
+                  Overflow overflow = Overflow::wrap, const ColumnColours* colours = nullptr);
 /// Returns the number of characters in the table's longest line.
 std::size_t table_width(const Row& heads, const std::vector<Row>& rows);
 

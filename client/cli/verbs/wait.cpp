@@ -75,8 +75,7 @@ class WaitVerb : public Verb {
                 {{"job", job.id}, {"state", to_string(job.state)}, {"cause", job.cause}});
           else
             std::cout << "job " << job.id << " "
-                      << coloured(to_string(job.state), state_colour(to_string(job.state)),
-                                  STDOUT_FILENO)
+                      << coloured(to_string(job.state), state_colour(job.state), STDOUT_FILENO)
                       << (job.cause.empty() ? "" : ": " + one_line(job.cause)) << std::endl;
         }
       }
