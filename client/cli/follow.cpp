@@ -370,6 +370,31 @@ void tell_files(const std::vector<std::string>& paths, const nlohmann::json& rep
   if (!closing.empty()) std::cerr << coloured(closing, Colour::dim, STDERR_FILENO) << std::endl;
 }
 
+/// Tells what a job in the queue waits for, as soon as nothing is heard of it for a moment, and
+/// again from time to time.
+class QueueWatch {
+ public:
+  QueueWatch(Client& client, std::uint64_t job) : client_(client), job_(job) {}
+  /// Returns the cause ("" where nobody says), nothing if it is too soon to ask again or the job
+  /// does not wait.
+  std::optional<std::string> cause() {
+    if (asked_ && Clock::now() < *asked_ + kAgain) return std::nullopt;
+    asked_ = Clock::now();
+    const auto page = client_.jobs(JobQuery{.job = job_});
+    if (!page) return std::nullopt;
+    const auto& jobs = page.value().jobs;
+    const auto found = std::ranges::find(jobs, job_, &JobInfo::id);
+    if (found == jobs.end() || found->state != JobState::queued) return std::nullopt;
+    return found->cause;
+  }
+
+ private:
+  static constexpr std::chrono::seconds kAgain{2};
+  Client& client_;
+  std::uint64_t job_;
+  std::optional<Clock::time_point> asked_;
+};
+
 }  // namespace
 
 void add_result_options(Options& app, ResultOptions& options) {
@@ -566,8 +591,15 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
       take_bar_away();
       if (!options.quiet) std::cerr << what << std::endl;
     };
+    QueueWatch queue(client, job);
     const auto tick = [&] {
-      std::lock_guard lock(shown->mutex);
+      std::unique_lock lock(shown->mutex);
+      if (shown->view.is_waiting()) {
+        lock.unlock();
+        const auto cause = queue.cause();
+        lock.lock();
+        if (cause && !shown->over && shown->view.is_waiting()) shown->view.show_waiting(*cause);
+      }
       shown->view.tick();
     };
     result = await(client, job, options, on_progress, signals, tick, say);

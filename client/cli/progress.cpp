@@ -88,6 +88,22 @@ void ProgressView::show(const std::string& text) {
   out_.flush();
 }
 
+void ProgressView::show_waiting(const std::string& cause) {
+  const bool anew = phase_ != JobPhase::queued || waits_for_ != cause;
+  waits_for_ = cause;
+  if (style_ == ProgressStyle::bar) {
+    draw_bar();
+  } else if (style_ == ProgressStyle::lines && anew) {
+    phase_ = JobPhase::queued;
+    out_ << waiting_text() << "\n";
+  }
+  out_.flush();
+}
+
+std::string ProgressView::waiting_text() const {
+  return phase_text(shown_) + (waits_for_.empty() ? "" : ": " + printable(waits_for_));
+}
+
 void ProgressView::tick() {
   if (drawn_ == 0 || clock_() - printed_at_ < kLineInterval) return;
   draw_bar();
@@ -100,7 +116,9 @@ std::string ProgressView::bar_text(std::size_t room) const {
   const std::string so_far = seconds < 1    ? ""
                              : seconds < 60 ? fmt::format(", {} s", static_cast<int>(seconds))
                                             : ", " + duration_text(seconds);
-  const std::string phase = before_.empty() ? phase_text(shown_) : before_;
+  const std::string phase = !before_.empty() ? before_
+                            : is_waiting()   ? waiting_text()
+                                             : phase_text(shown_);
   std::vector<std::string> texts;  // the richest first
   if (counts_steps(shown_)) {
     const auto bar = [&](int width) {

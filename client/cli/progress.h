@@ -31,6 +31,12 @@ class ProgressView {
   void show(const Progress& progress);
   /// Shows what is done before there is a job: "starting 2 actors".
   void show(const std::string& text);
+  /// Shows what a job in the queue waits for: "waits for 2 idle actors"; "" where nobody says.
+  void show_waiting(const std::string& cause);
+  /// Returns whether nothing else is known than that the job is in the queue, and somebody looks.
+  bool is_waiting() const {
+    return style_ != ProgressStyle::quiet && shown_.phase == JobPhase::queued;
+  }
   /// Draws the bar again if a second has passed, so that the time goes on.
   void tick();
   /// Takes the bar away, so that what is printed next starts on a line of its own.
@@ -40,6 +46,7 @@ class ProgressView {
   void draw_bar();
   void print_line(const Progress& progress);
   std::string bar_text(std::size_t room) const;
+  std::string waiting_text() const;
   /// Moves the cursor to the beginning of the bar that stands there.
   void go_back();
 
@@ -50,6 +57,7 @@ class ProgressView {
   std::chrono::steady_clock::time_point began_;
   Progress shown_;                 // the last progress, without what it carried
   std::string before_;             // what is done before there is a job
+  std::string waits_for_;          // of a job in the queue
   std::optional<JobPhase> phase_;  // of the line that was printed last
   std::chrono::steady_clock::time_point printed_at_{};
   int printed_step_ = -1;

@@ -110,6 +110,19 @@ TEST_CASE("who waits in the queue is told how many are before him") {
   CHECK(out.str() == "queued behind 2 jobs\n");
 }
 
+TEST_CASE("who waits in the queue is told once what for, also where nobody is before him") {
+  std::ostringstream out;
+  ProgressView view(out, ProgressStyle::lines);
+  CHECK(view.is_waiting());
+  view.show_waiting("waits for 2 idle actors");
+  view.show_waiting("waits for 2 idle actors");
+  view.show_waiting("waits for memory");
+  CHECK(out.str() == "queued: waits for 2 idle actors\nqueued: waits for memory\n");
+  view.show(phase(JobPhase::loading));
+  CHECK_FALSE(view.is_waiting());
+  CHECK_FALSE(ProgressView(out, ProgressStyle::quiet).is_waiting());
+}
+
 TEST_CASE("a bar says percent, step, steps, seconds per step and the time left") {
   std::ostringstream out;
   ProgressView view(out, ProgressStyle::bar, [] { return 100; });
