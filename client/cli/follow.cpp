@@ -634,4 +634,51 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
   return kOk;
 }
 
+int show_progress(Client& client, std::uint64_t job, const ResultOptions& options, Report wanted,
+                  const SignalWatch& signals) {
+  struct Shown {
+    std::mutex mutex;
+    bool over = false;
+    ProgressView view;
+    explicit Shown(bool quiet) : view(std::cerr, progress_style(quiet)) {}
+  };
+  // Shared with the callback, which may outlive this call by a moment.
+  auto shown = std::make_shared<Shown>(options.quiet);
+  Client::OnProgress on_progress = [shown](const Progress& progress) {
+    std::lock_guard lock(shown->mutex);
+    if (!shown->over) shown->view.show(progress);
+  };
+  const std::string name = fmt::format("job {}", job);
+  const auto deadline = Clock::now() + std::chrono::duration_cast<milliseconds>(
+                                           std::chrono::duration<double>(options.timeout_seconds));
+  std::optional<Error> error;
+  for (;;) {
+    const auto result = client.wait(job, kSlice, std::exchange(on_progress, nullptr));
+    if (!result && result.error().code == ErrorCode::timeout) {
+      {
+        std::lock_guard lock(shown->mutex);
+        shown->view.tick();
+      }
+      if (signals.caught() == 0 && Clock::now() < deadline) continue;
+      error = Error{ErrorCode::interrupted, "stopped following " + name + ", which goes on"};
+    } else if (!result) {
+      error = result.error();
+    }
+    break;
+  }
+  {
+    std::lock_guard lock(shown->mutex);
+    shown->view.finish();
+    shown->over = true;
+  }
+  if (error) throw CommandError(*error);
+  if (wanted == Report::text) {
+    std::cout << name << " succeeded\n";
+  } else {
+    const nlohmann::json document = {{"job", job}, {"state", to_string(JobState::succeeded)}};
+    wanted == Report::json ? print_json(document) : print_json_line(document);
+  }
+  return kOk;
+}
+
 }  // namespace troupe::cli

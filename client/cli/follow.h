@@ -69,4 +69,10 @@ using BeginJob = std::function<std::uint64_t(Client::OnProgress)>;
 int follow_job(Client& client, const BeginJob& begin, const ResultOptions& options, Report wanted,
                const SignalWatch& signals);
 
+/// Shows progress on standard error until the job ends, and says that it has succeeded; its
+/// pictures stay with the controller. Throws CommandError, also after a signal or --timeout, which
+/// leave the job alone.
+int show_progress(Client& client, std::uint64_t job, const ResultOptions& options, Report wanted,
+                  const SignalWatch& signals);
+
 }  // namespace troupe::cli

@@ -1,12 +1,16 @@
 #include "client/cli/verb.h"
 
+#include <optional>
+
 #include "base/parse_number.h"
+#include "client/cli/json.h"
+#include "client/cli/signals.h"
 
 namespace troupe::cli {
 
-Verb::Verb(Options& parent, const std::string& name, const std::string& description)
-    : app_(&parent.add_command(name, description)) {
-  app_->add_flag("--json", json_, "Print one JSON document on standard output");
+Verb::Verb(Options& options, Where where) : app_(&options) {
+  if (where == Where::shell)
+    app_->add_flag("--json", json_, "Print one JSON document on standard output");
 }
 
 void Verb::set_footer(const std::string& text, const std::vector<std::string>& examples,
@@ -26,33 +30,58 @@ std::uint64_t checked_job_id(const std::string& verb, const std::string& text) {
   return job;
 }
 
-std::vector<std::unique_ptr<Verb>> make_verbs(Options& parent) {
-  std::vector<std::unique_ptr<Verb>> verbs;
-#ifdef TROUPE_WITH_CLUSTER
-  verbs.push_back(make_run(parent));
-  verbs.push_back(make_start(parent));
-  verbs.push_back(make_join(parent));
-#endif
-  verbs.push_back(make_serve(parent));
-  verbs.push_back(make_status(parent));
-  verbs.push_back(make_top(parent));
-  verbs.push_back(make_submit(parent));
-  verbs.push_back(make_wait(parent));
-  verbs.push_back(make_jobs(parent));
-  verbs.push_back(make_cancel(parent));
-  verbs.push_back(make_drain(parent));
-  verbs.push_back(make_stop(parent));
-  verbs.push_back(make_repl(parent));
-  verbs.push_back(make_logs(parent));
-  verbs.push_back(make_timeline(parent));
-#ifdef TROUPE_WITH_PLAN
-  verbs.push_back(make_plan(parent));
-#endif
-  verbs.push_back(make_inspect(parent));
-  verbs.push_back(make_keys(parent));
-  verbs.push_back(make_completion(parent));
-  verbs.push_back(make_man(parent));
-  return verbs;
+namespace {
+
+class OwnConnections : public Connections {
+ public:
+  explicit OwnConnections(const Target& target) : target_(target) {}
+  Client& client() override {
+    if (!client_) client_ = signals_ ? connect(target_, *signals_) : connect(target_);
+    return *client_;
+  }
+  Inspector& inspector() override {
+    if (!inspector_) inspector_ = connect_inspector(target_);
+    return *inspector_;
+  }
+  const SignalWatch& signals() override {
+    if (!signals_) signals_.emplace();
+    return *signals_;
+  }
+
+ private:
+  const Target& target_;
+  std::optional<SignalWatch> signals_;
+  std::optional<Client> client_;
+  std::optional<Inspector> inspector_;
+};
+
+}  // namespace
+
+int SharedVerb::run() {
+  OwnConnections own(target_);
+  return run_on(own);
+}
+
+int SharedVerb::run_in_console(Connections& at, bool json) {
+  json_ = json;
+  return run_on(at);
+}
+
+void SharedVerb::add_connect() {
+  if (!in_console()) add_connect_option(*app_, target_);
+}
+
+void SharedVerb::check_target() const {
+  checked_endpoint(target_.endpoint);
+}
+
+Report SharedVerb::report() const {
+  if (!json_) return Report::text;
+  return in_console() ? Report::json_line : Report::json;
+}
+
+void SharedVerb::print(const nlohmann::json& document) const {
+  in_console() ? print_json_line(document) : print_json(document);
 }
 
 }  // namespace troupe::cli

@@ -1,9 +1,12 @@
 #pragma once
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "client/cli/endpoint.h"
+#include "client/cli/follow.h"
 #include "client/cli/options.h"
 #include "troupe/client.h"
 
@@ -46,6 +49,9 @@ auto naming(const std::string& option, Read&& read) {
   }
 }
 
+/// Where a command runs.
+enum class Where { shell, console };
+
 /// One subcommand of `troupe`. Its options are members; run() is called when it was chosen.
 class Verb {
  public:
@@ -61,7 +67,8 @@ class Verb {
   const std::string& goes_on() const { return goes_on_; }
 
  protected:
-  Verb(Options& parent, const std::string& name, const std::string& description);
+  /// Adds --json, but not in the console, which says so itself.
+  explicit Verb(Options& options, Where where = Where::shell);
   /// Sets the text below the options in --help: what to know, what to type, and the page of docs/.
   void set_footer(const std::string& text, const std::vector<std::string>& examples,
                   const std::string& page);
@@ -74,27 +81,63 @@ class Verb {
 /// number.
 std::uint64_t checked_job_id(const std::string& verb, const std::string& text);
 
-std::vector<std::unique_ptr<Verb>> make_verbs(Options& parent);
+/// The cluster as a command reaches it: a verb over connections of its own, a command of the
+/// console over the console's.
+class Connections {
+ public:
+  virtual ~Connections() = default;
+  virtual Client& client() = 0;
+  virtual Inspector& inspector() = 0;
+  /// Returns the signals that come while the command runs. Asked for first, it also ends the
+  /// attempt to connect.
+  virtual const SignalWatch& signals() = 0;
+};
 
-std::unique_ptr<Verb> make_run(Options& parent);
-std::unique_ptr<Verb> make_start(Options& parent);
-std::unique_ptr<Verb> make_join(Options& parent);
-std::unique_ptr<Verb> make_drain(Options& parent);
-std::unique_ptr<Verb> make_status(Options& parent);
-std::unique_ptr<Verb> make_submit(Options& parent);
-std::unique_ptr<Verb> make_wait(Options& parent);
-std::unique_ptr<Verb> make_jobs(Options& parent);
-std::unique_ptr<Verb> make_cancel(Options& parent);
-std::unique_ptr<Verb> make_stop(Options& parent);
-std::unique_ptr<Verb> make_plan(Options& parent);
-std::unique_ptr<Verb> make_inspect(Options& parent);
-std::unique_ptr<Verb> make_repl(Options& parent);
-std::unique_ptr<Verb> make_timeline(Options& parent);
-std::unique_ptr<Verb> make_logs(Options& parent);
-std::unique_ptr<Verb> make_keys(Options& parent);
-std::unique_ptr<Verb> make_serve(Options& parent);
-std::unique_ptr<Verb> make_top(Options& parent);
-std::unique_ptr<Verb> make_completion(Options& parent);
-std::unique_ptr<Verb> make_man(Options& parent);
+/// A verb that is a command of the console, too.
+class SharedVerb : public Verb {
+ public:
+  int run() final;
+  /// Does the same in the console; with `json` documents take one line.
+  int run_in_console(Connections& at, bool json);
+
+ protected:
+  SharedVerb(Options& options, Where where) : Verb(options, where), where_(where) {}
+  virtual int run_on(Connections& at) = 0;
+  /// Adds --connect and --keys in the shell.
+  void add_connect();
+  /// Throws UsageError if --connect is no endpoint.
+  void check_target() const;
+  bool in_console() const { return where_ == Where::console; }
+  Report report() const;
+  void print(const nlohmann::json& document) const;
+
+ private:
+  Where where_;
+  Target target_;
+};
+
+/// Makes all verbs, each with its options in `program`.
+std::vector<std::unique_ptr<Verb>> make_verbs(Options& program);
+
+std::unique_ptr<Verb> make_run(Options& options);
+std::unique_ptr<Verb> make_start(Options& options);
+std::unique_ptr<Verb> make_join(Options& options);
+std::unique_ptr<Verb> make_serve(Options& options);
+std::unique_ptr<Verb> make_status(Options& options);
+std::unique_ptr<Verb> make_top(Options& options);
+std::unique_ptr<SharedVerb> make_submit(Options& options, Where where);
+std::unique_ptr<Verb> make_wait(Options& options);
+std::unique_ptr<SharedVerb> make_jobs(Options& options, Where where);
+std::unique_ptr<SharedVerb> make_cancel(Options& options, Where where);
+std::unique_ptr<Verb> make_drain(Options& options);
+std::unique_ptr<Verb> make_stop(Options& options);
+std::unique_ptr<Verb> make_repl(Options& options);
+std::unique_ptr<SharedVerb> make_logs(Options& options, Where where);
+std::unique_ptr<SharedVerb> make_timeline(Options& options, Where where);
+std::unique_ptr<Verb> make_plan(Options& options);
+std::unique_ptr<Verb> make_inspect(Options& options);
+std::unique_ptr<Verb> make_keys(Options& options);
+std::unique_ptr<Verb> make_completion(Options& options);
+std::unique_ptr<Verb> make_man(Options& options);
 
 }  // namespace troupe::cli

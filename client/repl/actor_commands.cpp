@@ -124,6 +124,67 @@ std::map<std::uint64_t, std::string> batch_names(Session& session, const Mailbox
   return names;
 }
 
+const std::map<std::string, Fault> kFaults = {
+    {"kill", Fault::kill},      {"stop", Fault::stop},      {"exception", Fault::exception},
+    {"nan", Fault::not_finite}, {"delay", Fault::delay},    {"device-error", Fault::device_error},
+    {"hold", Fault::hold},      {"release", Fault::release}};
+
+/// The words behind those of `inject hold ACTOR SECONDS`: PHASE, or step [STEP] [patch PATCH].
+HoldAt hold_of(std::span<const std::string> words) {
+  HoldAt at{.phase = words[0]};
+  const auto known = hold_phases();
+  if (std::ranges::find(known, at.phase) == known.end())
+    throw UsageError("phase " + not_one_of(at.phase, known));
+  words = words.subspan(1);
+  const auto number = [&](const std::string& what) {
+    const auto value = words.empty() ? std::nullopt : parse_number<int>(words[0]);
+    if (!value || *value < 0)
+      throw UsageError(what + (words.empty() ? "" : " \"" + words[0] + "\"") + ": a number from 0");
+    words = words.subspan(1);
+    return *value;
+  };
+  if (at.phase == HoldAt{}.phase) {
+    if (!words.empty() && words[0] != "patch") at.step = number("step");
+    if (!words.empty() && words[0] == "patch") {
+      words = words.subspan(1);
+      at.patch = number("patch");
+    }
+  }
+  if (!words.empty()) throw UsageError("\"" + words[0] + "\" is too much behind the phase");
+  return at;
+}
+
+}  // namespace
+
+std::vector<std::string> fault_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, fault] : kFaults)
+    names.push_back(name);
+  return names;
+}
+
+namespace {
+
+using cli::Row;
+using cli::take;
+
+constexpr std::chrono::seconds kCallDeadline{60};
+
+template <class T>
+nlohmann::json listed(const std::vector<T>& all) {
+  auto list = nlohmann::json::array();
+  for (const T& one : all)
+    list.push_back(to_json(one));
+  return list;
+}
+
+std::uint64_t id_of(Session& session, const std::string& word) {
+  if (const auto id = parse_number<std::uint64_t>(word)) return *id;
+  return take(session.client().actors().find(word));
+}
+
+}  // namespace
+
 void mailbox(Session& session, const Words& words) {
   const auto actor = actor_of(words[0]);
   const MailboxInfo info = take(session.inspector().mailbox(actor));
@@ -195,36 +256,6 @@ void slice(Session& session, const Words& words) {
             << values_text(values) << "\n";
 }
 
-const std::map<std::string, Fault> kFaults = {
-    {"kill", Fault::kill},      {"stop", Fault::stop},      {"exception", Fault::exception},
-    {"nan", Fault::not_finite}, {"delay", Fault::delay},    {"device-error", Fault::device_error},
-    {"hold", Fault::hold},      {"release", Fault::release}};
-
-/// The words behind those of `inject hold ACTOR SECONDS`: PHASE, or step [STEP] [patch PATCH].
-HoldAt hold_of(std::span<const std::string> words) {
-  HoldAt at{.phase = words[0]};
-  const auto known = hold_phases();
-  if (std::ranges::find(known, at.phase) == known.end())
-    throw UsageError("phase " + not_one_of(at.phase, known));
-  words = words.subspan(1);
-  const auto number = [&](const std::string& what) {
-    const auto value = words.empty() ? std::nullopt : parse_number<int>(words[0]);
-    if (!value || *value < 0)
-      throw UsageError(what + (words.empty() ? "" : " \"" + words[0] + "\"") + ": a number from 0");
-    words = words.subspan(1);
-    return *value;
-  };
-  if (at.phase == HoldAt{}.phase) {
-    if (!words.empty() && words[0] != "patch") at.step = number("step");
-    if (!words.empty() && words[0] == "patch") {
-      words = words.subspan(1);
-      at.patch = number("patch");
-    }
-  }
-  if (!words.empty()) throw UsageError("\"" + words[0] + "\" is too much behind the phase");
-  return at;
-}
-
 void inject(Session& session, const Words& words) {
   const auto fault = kFaults.find(words[0]);
   if (fault == kFaults.end()) {
@@ -243,107 +274,6 @@ void inject(Session& session, const Words& words) {
   if (session.json())
     return cli::print_json_line({{"actor", actor}, {"fault", words[0]}, {"note", note}});
   std::cout << note << "\n";
-}
-
-void logs(Session& session, const Words& words) {
-  const bool controller = words.empty() || words[0] == "controller";
-  const auto speaker = controller ? std::int64_t{-1} : std::int64_t{actor_of(words[0])};
-  std::uint32_t lines = 50;
-  if (words.size() > 1)
-    lines = static_cast<std::uint32_t>(std::min<std::uint64_t>(job_of(words[1]), 100'000));
-  const LogInfo info = take(session.inspector().logs(speaker, 0, lines));
-  if (session.json()) {
-    return cli::print_json_line({{"who", controller ? "controller" : words[0]},
-                                 {"last", info.last},
-                                 {"lines", info.lines}});
-  }
-  for (const std::string& line : info.lines)
-    std::cout << line << "\n";
-  if (info.lines.empty())
-    std::cout << (controller ? "the controller" : "actor " + words[0]) << " has said nothing\n";
-}
-
-}  // namespace
-
-std::vector<std::string> fault_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, fault] : kFaults)
-    names.push_back(name);
-  return names;
-}
-
-std::vector<Command> actor_commands() {
-  return {
-      {.name = "mailbox",
-       .arguments = "ACTOR",
-       .summary = "what an actor is doing and what waits in its mailbox",
-       .details = "Answered at once, also while the actor is inside a long task.",
-       .completes = {Argument::actor},
-       .least = 1,
-       .most = 1,
-       .run = mailbox},
-      {.name = "tensors",
-       .arguments = "ACTOR JOB",
-       .summary = "what a job keeps at an actor: K,V, latents, caption, transfers",
-       .details =
-           "Looked at between two entries of the actor's mailbox; when it is inside one for long,\n"
-           "the answer says so.",
-       .completes = {Argument::actor, Argument::job},
-       .least = 2,
-       .most = 2,
-       .run = tensors},
-      {.name = "slice",
-       .arguments = "ACTOR JOB NAME [SLICE]",
-       .summary = "values of one of these tensors, as slice 0 3 latents [0,0,:4,:4]",
-       .details = "NAME as `tensors` shows it, in quotes where it has spaces. SLICE has for each "
-                  "dimension\n"
-                  "an index, i:k or :, at most 4096 values in all.",
-       .completes = {Argument::actor, Argument::job, Argument::tensor},
-       .least = 3,
-       .most = 4,
-       .run = slice},
-      {.name = "inject",
-       .arguments = "FAULT ACTOR [SECONDS [PHASE]]",
-       .summary = "a fault: kill, stop, exception, nan, delay, device-error, hold or release",
-       .details =
-           "  inject kill ACTOR           SIGKILL\n"
-           "  inject stop ACTOR SECONDS   SIGSTOP, then SIGCONT\n"
-           "  inject exception ACTOR      its next task throws\n"
-           "  inject nan ACTOR            its next micro-step meets a NaN\n"
-           "  inject delay ACTOR SECONDS  its next task begins later\n"
-           "  inject device-error ACTOR   its next task loses the device, and with it the process\n"
-           "  inject hold ACTOR SECONDS PHASE  it stands still when it comes to PHASE: loading,\n"
-           "      connecting, beginning, text, step [STEP] [patch PATCH], decode or ending\n"
-           "  inject release ACTOR        it goes on, or will not be held\n"
-           "An actor without a job meets exception, nan, delay, device-error and hold in its next "
-           "job.",
-       .completes = {Argument::fault, Argument::actor, Argument::seconds, Argument::hold_phase},
-       .least = 2,
-       .most = 7,
-       .run = inject},
-      {.name = "logs",
-       .arguments = "[ACTOR|controller] [LINES]",
-       .summary = "what an actor's process has written, or the controller has to say",
-       .details = {},
-       .completes = {Argument::speaker},
-       .most = 2,
-       .run = logs},
-  };
-}
-
-namespace {
-
-using cli::Row;
-using cli::take;
-
-constexpr std::chrono::seconds kCallDeadline{60};
-
-template <class T>
-nlohmann::json listed(const std::vector<T>& all) {
-  auto list = nlohmann::json::array();
-  for (const T& one : all)
-    list.push_back(to_json(one));
-  return list;
 }
 
 void classes(Session& session, const Words&) {
@@ -384,11 +314,6 @@ void user_actors(Session& session, const Words&) {
       cli::output_width(), cli::Overflow::shorten);
 }
 
-std::uint64_t id_of(Session& session, const std::string& word) {
-  if (const auto id = parse_number<std::uint64_t>(word)) return *id;
-  return take(session.client().actors().find(word));
-}
-
 void call(Session& session, const Words& words) {
   const auto id = id_of(session, words[0]);
   const std::string arguments = call_arguments({words.begin() + 2, words.end()});
@@ -397,35 +322,6 @@ void call(Session& session, const Words& words) {
   if (session.json())
     return cli::print_json_line({{"result", nlohmann::json::parse(result, nullptr, false)}});
   std::cout << result << "\n";
-}
-
-}  // namespace
-
-std::vector<Command> user_commands() {
-  return {
-      {.name = "classes",
-       .arguments = {},
-       .summary = "users' classes of actors, their methods and types",
-       .details = {},
-       .completes = {},
-       .run = classes},
-      {.name = "user-actors",
-       .arguments = {},
-       .summary = "users' actors: what each is and where it lives",
-       .details = {},
-       .completes = {},
-       .run = user_actors},
-      {.name = "call",
-       .arguments = "ID|NAME METHOD [ARGUMENT…]",
-       .summary = "call a method of a user's actor and show what it gives",
-       .details = "An argument that is JSON stands as it is, every other word is a string:\n"
-                  "  call counter add 5\n"
-                  "  call 3 describe \"two words\" [1,2]",
-       .completes = {Argument::user_actor, Argument::method},
-       .least = 2,
-       .most = 64,
-       .run = call},
-  };
 }
 
 }  // namespace troupe::repl

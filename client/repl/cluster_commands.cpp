@@ -34,6 +34,47 @@ void print(const Row& heads, const std::vector<Row>& rows, const std::string& no
   }
 }
 
+void print_jobs(const std::vector<JobInfo>& jobs) {
+  auto list = nlohmann::json::array();
+  for (const JobInfo& job : jobs)
+    list.push_back(to_json(job));
+  print_json_line({{"jobs", list}});
+}
+
+void one_failure(const nlohmann::json& failure) {
+  // A batch's failure says which it is.
+  if (!failure.contains("batch")) std::cout << "job " << failure["job"] << ": ";
+  std::cout << cli::on_one_line(failure["failure"].get<std::string>()) << "\n";
+  if (failure.contains("file"))
+    std::cout << "file " << cli::on_one_line(failure["file"].get<std::string>()) << "\n";
+  std::vector<Row> rows;
+  const auto& record = failure["record"];
+  for (const auto& task : record.value("unfinished", nlohmann::json::array())) {
+    rows.push_back({task["name"].get<std::string>(), std::to_string(task["actor"].get<int>()),
+                    seconds_text(-task["issued"].get<double>())});
+  }
+  if (!rows.empty())
+    std::cout << "\nunfinished:\n"
+              << cli::table({"TASK", "ACTOR", "ISSUED BEFORE"}, rows, cli::output_width());
+  rows.clear();
+  constexpr std::size_t kShown = 25;
+  const auto& events = record["events"];
+  for (std::size_t i = events.size() - std::min(events.size(), kShown); i < events.size(); ++i) {
+    const auto& event = events[i];
+    char at[32];
+    std::snprintf(at, sizeof at, "%.3f s", event["at"].get<double>());
+    rows.push_back({at, event["event"].get<std::string>(),
+                    event.contains("job") ? std::to_string(event["job"].get<int>()) : "-",
+                    event.contains("actor") ? std::to_string(event["actor"].get<int>()) : "-",
+                    event["what"].get<std::string>()});
+  }
+  std::cout << "\nlast events:\n"
+            << cli::table({"AT", "EVENT", "JOB", "ACTOR", "WHAT"}, rows, cli::output_width(),
+                          Overflow::shorten);
+}
+
+}  // namespace
+
 void nodes(Session& session, const Words&) {
   const ClusterInfo cluster = take(session.client().status());
   Hosts hosts;
@@ -103,28 +144,6 @@ void groups(Session& session, const Words&) {
   print({"AXIS", "RANKS", "ACTORS"}, rows, "no groups: no job has needed one yet");
 }
 
-void print_jobs(const std::vector<JobInfo>& jobs) {
-  auto list = nlohmann::json::array();
-  for (const JobInfo& job : jobs)
-    list.push_back(to_json(job));
-  print_json_line({{"jobs", list}});
-}
-
-void jobs(Session& session, const Words& words) {
-  const auto id = words.empty() ? 0 : job_of(words[0]);
-  const bool whole = id != 0 || session.json();
-  const auto page = take(session.client().jobs({.job = id, .most = whole ? 0 : cli::kShownRows}));
-  const auto all = cli::chosen_jobs(page.jobs, id);
-  if (session.json()) return print_jobs(all);
-  const auto width = cli::output_width();
-  if (id != 0) {
-    std::cout << cli::job_text(all.front(), width);
-  } else {
-    std::cout << (all.empty() ? "no jobs\n" : cli::jobs_table(all, width, "jobs"))
-              << cli::shown_text(all.size(), page.all, "jobs", "");
-  }
-}
-
 void queue(Session& session, const Words&) {
   // Within a priority the controller is fair to shares, by what they have had: not known here.
   auto jobs = take(session.client().jobs());
@@ -142,38 +161,6 @@ void queue(Session& session, const Words&) {
   }
   print({"ID", "PRIORITY", "SHARE", "PICTURES", "WAITS", "PROMPT", "CAUSE"}, rows, "no job waits");
   std::cout << cli::shown_text(rows.size(), jobs.size(), "jobs that wait", "");
-}
-
-void one_failure(const nlohmann::json& failure) {
-  // A batch's failure says which it is.
-  if (!failure.contains("batch")) std::cout << "job " << failure["job"] << ": ";
-  std::cout << cli::on_one_line(failure["failure"].get<std::string>()) << "\n";
-  if (failure.contains("file"))
-    std::cout << "file " << cli::on_one_line(failure["file"].get<std::string>()) << "\n";
-  std::vector<Row> rows;
-  const auto& record = failure["record"];
-  for (const auto& task : record.value("unfinished", nlohmann::json::array())) {
-    rows.push_back({task["name"].get<std::string>(), std::to_string(task["actor"].get<int>()),
-                    seconds_text(-task["issued"].get<double>())});
-  }
-  if (!rows.empty())
-    std::cout << "\nunfinished:\n"
-              << cli::table({"TASK", "ACTOR", "ISSUED BEFORE"}, rows, cli::output_width());
-  rows.clear();
-  constexpr std::size_t kShown = 25;
-  const auto& events = record["events"];
-  for (std::size_t i = events.size() - std::min(events.size(), kShown); i < events.size(); ++i) {
-    const auto& event = events[i];
-    char at[32];
-    std::snprintf(at, sizeof at, "%.3f s", event["at"].get<double>());
-    rows.push_back({at, event["event"].get<std::string>(),
-                    event.contains("job") ? std::to_string(event["job"].get<int>()) : "-",
-                    event.contains("actor") ? std::to_string(event["actor"].get<int>()) : "-",
-                    event["what"].get<std::string>()});
-  }
-  std::cout << "\nlast events:\n"
-            << cli::table({"AT", "EVENT", "JOB", "ACTOR", "WHAT"}, rows, cli::output_width(),
-                          Overflow::shorten);
 }
 
 void failures(Session& session, const Words& words) {
@@ -194,54 +181,6 @@ void failures(Session& session, const Words& words) {
          failure["failure"].get<std::string>(), failure.value("file", "-")});
   }
   print({"JOB", "FAILURE", "FILE"}, rows, "no job has failed");
-}
-
-}  // namespace
-
-std::vector<Command> cluster_commands() {
-  return {
-      {.name = "nodes",
-       .arguments = {},
-       .summary = "the hosts and what is on each",
-       .details = {},
-       .completes = {},
-       .run = nodes},
-      {.name = "actors",
-       .arguments = {},
-       .summary = "the actors and what each is doing",
-       .details = {},
-       .completes = {},
-       .run = actors},
-      {.name = "groups",
-       .arguments = {},
-       .summary = "who works together, by axis of the mesh",
-       .details = {},
-       .completes = {},
-       .run = groups},
-      {.name = "jobs",
-       .arguments = "[JOB]",
-       .summary = "the jobs: queued, running and ended; or one alone",
-       .details = {},
-       .completes = {Argument::job},
-       .most = 1,
-       .run = jobs},
-      {.name = "queue",
-       .arguments = {},
-       .summary = "the jobs that wait, in their order",
-       .details = {},
-       .completes = {},
-       .run = queue},
-      {.name = "failures",
-       .arguments = "[JOB]",
-       .summary = "the last failures, or what had happened before one",
-       .details =
-           "The controller remembers the last 16 failures of jobs. With --keep-logs each is\n"
-           "written to that folder, too, as flight-job-N.json; of a batch, whose jobs begin anew\n"
-           "after it, as flight-batch-N.json.",
-       .completes = {Argument::job},
-       .most = 1,
-       .run = failures},
-  };
 }
 
 }  // namespace troupe::repl

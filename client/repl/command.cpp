@@ -19,6 +19,27 @@ nlohmann::json described(const Command& command) {
   return {{"name", command.name}, {"arguments", command.arguments}, {"summary", command.summary}};
 }
 
+}  // namespace
+
+const std::vector<Command>& all_commands() {
+  static const std::vector<Command> kCommands = [] {
+    auto commands = command_table();
+    std::erase_if(commands, [](const Command& command) { return !command.in_console(); });
+    return commands;
+  }();
+  return kCommands;
+}
+
+const Command* find_command(const std::string& name) {
+  const auto& commands = all_commands();
+  auto wanted = name;
+  if (name == "exit" || name == "q") wanted = "quit";
+  if (name == "?" || name == "h") wanted = "help";
+  const auto found = std::find_if(commands.begin(), commands.end(),
+                                  [&](const Command& command) { return command.name == wanted; });
+  return found == commands.end() ? nullptr : &*found;
+}
+
 void help(Session& session, const Words& words) {
   if (!words.empty()) {
     const Command* command = find_command(words[0]);
@@ -47,43 +68,8 @@ void help(Session& session, const Words& words) {
       << session.endpoint() << "\n";
 }
 
-std::vector<Command> console_commands() {
-  return {{.name = "help",
-           .arguments = "[COMMAND]",
-           .summary = "this, or more about one command",
-           .details = "? does the same.",
-           .completes = {Argument::command},
-           .most = 1,
-           .run = help},
-          {.name = "quit",
-           .arguments = {},
-           .summary = "leave; jobs go on",
-           .details = "q and Ctrl-D do the same.",
-           .completes = {},
-           .run = [](Session& session, const Words&) { session.quit(); }}};
-}
-
-}  // namespace
-
-const std::vector<Command>& all_commands() {
-  static const std::vector<Command> kCommands = [] {
-    std::vector<Command> commands;
-    for (auto part : {cluster_commands(), job_commands(), inside_commands(), actor_commands(),
-                      user_commands(), console_commands()})
-      commands.insert(commands.end(), part.begin(), part.end());
-    return commands;
-  }();
-  return kCommands;
-}
-
-const Command* find_command(const std::string& name) {
-  const auto& commands = all_commands();
-  auto wanted = name;
-  if (name == "exit" || name == "q") wanted = "quit";
-  if (name == "?" || name == "h") wanted = "help";
-  const auto found = std::find_if(commands.begin(), commands.end(),
-                                  [&](const Command& command) { return command.name == wanted; });
-  return found == commands.end() ? nullptr : &*found;
+void quit(Session& session, const Words&) {
+  session.quit();
 }
 
 }  // namespace troupe::repl

@@ -5,18 +5,14 @@
 #include "client/cli/json.h"
 #include "client/cli/options.h"
 #include "client/cli/verb.h"
+#include "client/repl/session.h"
 
 namespace troupe::repl {
 
-SubmitLine::SubmitLine() {
-  cli::add_request_options(app, request);
-  cli::add_degree_options(app, request);
-  cli::add_queue_options(app, request);
-  cli::add_elastic_option(app, request);
-  cli::add_result_options(app, results);
-  cli::add_preview_options(app, results);
-  app.add_flag("--follow", follows, "Show progress until the job ends");
-  app.get_option("--output")->default_str("");  // without it nothing is written here
+void run_shared(Session& session, const Command& command, const Words& words) {
+  cli::Options options(command.summary, command.name);
+  const auto verb = command.shared(options, cli::Where::console);
+  if (parse(options, words, session.json())) verb->run_in_console(session, session.json());
 }
 
 FollowLine::FollowLine() {
@@ -48,10 +44,15 @@ std::vector<OptionShape> options_of(const std::string& command) {
       for (const std::string& name : option->names())
         shapes.push_back({name, option->value_name(), option->words()});
   };
-  SubmitLine submit;
-  FollowLine follow;
-  if (command == "submit") add(submit.app);
-  if (command == "follow") add(follow.app);
+  const Command* known = find_command(command);
+  if (known != nullptr && known->shared) {
+    cli::Options options;
+    const auto verb = known->shared(options, cli::Where::console);
+    add(options);
+  } else if (command == "follow") {
+    FollowLine follow;
+    add(follow.app);
+  }
   return shapes;
 }
 

@@ -4,21 +4,14 @@
 
 #include "client/cli/follow.h"
 #include "client/cli/options.h"
-#include "client/cli/request_options.h"
-#include "client/repl/words.h"
+#include "client/repl/command.h"
 
 namespace troupe::repl {
 
-/// The options of `submit` and of `follow`, as those of the verbs of the same kind.
-struct SubmitLine {
-  cli::RequestOptions request;
-  cli::ResultOptions results;
-  bool follows = false;
-  cli::Options app{
-      "Hand a job in. It goes on when the console is left; --follow or --output waits.", "submit"};
-  SubmitLine();
-};
+/// Runs a command of the shell in the console. Throws as the verb does.
+void run_shared(Session& session, const Command& command, const Words& words);
 
+/// The options of `follow`.
 struct FollowLine {
   std::string job;
   cli::ResultOptions results;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -19,6 +20,7 @@
 #include "client/cli/options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"
+#include "client/repl/options.h"
 #include "troupe/actor.h"
 
 namespace troupe::repl {
@@ -62,13 +64,24 @@ bool shown_by_pager(const std::string& text) {
   return !(WIFEXITED(status) && WEXITSTATUS(status) == kNoSuchProgram);
 }
 
+void run_command(const Command& command, Session& session, const Words& arguments) {
+  if (command.shared) return run_shared(session, command, arguments);
+  command.run(session, arguments);
+}
+
+/// Returns whether the command prints while it runs, so that nothing of it may be kept back.
+bool shows_progress(const Command& command, const Words& arguments) {
+  return command.name == "submit" || command.name == "follow" ||
+         std::ranges::find_first_of(arguments, std::array{"--follow", "-f"}) != arguments.end();
+}
+
 void run_paged(const Command& command, Session& session, const Words& arguments) {
   std::string text;
   std::exception_ptr failure;
   {
     const KeptOutput kept;
     try {
-      command.run(session, arguments);
+      run_command(command, session, arguments);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -114,10 +127,10 @@ bool Session::run(const Words& words) {
     const Words arguments(words.begin() + 1, words.end());
     check_count(command, arguments.size());
     signals_ = std::make_unique<cli::SignalWatch>();
-    if (pages_ && !command.has_options) {
+    if (pages_ && !shows_progress(command, arguments)) {
       run_paged(command, *this, arguments);
     } else {
-      command.run(*this, arguments);
+      run_command(command, *this, arguments);
     }
     caught_ = signals_->caught();
     signals_.reset();

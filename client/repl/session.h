@@ -18,7 +18,7 @@
 namespace troupe::repl {
 
 /// One console: its connections, and what came of its commands.
-class Session {
+class Session : public cli::Connections {
  public:
   /// Throws cli::CommandError when there is no cluster.
   explicit Session(cli::Target target, bool json = false);
@@ -28,15 +28,15 @@ class Session {
   /// Prints the complaint about a line that no command could be made of.
   void complain(const std::string& what) const { complain(Error{ErrorCode::usage, what}); }
 
-  Client& client() { return *client_; }
-  Inspector& inspector() { return *inspector_; }
+  Client& client() override { return *client_; }
+  Inspector& inspector() override { return *inspector_; }
   const std::string& endpoint() const { return target_.endpoint; }
   /// True if every command prints one JSON document on one line, also for an error.
   bool json() const { return json_; }
   cli::Report report() const { return json_ ? cli::Report::json_line : cli::Report::text; }
 
   /// Signals (Ctrl-C and the like) while a command runs. Only inside a command.
-  cli::SignalWatch& signals() { return *signals_; }
+  const cli::SignalWatch& signals() override { return *signals_; }
   /// The signal that ended the last command; 0 if none did.
   int caught() const { return caught_; }
 

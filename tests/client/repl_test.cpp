@@ -206,13 +206,45 @@ TEST_CASE("every argument that the help lists is completed") {
   }
 }
 
+TEST_CASE(
+    "a command of shell and console is in the table once, and takes the same options in both") {
+  std::set<std::string> names;
+  for (const Command& command : command_table()) {
+    CAPTURE(command.name);
+    CHECK(names.insert(command.name).second);
+    CHECK((command.in_shell() || command.in_console()));
+    // Both have it only as one command.
+    CHECK_FALSE((command.verb && command.in_console()));
+    if (!command.shared) continue;
+    const auto options_in = [&](cli::Where where) {
+      cli::Options options;
+      const auto verb = command.shared(options, where);
+      std::set<std::string> all;
+      for (const auto& option : options.all())
+        for (const auto& name : option->names())
+          all.insert(name);
+      return all;
+    };
+    auto shell = options_in(cli::Where::shell), console = options_in(cli::Where::console);
+    // The console is connected already, says for all commands whether they print JSON, and waits
+    // for no job unless it is told to.
+    for (const char* alone : {"--connect", "--keys", "--json", "--detach"})
+      shell.erase(alone);
+    if (command.name == "submit") CHECK(console.erase("--follow") == 1);
+    CHECK(shell == console);
+  }
+  for (const char* both : {"submit", "jobs", "cancel", "logs", "timeline"})
+    CHECK(find_command(both)->shared != nullptr);
+}
+
 TEST_CASE("every command says what it is for, and names are told apart") {
   List names;
   for (const Command& command : all_commands()) {
     CAPTURE(command.name);
     names.push_back(command.name);
     CHECK_FALSE(command.summary.empty());
-    CHECK(command.run);
+    CHECK(command.in_console());
+    CHECK_FALSE((command.run && command.shared));
     CHECK(command.least <= std::max(command.most, command.least));
     CHECK((command.has_options || command.completes.size() <= command.most));
     CHECK(find_command(command.name) == &command);

@@ -8,22 +8,21 @@
 namespace troupe::cli {
 namespace {
 
-class CancelVerb : public Verb {
+class CancelVerb : public SharedVerb {
  public:
-  explicit CancelVerb(Options& parent)
-      : Verb(parent, "cancel", "End a job at its next micro-step") {
+  CancelVerb(Options& options, Where where) : SharedVerb(options, where) {
     app_->add_option("ID", id_, "The job, as `troupe jobs` names it");
-    add_connect_option(*app_, target_);
+    add_connect();
     set_footer("What was issued before still runs to its end: some micro-steps at most.",
                {"troupe cancel 3"}, "commands.md#cancel");
   }
 
-  int run() override {
+ protected:
+  int run_on(Connections& at) override {
     const std::uint64_t job = checked_job_id("cancel", id_);
-    Client client = connect(target_);
-    const std::string note = take(client.cancel(job));
+    const std::string note = take(at.client().cancel(job));
     if (json()) {
-      print_json({{"job", job}, {"note", note}});
+      print({{"job", job}, {"note", note}});
     } else {
       const std::string name = fmt::format("job {}", job);
       if (note.rfind(name + " ", 0) != 0) std::cout << name << ": ";
@@ -34,13 +33,12 @@ class CancelVerb : public Verb {
 
  private:
   std::string id_;
-  Target target_;
 };
 
 }  // namespace
 
-std::unique_ptr<Verb> make_cancel(Options& parent) {
-  return std::make_unique<CancelVerb>(parent);
+std::unique_ptr<SharedVerb> make_cancel(Options& options, Where where) {
+  return std::make_unique<CancelVerb>(options, where);
 }
 
 }  // namespace troupe::cli

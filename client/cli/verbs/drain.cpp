@@ -15,9 +15,7 @@ namespace {
 
 class DrainVerb : public Verb {
  public:
-  explicit DrainVerb(Options& parent)
-      : Verb(parent, "drain",
-             "Empty hosts or actors without losing a job; then their actors leave") {
+  explicit DrainVerb(Options& options) : Verb(options) {
     app_->add_option("PLACE", places_, "Hosts by name, actors by number, as `troupe status` shows")
         ->type_name("HOST|ACTOR");
     app_->add_flag(
@@ -97,8 +95,8 @@ class DrainVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_drain(Options& parent) {
-  return std::make_unique<DrainVerb>(parent);
+std::unique_ptr<Verb> make_drain(Options& options) {
+  return std::make_unique<DrainVerb>(options);
 }
 
 }  // namespace troupe::cli

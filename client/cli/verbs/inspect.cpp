@@ -32,11 +32,7 @@ namespace {
 
 class InspectVerb : public Verb {
  public:
-  explicit InspectVerb(Options& parent)
-      : Verb(parent, "inspect",
-             "Print the parameters in a picture or clip, the tensors in a safetensors file, or "
-             "what a "
-             "model is") {
+  explicit InspectVerb(Options& options) : Verb(options) {
     app_->add_option("FILE", file_,
                      "A .png, .mp4, .webm or .safetensors file, or a model's folder");
     set_footer("",
@@ -282,8 +278,8 @@ class InspectVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_inspect(Options& parent) {
-  return std::make_unique<InspectVerb>(parent);
+std::unique_ptr<Verb> make_inspect(Options& options) {
+  return std::make_unique<InspectVerb>(options);
 }
 
 }  // namespace troupe::cli

@@ -11,10 +11,9 @@
 namespace troupe::cli {
 namespace {
 
-class JobsVerb : public Verb {
+class JobsVerb : public SharedVerb {
  public:
-  explicit JobsVerb(Options& parent)
-      : Verb(parent, "jobs", "List the jobs: queued, running and ended; or one alone") {
+  JobsVerb(Options& options, Where where) : SharedVerb(options, where) {
     app_->add_option("ID", id_, "A job: as much of it as the controller tells")
         ->default_str("all")
         ->type_name("");
@@ -24,7 +23,7 @@ class JobsVerb : public Verb {
     app_->add_option("--skip", skip_, "Leave out so many before that")
         ->check(whole(0, 1'000'000))
         ->capture_default_str();
-    add_connect_option(*app_, target_);
+    add_connect();
     set_footer(
         "Running jobs come first, then waiting ones in the order of their turns, then ended ones, "
         "the newest first; what is shown of these is sorted by number. Ended jobs are remembered, "
@@ -36,11 +35,12 @@ class JobsVerb : public Verb {
         {"troupe jobs", "troupe jobs 3 --json"}, "commands.md#jobs");
   }
 
-  int run() override {
+ protected:
+  int run_on(Connections& at) override {
     const auto id = app_->count("ID") > 0 ? checked_job_id("jobs", id_) : 0;
-    Client client = connect(target_);
     const auto limit = limit_.value_or(json() ? 0 : kShownRows);
-    const auto page = take(client.jobs({.job = id, .skip = skip_, .most = id == 0 ? limit : 0}));
+    const auto page =
+        take(at.client().jobs({.job = id, .skip = skip_, .most = id == 0 ? limit : 0}));
     const auto jobs = chosen_jobs(page.jobs, id);
     if (json()) {
       auto list = nlohmann::json::array();
@@ -48,7 +48,7 @@ class JobsVerb : public Verb {
         list.push_back(to_json(job));
       nlohmann::json document = {{"jobs", list}};
       if (id == 0) document["all"] = page.all;
-      print_json(document);
+      print(document);
     } else if (id != 0) {
       std::cout << job_text(jobs.front(), output_width()) << std::flush;
     } else if (jobs.empty()) {
@@ -56,25 +56,26 @@ class JobsVerb : public Verb {
                 << std::endl;
     } else {
       const auto next = skip_ + jobs.size();
-      std::cout << jobs_table(jobs, output_width(), "troupe jobs")
+      std::cout << jobs_table(jobs, output_width(), command())
                 << shown_text(jobs.size(), page.all, "jobs",
-                              next < page.all ? fmt::format("troupe jobs --skip {}", next) : "")
+                              next < page.all ? fmt::format("{} --skip {}", command(), next) : "")
                 << std::flush;
     }
     return kOk;
   }
 
  private:
+  std::string command() const { return in_console() ? "jobs" : "troupe jobs"; }
+
   std::string id_;
   std::optional<std::size_t> limit_;
   std::size_t skip_ = 0;
-  Target target_;
 };
 
 }  // namespace
 
-std::unique_ptr<Verb> make_jobs(Options& parent) {
-  return std::make_unique<JobsVerb>(parent);
+std::unique_ptr<SharedVerb> make_jobs(Options& options, Where where) {
+  return std::make_unique<JobsVerb>(options, where);
 }
 
 }  // namespace troupe::cli

@@ -40,9 +40,7 @@ Check host_name() {
 
 class JoinVerb : public Verb {
  public:
-  explicit JoinVerb(Options& parent)
-      : Verb(parent, "join",
-             "Give a cluster this host's actors, until Ctrl-C or the cluster's end") {
+  explicit JoinVerb(Options& options) : Verb(options) {
     add_connect_option(*app_, target_);
     app_->add_option("--port", port_,
                      "Under srun, without --connect: the controller's port on the job's first node")
@@ -224,8 +222,8 @@ class JoinVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_join(Options& parent) {
-  return std::make_unique<JoinVerb>(parent);
+std::unique_ptr<Verb> make_join(Options& options) {
+  return std::make_unique<JoinVerb>(options);
 }
 
 }  // namespace troupe::cli

@@ -13,9 +13,7 @@ namespace {
 
 class KeysVerb : public Verb {
  public:
-  explicit KeysVerb(Options& parent)
-      : Verb(parent, "keys",
-             "Make the keys of a cluster that listens on tcp, and say who may come in") {
+  explicit KeysVerb(Options& options) : Verb(options) {
     app_->add_option("ACTION", action_, "make (if left out), add, role, list or remove")
         ->type_name("");
     app_->add_option("NAME", name_, "With add, role and remove: the client")->type_name("");
@@ -166,8 +164,8 @@ class KeysVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_keys(Options& parent) {
-  return std::make_unique<KeysVerb>(parent);
+std::unique_ptr<Verb> make_keys(Options& options) {
+  return std::make_unique<KeysVerb>(options);
 }
 
 }  // namespace troupe::cli

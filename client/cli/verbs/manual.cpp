@@ -11,8 +11,7 @@ namespace {
 
 class CompletionVerb : public Verb {
  public:
-  explicit CompletionVerb(Options& parent)
-      : Verb(parent, "completion", "Print the script that completes `troupe` in a shell") {
+  explicit CompletionVerb(Options& options) : Verb(options) {
     app_->add_option("SHELL", shell_, "bash, zsh or fish")->check(one_of({"bash", "zsh", "fish"}));
     set_footer("`cmake --install` puts the scripts where the shells look for them.",
                {"source <(troupe completion bash)",
@@ -35,7 +34,7 @@ class CompletionVerb : public Verb {
 
 class ManVerb : public Verb {
  public:
-  explicit ManVerb(Options& parent) : Verb(parent, "man", "Print a manual page, for man") {
+  explicit ManVerb(Options& options) : Verb(options) {
     app_->add_option("COMMAND", command_, "Its page, instead of that of `troupe` itself");
     app_->add_option("--write", folder_, "Write all pages into this folder")
         ->check(not_empty())
@@ -87,12 +86,12 @@ class ManVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_completion(Options& parent) {
-  return std::make_unique<CompletionVerb>(parent);
+std::unique_ptr<Verb> make_completion(Options& options) {
+  return std::make_unique<CompletionVerb>(options);
 }
 
-std::unique_ptr<Verb> make_man(Options& parent) {
-  return std::make_unique<ManVerb>(parent);
+std::unique_ptr<Verb> make_man(Options& options) {
+  return std::make_unique<ManVerb>(options);
 }
 
 }  // namespace troupe::cli

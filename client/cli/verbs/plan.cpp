@@ -48,10 +48,7 @@ std::string meant_machine(const std::string& text) {
 
 class PlanVerb : public Verb {
  public:
-  explicit PlanVerb(Options& parent)
-      : Verb(parent, "plan",
-             "Print mesh, groups, stages, patches and memory of a request, or why it is "
-             "impossible") {
+  explicit PlanVerb(Options& options) : Verb(options) {
     add_request_options(*app_, request_);
     add_degree_options(*app_, request_);
     const std::string group = "Prediction";
@@ -250,8 +247,8 @@ class PlanVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_plan(Options& parent) {
-  return std::make_unique<PlanVerb>(parent);
+std::unique_ptr<Verb> make_plan(Options& options) {
+  return std::make_unique<PlanVerb>(options);
 }
 
 }  // namespace troupe::cli

@@ -12,8 +12,7 @@ namespace {
 
 class ReplVerb : public Verb {
  public:
-  explicit ReplVerb(Options& parent)
-      : Verb(parent, "repl", "A console on a running cluster: look inside, pause, step, until") {
+  explicit ReplVerb(Options& options) : Verb(options) {
     app_->add_option("ENDPOINT", place_, "Where the controller listens; as --connect");
     add_connect_option(*app_, target_);
     app_->add_option("-c", commands_, "Run these commands, parted by ;, and leave")
@@ -45,8 +44,8 @@ class ReplVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_repl(Options& parent) {
-  return std::make_unique<ReplVerb>(parent);
+std::unique_ptr<Verb> make_repl(Options& options) {
+  return std::make_unique<ReplVerb>(options);
 }
 
 }  // namespace troupe::cli

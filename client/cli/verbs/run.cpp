@@ -21,8 +21,7 @@ namespace {
 
 class RunVerb : public Verb {
  public:
-  explicit RunVerb(Options& parent)
-      : Verb(parent, "run", "Make pictures with a cluster of its own, started for it") {
+  explicit RunVerb(Options& options) : Verb(options) {
     add_request_options(*app_, request_);
     add_degree_options(*app_, request_);
     add_elastic_option(*app_, request_);
@@ -140,8 +139,8 @@ class RunVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_run(Options& parent) {
-  return std::make_unique<RunVerb>(parent);
+std::unique_ptr<Verb> make_run(Options& options) {
+  return std::make_unique<RunVerb>(options);
 }
 
 }  // namespace troupe::cli

@@ -60,8 +60,7 @@ class StdinWatch {
 
 class ServeVerb : public Verb {
  public:
-  explicit ServeVerb(Options& parent)
-      : Verb(parent, "serve", "Answer HTTP: OpenAI's API, jobs, and a page for browsers") {
+  explicit ServeVerb(Options& options) : Verb(options) {
     app_->add_option(
             "--connect", endpoints_,
             "The cluster to serve: ipc://PATH, tcp://HOST:PORT or HOST:PORT; repeat it for "
@@ -286,8 +285,8 @@ class ServeVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_serve(Options& parent) {
-  return std::make_unique<ServeVerb>(parent);
+std::unique_ptr<Verb> make_serve(Options& options) {
+  return std::make_unique<ServeVerb>(options);
 }
 
 }  // namespace troupe::cli

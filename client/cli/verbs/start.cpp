@@ -150,8 +150,7 @@ constexpr std::chrono::seconds kLogWait{5};
 
 class StartVerb : public Verb {
  public:
-  explicit StartVerb(Options& parent)
-      : Verb(parent, "start", "Start a cluster: the controller and its actors") {
+  explicit StartVerb(Options& options) : Verb(options) {
     app_->add_option("--listen", options_.listen,
                      "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " +
                          client::default_endpoint() + ")")
@@ -465,8 +464,8 @@ class StartVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_start(Options& parent) {
-  return std::make_unique<StartVerb>(parent);
+std::unique_ptr<Verb> make_start(Options& options) {
+  return std::make_unique<StartVerb>(options);
 }
 
 }  // namespace troupe::cli

@@ -30,8 +30,7 @@ void print_status(const ClusterInfo& cluster, bool all) {
 
 class StatusVerb : public Verb {
  public:
-  explicit StatusVerb(Options& parent)
-      : Verb(parent, "status", "Say who lives where, in which groups with which rank, doing what") {
+  explicit StatusVerb(Options& options) : Verb(options) {
     app_->add_option("--watch", watch_seconds_, "Say it again and again, so far apart")
         ->check(number(0.1, 86400))
         ->type_name("SECONDS");
@@ -70,8 +69,8 @@ class StatusVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_status(Options& parent) {
-  return std::make_unique<StatusVerb>(parent);
+std::unique_ptr<Verb> make_status(Options& options) {
+  return std::make_unique<StatusVerb>(options);
 }
 
 namespace {
@@ -161,8 +160,7 @@ std::string first_lines(const std::string& text, std::size_t most) {
 
 class TopVerb : public Verb {
  public:
-  explicit TopVerb(Options& parent)
-      : Verb(parent, "top", "Show actors, jobs and throughput, full screen, as they change") {
+  explicit TopVerb(Options& options) : Verb(options) {
     app_->add_option("--every", seconds_, "How long until the next look")
         ->check(number(0.1, 3600))
         ->type_name("SECONDS")
@@ -252,8 +250,8 @@ class TopVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_top(Options& parent) {
-  return std::make_unique<TopVerb>(parent);
+std::unique_ptr<Verb> make_top(Options& options) {
+  return std::make_unique<TopVerb>(options);
 }
 
 }  // namespace troupe::cli

@@ -16,8 +16,7 @@ constexpr auto kStopDeadline = std::chrono::seconds(15);
 
 class StopVerb : public Verb {
  public:
-  explicit StopVerb(Options& parent)
-      : Verb(parent, "stop", "End the cluster; running jobs fail, those in a journal are kept") {
+  explicit StopVerb(Options& options) : Verb(options) {
     add_connect_option(*app_, target_);
     set_footer(
         "A cluster that was started with --journal goes on with its jobs when it is started again. "
@@ -75,8 +74,8 @@ class StopVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_stop(Options& parent) {
-  return std::make_unique<StopVerb>(parent);
+std::unique_ptr<Verb> make_stop(Options& options) {
+  return std::make_unique<StopVerb>(options);
 }
 
 }  // namespace troupe::cli

@@ -19,11 +19,10 @@
 namespace troupe::cli {
 namespace {
 
-class SubmitVerb : public Verb {
+class SubmitVerb : public SharedVerb {
  public:
-  explicit SubmitVerb(Options& parent)
-      : Verb(parent, "submit", "Make pictures on a running cluster") {
-    add_connect_option(*app_, target_);
+  SubmitVerb(Options& options, Where where) : SharedVerb(options, where) {
+    add_connect();
     add_request_options(*app_, request_);
     add_degree_options(*app_, request_);
     add_elastic_option(*app_, request_);
@@ -35,56 +34,68 @@ class SubmitVerb : public Verb {
             "Take what is not given here from this PNG, MP4 or WebM: the request that made it")
         ->check(not_empty())
         ->type_name("FILE");
-    app_->add_flag("--detach", detach_, "Print the job's ID and go; fetch with `troupe wait ID`");
-    set_footer("Without --model the cluster's own model is taken. Ctrl-C cancels the job.",
+    if (in_console()) {
+      app_->add_flag("--follow", follows_, "Show progress until the job ends");
+      app_->get_option("--output")->default_str("");  // without it nothing is written here
+    } else {
+      app_->add_flag("--detach", detach_, "Print the job's ID and go; fetch with `troupe wait ID`");
+    }
+    set_footer(in_console() ? "Without --model the cluster's own model is taken. The job goes on when the "
+                              "console is left; --follow or --output waits."
+                            : "Without --model the cluster's own model is taken. Ctrl-C cancels the job.",
                {"troupe submit --prompt \"a green star\" --cfg 2 --pp 2 --output star.png",
                 "troupe submit --prompt \"a cat\" --n 8 --dp 2 --output \"cat-{}.png\" --json",
                 "id=$(troupe submit --prompt \"a dog\" --detach) && troupe wait $id"},
                "commands.md#submit");
   }
 
-  int run() override {
+ protected:
+  int run_on(Connections& at) override {
     if (!from_.empty()) take_from_picture();
     take_prompts(request_, "submit");
     settle(request_);
     check_preview_options(*app_);
     settle_output(*app_, request_.request, results_);
-    checked_endpoint(target_.endpoint);
-    if (detach_) {
-      refuse_with_detach();
-    } else {
-      check_outputs(results_, picture_count(request_), json() ? Report::json : Report::text);
-    }
+    check_target();
+    const bool writes = in_console()
+                            ? app_->count("--output") > 0 || app_->count("--save-latents") > 0 ||
+                                  app_->count("--preview") > 0
+                            : !detach_;
+    if (detach_) refuse_with_detach();
+    if (writes) check_outputs(results_, picture_count(request_), report());
     Submission submission = make_submission(request_);
-    submission.detached = detach_;
+    submission.detached = detach_ || in_console();
     ask_for_results(results_, submission.request);
-    const SignalWatch signals;
-    Client client = connect(target_, signals);
-    if (detach_) {
-      const std::uint64_t job = hand_in(client, submission);
-      goes_on_ = fmt::format(
-          "job {0} was accepted: `troupe wait {0}` fetches what it makes, `troupe cancel {0}` ends "
-          "it",
-          job);
-      if (json()) {
-        print_json({{"job", job}});
-      } else {
-        std::cout << job << std::endl;
-      }
-      return kOk;
-    }
+    if (in_console() && results_.frames_per_second && !writes)
+      throw UsageError("--fps needs --output: else no file is written");
+    const SignalWatch& signals = at.signals();
+    Client& client = at.client();
+    if (!writes) return leave(at, hand_in(client, submission));
     if (!video_option(results_).empty())
       check_video(results_,
                   submission.model.empty() ? take(client.status()).model : submission.model);
+    results_.cancels = !in_console();
     return follow_job(
         client,
         [&](Client::OnProgress on_progress) {
           return accepted(client.submit(submission, std::move(on_progress)), submission);
         },
-        results_, json() ? Report::json : Report::text, signals);
+        results_, report(), signals);
   }
 
  private:
+  /// Tells the number of a job that goes on by itself, and follows it if that is wanted.
+  int leave(Connections& at, std::uint64_t job) {
+    goes_on_ = fmt::format(
+        "job {0} was accepted: `troupe wait {0}` fetches what it makes, `troupe cancel {0}` ends "
+        "it",
+        job);
+    if (!json()) std::cout << (in_console() ? "job " : "") << job << std::endl;
+    if (follows_) return show_progress(at.client(), job, results_, report(), at.signals());
+    if (json()) print({{"job", job}});
+    return kOk;
+  }
+
   void take_from_picture() {
     const auto given = [&](const std::string& option) {
       return !option.empty() && app_->count(option) > 0;
@@ -145,17 +156,17 @@ class SubmitVerb : public Verb {
     check_names(results_);
   }
 
-  Target target_;
   RequestOptions request_;
   ResultOptions results_;
-  bool detach_ = false;
+  bool detach_ = false;   // in the shell
+  bool follows_ = false;  // in the console
   std::string from_;
 };
 
 }  // namespace
 
-std::unique_ptr<Verb> make_submit(Options& parent) {
-  return std::make_unique<SubmitVerb>(parent);
+std::unique_ptr<SharedVerb> make_submit(Options& options, Where where) {
+  return std::make_unique<SubmitVerb>(options, where);
 }
 
 }  // namespace troupe::cli

@@ -9,17 +9,16 @@
 namespace troupe::cli {
 namespace {
 
-class TimelineVerb : public Verb {
+class TimelineVerb : public SharedVerb {
  public:
-  explicit TimelineVerb(Options& parent)
-      : Verb(parent, "timeline", "Write what ran when, for Perfetto") {
+  TimelineVerb(Options& options, Where where) : SharedVerb(options, where) {
     app_->add_option("ID", id_, "The job, as `troupe jobs` names it, or all");
     app_->add_option("-o,--output", output_,
                      "Trace file, replaced if it is there; - = standard output")
         ->check(not_empty())
         ->type_name("FILE.json")
         ->capture_default_str();
-    add_connect_option(*app_, target_);
+    add_connect();
     set_footer(
         "A row for each actor, a slice for each micro-step with its waits inside, an arrow for "
         "each "
@@ -28,20 +27,20 @@ class TimelineVerb : public Verb {
         {"troupe timeline 3 -o trace.json"}, "observability.md#time-lines");
   }
 
-  int run() override {
+ protected:
+  int run_on(Connections& at) override {
     const std::uint64_t job = id_ == "all" ? 0 : checked_job_id("timeline", id_);
     const bool to_file = output_ != "-";
     if (!to_file && json()) throw UsageError("--output - and --json both want standard output");
     if (to_file) check_writable("--output", output_);
-    Inspector inspector = connect_inspector(target_);
-    const std::string trace = take(inspector.timeline(job));
+    const std::string trace = take(at.inspector().timeline(job));
     if (!to_file) {
       std::cout << trace;
       return kOk;
     }
     write_file(output_, trace);
     if (json()) {
-      print_json({{"job", job}, {"output", output_}, {"bytes", trace.size()}});
+      print({{"job", job}, {"output", output_}, {"bytes", trace.size()}});
     } else {
       std::cout << output_ << "\n";
     }
@@ -51,13 +50,12 @@ class TimelineVerb : public Verb {
  private:
   std::string id_;
   std::string output_ = "trace.json";
-  Target target_;
 };
 
 }  // namespace
 
-std::unique_ptr<Verb> make_timeline(Options& parent) {
-  return std::make_unique<TimelineVerb>(parent);
+std::unique_ptr<SharedVerb> make_timeline(Options& options, Where where) {
+  return std::make_unique<TimelineVerb>(options, where);
 }
 
 }  // namespace troupe::cli

@@ -19,9 +19,7 @@ namespace {
 
 class WaitVerb : public Verb {
  public:
-  explicit WaitVerb(Options& parent)
-      : Verb(parent, "wait",
-             "Follow a job that was handed in with --detach, and write its pictures") {
+  explicit WaitVerb(Options& options) : Verb(options) {
     app_->add_option("ID", id_, "The job, as `troupe submit --detach` and `troupe jobs` name it")
         ->default_str("or --all")
         ->type_name("");
@@ -109,8 +107,8 @@ class WaitVerb : public Verb {
 
 }  // namespace
 
-std::unique_ptr<Verb> make_wait(Options& parent) {
-  return std::make_unique<WaitVerb>(parent);
+std::unique_ptr<Verb> make_wait(Options& options) {
+  return std::make_unique<WaitVerb>(options);
 }
 
 }  // namespace troupe::cli
