@@ -18,7 +18,7 @@
 #include "base/suggest.h"
 #include "base/text.h"
 #include "client/cli/suggest.h"
-#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/terminal.h"
 
 namespace troupe::cli {
