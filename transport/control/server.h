@@ -34,21 +34,6 @@ struct ServerOptions {
   SocketOptions socket;
 };
 
-struct PeerInfo {
-  PeerId id = 0;
-  std::uint64_t incarnation = 0;
-  wire::Hello hello;
-  std::string secret = {};  // secret that the peer's welcome gives it, and nobody else
-  ClientUser user = {};     // the client whose key the peer has shown
-};
-
-/// Signs of life of a peer. `progress` is what its work loop counted, not what its sockets do.
-struct PeerVitals {
-  Clock::time_point heard;  // last message of any kind
-  std::uint64_t progress = 0;
-  Clock::time_point progress_changed;  // when `progress` was last seen to move
-};
-
 /// The binding end of the control plane: many peers, one socket, on one io_context.
 ///
 /// Not thread-safe: construct it and call it on the thread that runs the io_context (others post).
