@@ -4,7 +4,7 @@
 #include "client/listener.h"
 #include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/loss.h"
+#include "transport/control/link.h"
 #include "transport/control/own_keys.h"
 
 namespace troupe::client {

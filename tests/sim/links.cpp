@@ -2,7 +2,7 @@
 
 #include "base/little_endian.h"
 #include "tests/sim/world.h"
-#include "transport/control/loss.h"
+#include "transport/control/link.h"
 #include "transport/wire/codec.h"
 
 // Control links between the controller and its actors. Frames come late, twice, in another order or

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "transport/control/keys.h"
-#include "transport/control/loss.h"
+#include "transport/control/link.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "transport/control/keys.h"
-#include "transport/control/loss.h"
+#include "transport/control/link.h"
 #include "transport/control/open_requests.h"
 #include "transport/control/types.h"
 

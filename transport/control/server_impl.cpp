@@ -6,7 +6,7 @@
 
 #include "base/format.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/loss.h"
+#include "transport/control/link.h"
 #include "transport/control/zap.h"
 
 namespace troupe::control {
