@@ -2,7 +2,6 @@
 
 #include "client/deadlines.h"
 #include "client/listener.h"
-#include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/link.h"
 #include "transport/control/own_keys.h"

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "transport/control/blob_endpoint.h"
+#include "transport/control/endpoint.h"
 #include "transport/control/own_keys.h"
 
 namespace troupe::cluster {

@@ -24,7 +24,6 @@
 #include "controller/app/host_orders.h"
 #include "controller/hosts/capacity.h"
 #include "controller/hosts/local_process_host.h"
-#include "transport/control/blob_endpoint.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"

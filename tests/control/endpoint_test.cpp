@@ -12,7 +12,6 @@
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
-#include "transport/control/listener_process.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;

@@ -8,7 +8,6 @@
 #include "base/format.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/link.h"
-#include "transport/control/listener_process.h"
 #include "transport/control/zap.h"
 
 namespace troupe::control {

@@ -1,10 +1,10 @@
 #pragma once
 #include "transport/control/connection.h"
 #include "transport/control/core.h"
+#include "transport/control/endpoint.h"
 #include "transport/control/handshake_watch.h"
 #include "transport/control/link.h"
 #include "transport/control/outbox.h"
-#include "transport/control/socket_folder.h"
 
 namespace troupe::control {
 
