@@ -3,8 +3,8 @@
 #include "client/deadlines.h"
 #include "client/listener.h"
 #include "transport/control/endpoint.h"
+#include "transport/control/key_folder.h"
 #include "transport/control/link.h"
-#include "transport/control/own_keys.h"
 
 namespace troupe::client {
 namespace {

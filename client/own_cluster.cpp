@@ -9,7 +9,7 @@
 
 #include "base/read_file.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
 
 namespace troupe::client {
 namespace {

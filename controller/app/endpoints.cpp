@@ -5,7 +5,7 @@
 
 #include "base/format.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
 
 namespace troupe::cluster {
 namespace {

@@ -27,7 +27,6 @@
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
-#include "transport/control/own_keys.h"
 #include "transport/control/relay.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/client_messages.h"

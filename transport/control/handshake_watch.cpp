@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/format.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {

@@ -17,7 +17,7 @@
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
 #include "models/spec/model_spec.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
 #include "web/caller.h"
 #include "web/gateway.h"
 #ifdef TROUPE_WITH_CLUSTER

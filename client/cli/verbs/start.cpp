@@ -28,7 +28,7 @@
 #include "controller/app/cluster.h"
 #include "models/spec/model_spec.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
 
 namespace troupe::cli {
 namespace {
