@@ -4,7 +4,6 @@
 #include "transport/control/endpoint.h"
 #include "transport/control/handshake_watch.h"
 #include "transport/control/link.h"
-#include "transport/control/outbox.h"
 
 namespace troupe::control {
 
