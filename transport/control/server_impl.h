@@ -7,7 +7,6 @@
 #include "transport/control/core.h"
 #include "transport/control/link.h"
 #include "transport/control/mux.h"
-#include "transport/control/open_requests.h"
 #include "transport/control/server.h"
 
 namespace troupe::control {
