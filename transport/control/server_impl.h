@@ -1,4 +1,5 @@
 #pragma once
+
 #include <set>
 #include <string_view>
 #include <unordered_map>
