@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "base/big_endian.h"
+#include "base/endian.h"
 #include "base/utf8.h"
 
 namespace troupe::models {

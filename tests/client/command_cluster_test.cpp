@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/big_endian.h"
+#include "base/endian.h"
 #include "base/read_file.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"

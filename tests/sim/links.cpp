@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "base/little_endian.h"
+#include "base/endian.h"
 #include "tests/sim/world.h"
 #include "transport/control/link.h"
 #include "transport/wire/codec.h"
