@@ -7,7 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "base/read_file.h"
+#include "base/files.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
 

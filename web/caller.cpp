@@ -16,10 +16,9 @@
 #include <thread>
 
 #include "base/error_text.h"
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
 #include "base/parse_number.h"
-#include "base/whole_file.h"
 #include "web/base64.h"
 
 namespace troupe::web {

@@ -2,8 +2,8 @@
 
 #include "base/choices.h"
 #include "base/counted.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "base/read_file.h"
 #include "base/utf8.h"
 #include "client/cli/file_options.h"
 #include "client/cli/files.h"

@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/parse_number.h"
 
 namespace troupe::cli {

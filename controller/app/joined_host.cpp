@@ -18,7 +18,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
 #include "base/log_line.h"
 #include "controller/app/host_orders.h"

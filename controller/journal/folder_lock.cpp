@@ -11,9 +11,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/files.h"
 #include "base/format.h"
 #include "base/parse_number.h"
-#include "base/private_folder.h"
 
 namespace troupe::journal {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 
 namespace troupe::journal {
 

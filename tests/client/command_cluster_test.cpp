@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/endian.h"
-#include "base/read_file.h"
+#include "base/files.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
 #include "models/image/clip_file.h"

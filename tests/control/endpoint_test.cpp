@@ -8,7 +8,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"

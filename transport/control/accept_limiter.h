@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {

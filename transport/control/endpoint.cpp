@@ -21,8 +21,8 @@
 #include <utility>
 
 #include "base/error_text.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "base/private_folder.h"
 
 namespace troupe::control {
 namespace {

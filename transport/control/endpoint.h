@@ -8,7 +8,7 @@
 #include <string>
 #include <zmq.hpp>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 
 namespace troupe::control {
 

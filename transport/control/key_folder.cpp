@@ -14,9 +14,8 @@
 #include <thread>
 
 #include "base/error_text.h"
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "base/private_folder.h"
 
 namespace troupe::control {
 

@@ -8,9 +8,9 @@
 
 #include "base/choices.h"
 #include "base/counted.h"
+#include "base/files.h"
 #include "base/format.h"
 #include "base/number_text.h"
-#include "base/read_file.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/table.h"

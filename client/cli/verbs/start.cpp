@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/counted.h"
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
 #include "base/log_line.h"
 #include "base/xxh64.h"
