@@ -1,7 +1,7 @@
 #include "client/conversation.h"
 
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "client/deadlines.h"
 
 namespace troupe::client {

@@ -18,7 +18,7 @@
 #include "base/error_text.h"
 #include "base/files.h"
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "web/base64.h"
 
 namespace troupe::web {

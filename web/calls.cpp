@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "models/image/clip_text.h"

@@ -14,7 +14,7 @@
 #include "base/allowed_folders.h"
 #include "base/format.h"
 #include "base/log_line.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "web/api.h"
 #include "web/http_metrics.h"
 #include "web/page_files.h"

@@ -5,9 +5,8 @@
 #include <regex>
 #include <stdexcept>
 
-#include "base/finite.h"
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::web {
 namespace {

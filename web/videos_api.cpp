@@ -1,5 +1,5 @@
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
 #include "web/api.h"

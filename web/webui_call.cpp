@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "models/image/limits.h"
 #include "models/image/load_picture.h"

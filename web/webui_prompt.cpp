@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "web/api_error.h"
 
 namespace troupe::web {

@@ -2,8 +2,7 @@
 
 #include <filesystem>
 
-#include "base/number_text.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "client/cli/verb.h"
 #include "transport/wire/request_limits.h"
 

@@ -6,8 +6,8 @@
 #include <stdexcept>
 
 #include "base/files.h"
-#include "base/finite.h"
 #include "base/format.h"
+#include "base/numbers.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::cli {

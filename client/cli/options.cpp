@@ -13,8 +13,7 @@
 #include <sstream>
 
 #include "base/format.h"
-#include "base/number_text.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "client/cli/suggest.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/files.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::cli {
 

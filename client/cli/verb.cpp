@@ -1,6 +1,6 @@
 #include "client/cli/verb.h"
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::cli {
 

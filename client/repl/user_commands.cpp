@@ -1,6 +1,6 @@
 #include <iostream>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "client/cli/table.h"
 #include "client/cli/verb.h"
 #include "client/repl/call_arguments.h"

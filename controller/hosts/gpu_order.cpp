@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::cluster {
 namespace {

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::cluster {
 namespace fs = std::filesystem;

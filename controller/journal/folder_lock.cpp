@@ -13,7 +13,7 @@
 
 #include "base/files.h"
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::journal {
 

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "controller/journal/sqlite.h"
 #include "controller/journal/tables.h"
 #include "transport/control/types.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "controller/plan/refuse.h"
 #include "models/samplers/schedule_checks.h"
 #include "models/spec/scheduler_config.h"

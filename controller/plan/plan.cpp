@@ -4,7 +4,7 @@
 
 #include "base/counted.h"
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/encoders.h"
 #include "controller/plan/groups.h"

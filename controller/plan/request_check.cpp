@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/utf8.h"
 #include "controller/plan/refuse.h"
 #include "models/image/limits.h"

@@ -10,7 +10,7 @@
 #include "base/counted.h"
 #include "base/files.h"
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/table.h"

@@ -9,7 +9,7 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/log_line.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
