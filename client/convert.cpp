@@ -6,7 +6,6 @@
 #include <map>
 #include <stdexcept>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/numbers.h"
 #include "base/text.h"

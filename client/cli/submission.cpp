@@ -1,10 +1,9 @@
 #include <algorithm>
 
 #include "base/choices.h"
-#include "base/counted.h"
 #include "base/files.h"
 #include "base/format.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "client/cli/file_options.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string_view>
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "client/cli/terminal.h"
 
 namespace troupe::cli {

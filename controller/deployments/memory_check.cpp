@@ -6,7 +6,6 @@
 #include <string_view>
 #include <tuple>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "transport/wire/request_fields.h"

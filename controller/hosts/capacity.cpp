@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "base/available_memory.h"
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 

@@ -4,8 +4,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/per_image_settings.h"
 #include "transport/wire/codec.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "base/counted.h"
+#include "base/text.h"
 #include "controller/jobs/inputs.h"
 #include "controller/plan/planner.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/machine_json.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/staleness.h"

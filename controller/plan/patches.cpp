@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/refuse.h"
 
 namespace troupe::plan {

@@ -1,7 +1,7 @@
 #include "controller/plan/per_image_settings.h"
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/refuse.h"
 
 namespace troupe::plan {

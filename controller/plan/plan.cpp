@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/encoders.h"
 #include "controller/plan/groups.h"

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/degrees.h"
 #include "controller/plan/traffic.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/refuse.h"
 #include "models/spec/prompt_embeds.h"
 #include "transport/wire/request_limits.h"

@@ -3,8 +3,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/plan.h"
 
 namespace troupe::plan {

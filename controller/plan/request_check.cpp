@@ -10,7 +10,7 @@
 
 #include "base/format.h"
 #include "base/numbers.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "controller/plan/refuse.h"
 #include "models/image/limits.h"
 #include "models/spec/transformer_spec.h"

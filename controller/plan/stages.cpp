@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/patches.h"
 #include "controller/plan/refuse.h"
 

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "base/endian.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 namespace troupe::models {
 namespace {

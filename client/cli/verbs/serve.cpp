@@ -6,10 +6,10 @@
 #include <iostream>
 #include <thread>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/log_line.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"

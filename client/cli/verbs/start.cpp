@@ -11,10 +11,10 @@
 #include <iostream>
 #include <thread>
 
-#include "base/counted.h"
 #include "base/files.h"
 #include "base/format.h"
 #include "base/log_line.h"
+#include "base/text.h"
 #include "base/xxh64.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
