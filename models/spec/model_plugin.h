@@ -119,7 +119,7 @@ class ModelRegistry {
 namespace plugin {
 
 /// Raised with every change of what these headers, and those that they include, mean.
-inline constexpr std::uint32_t kModelAbi = 1;
+inline constexpr std::uint32_t kModelAbi = 2;
 
 #define TROUPE_MODEL_TEXT2(x) #x
 #define TROUPE_MODEL_TEXT(x) TROUPE_MODEL_TEXT2(x)
