@@ -71,8 +71,8 @@ class UserModels {
 };
 UserModels& user_models();
 
-/// What the computing halves of plugins have brought into this process, by the names that the other
-/// halves know. Thread-safe; none ever leaves it.
+/// Makers that the computing halves of plugins have brought into this process, by the names that
+/// the other halves know. Thread-safe; none ever leaves it.
 template <class Make>
 class UserMakers {
  public:
