@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <typeinfo>
 
-#include "base/counted.h"
 #include "base/error_text.h"
+#include "base/text.h"
 
 namespace troupe::actors {
 namespace {

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/error_text.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "transport/tensor/backend.h"
 
 namespace troupe::actors {

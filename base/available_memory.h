@@ -1,4 +1,5 @@
 #pragma once
+
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -6,6 +7,12 @@
 #include <string>
 
 namespace troupe {
+
+/// Returns the bytes that this process's control groups still let it have: the least over its group
+/// and all above it, of versions 1 and 2. What files keep in memory counts as free, for the kernel
+/// gives it back. Nothing where no group has a limit. `root` holds proc and sys. Sources:
+/// cgroups(7), the kernel's guides to memory controllers v1 and v2.
+std::optional<std::uint64_t> left_in_control_groups(const std::filesystem::path& root = "/");
 
 /// Returns the bytes of main memory that the kernel expects to be able to give (MemAvailable),
 /// within the limits of this process's control groups; where only one of the two is known, that

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 
 namespace troupe {
 namespace {

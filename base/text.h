@@ -1,9 +1,18 @@
 #pragma once
+
+#include <concepts>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
+
+/// A number with its noun, for messages: "1 actor", "2 actors".
+template <std::integral T>
+std::string counted(T number, const std::string& noun) {
+  return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
+}
 
 /// Returns bytes as text: "1.25 GB", "830 MB", "12 kB"; of 1000, as --memory-limit counts; four
 /// digits.
@@ -20,5 +29,9 @@ std::string choices_text(const std::vector<std::string>& words);
 std::string without_rooms(const std::string& text);
 /// Returns the last name of a path, also of "DIR/" and "DIR/.".
 std::string last_name(const std::string& path);
+
+/// Returns whether `text` is well-formed UTF-8: no overlong forms, no surrogates, nothing beyond
+/// U+10FFFF.
+bool is_utf8(std::string_view text);
 
 }  // namespace troupe

@@ -1,8 +1,8 @@
 #include "client/conversation.h"
 
 #include "base/format.h"
-#include "base/number_text.h"
 #include "client/link.h"
+#include "base/numbers.h"
 
 namespace troupe::client {
 namespace {

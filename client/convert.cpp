@@ -6,9 +6,8 @@
 #include <map>
 #include <stdexcept>
 
-#include "base/counted.h"
-#include "base/finite.h"
 #include "base/format.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "models/image/picture_file.h"
 #include "transport/calls/errors.h"

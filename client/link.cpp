@@ -1,10 +1,9 @@
 #include "client/link.h"
 
 #include "client/listener.h"
-#include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/loss.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
+#include "transport/control/link.h"
 
 namespace troupe::client {
 namespace {
@@ -24,6 +23,10 @@ Error lost_error(const std::string& endpoint, const std::string& why) {
   if (why.find(endpoint) != std::string::npos)
     return {ErrorCode::lost, "the connection is lost: " + why};
   return {ErrorCode::lost, "the connection to " + endpoint + " is lost: " + why};
+}
+
+Error no_controller(const std::string& endpoint, const std::string& why) {
+  return {ErrorCode::unreachable, "no controller at " + endpoint + ": " + why};
 }
 
 }  // namespace
@@ -57,7 +60,7 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
     const control::Endpoint parsed = control::parse_endpoint(endpoint);
     if (parsed.ipc) {
       if (const auto why = listener_missing(parsed); !why.empty()) {
-        error = {ErrorCode::unreachable, "no controller at " + endpoint + ": " + why};
+        error = no_controller(endpoint, why);
         return nullptr;
       }
     } else {
@@ -65,9 +68,7 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
     }
   } catch (const control::NoOwnKeys& none) {
     const auto why = listener_missing(control::parse_endpoint(endpoint));
-    error = why.empty()
-                ? Error{ErrorCode::refused, none.what()}
-                : Error{ErrorCode::unreachable, "no controller at " + endpoint + ": " + why};
+    error = why.empty() ? Error{ErrorCode::refused, none.what()} : no_controller(endpoint, why);
     return nullptr;
   } catch (const std::exception& bad) {
     error = {ErrorCode::bad_request, bad.what()};
@@ -89,7 +90,7 @@ std::unique_ptr<Link> Link::open(const std::string& endpoint, control::Milliseco
     return future.wait_for(timeout + std::chrono::seconds(2)) == std::future_status::ready;
   }();
   if (!answered) {
-    error = {ErrorCode::unreachable, "no controller at " + endpoint + ": nobody answered"};
+    error = no_controller(endpoint, "nobody answered");
     return nullptr;
   }
   if (const std::optional<Error> failed = future.get()) {
@@ -175,7 +176,7 @@ void Link::start(control::Milliseconds timeout, Outcome outcome) {
   const auto endpoint = control::parse_endpoint(endpoint_);
   if (endpoint.ipc || endpoint.host == "*") return;
   watch_for_missing_listener(loop_->io(), endpoint, [this](const std::string& why) {
-    give_up({ErrorCode::unreachable, "no controller at " + endpoint_ + ": " + why});
+    give_up(no_controller(endpoint_, why));
   });
 }
 

@@ -7,10 +7,10 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "base/read_file.h"
 #include "base/text.h"
+#include "base/files.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
 
 namespace troupe::client {
 namespace {

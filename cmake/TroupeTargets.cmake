@@ -30,10 +30,11 @@ function(troupe_batch_by_folder target)
   endforeach()
 endfunction()
 
-# troupe_library(NAME SOURCES ... [DEPS ...] [TORCH | OWN_PCH] [COLD]): a static library troupe_NAME, alias troupe::NAME.
-# COLD: it waits for people, files and sockets, so that it is compiled at -O1.
+# troupe_library(NAME SOURCES ... [DEPS ...] [TORCH | OWN_PCH | PURE] [COLD]): a static library troupe_NAME, alias
+# troupe::NAME. COLD: it waits for people, files and sockets, so that it is compiled at -O1. PURE: no precompiled header
+# brings in what its files do not include (tests/rooms/pure_test.py).
 function(troupe_library name)
-  cmake_parse_arguments(arg "TORCH;OWN_PCH;COLD" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;OWN_PCH;PURE;COLD" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(troupe_${name} STATIC ${arg_SOURCES})
   add_library(troupe::${name} ALIAS troupe_${name})
   target_link_libraries(troupe_${name} PUBLIC ${arg_DEPS} PRIVATE troupe_flags ${arg_PRIVATE_DEPS})
@@ -46,7 +47,7 @@ function(troupe_library name)
   if(arg_TORCH)
     target_link_libraries(troupe_${name} PUBLIC troupe_torch)
     target_precompile_headers(troupe_${name} REUSE_FROM troupe_torch_pch)
-  elseif(TARGET troupe_plain_pch AND NOT arg_OWN_PCH)
+  elseif(TARGET troupe_plain_pch AND NOT arg_OWN_PCH AND NOT arg_PURE)
     target_precompile_headers(troupe_${name} REUSE_FROM troupe_plain_${cold}pch)
     target_link_libraries(troupe_${name} PRIVATE troupe_asio)
   endif()

@@ -18,7 +18,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 
 namespace troupe::models {
 namespace {

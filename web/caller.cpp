@@ -16,11 +16,10 @@
 #include <thread>
 
 #include "base/error_text.h"
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "base/parse_number.h"
-#include "base/whole_file.h"
 #include "web/encodings.h"
+#include "base/numbers.h"
 
 namespace troupe::web {
 namespace {

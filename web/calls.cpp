@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/text.h"
-#include "base/utf8.h"
 #include "models/image/clip_text.h"
 #include "models/image/frames.h"
 #include "models/spec/prompt_embeds.h"

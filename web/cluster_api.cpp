@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "transport/json/info_json.h"
 #include "web/api.h"
 #include "web/cluster_watchers.h"

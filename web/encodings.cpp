@@ -8,9 +8,8 @@
 #include <regex>
 #include <stdexcept>
 
-#include "base/finite.h"
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "web/api_error.h"
 
 namespace troupe::web {

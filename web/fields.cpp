@@ -9,8 +9,7 @@
 
 #include "base/choice.h"
 #include "base/format.h"
-#include "base/number_text.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "models/spec/json_text.h"

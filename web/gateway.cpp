@@ -17,7 +17,7 @@
 #include "base/format.h"
 #include "base/log_line.h"
 #include "base/metrics_text.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "web/api.h"
 #include "web/page_files.h"
 #include "web/server.h"

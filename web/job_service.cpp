@@ -7,7 +7,7 @@
 
 #include "base/allowed_folders.h"
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "models/spec/lora_spec.h"
 

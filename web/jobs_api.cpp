@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/suggest.h"
 #include "transport/json/recorded_request.h"
 #include "web/api.h"

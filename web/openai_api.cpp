@@ -1,7 +1,7 @@
 #include <sodium.h>
 
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"
 #include "web/api.h"

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "base/format.h"
-#include "base/number_text.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "models/image/limits.h"
 #include "models/image/load_picture.h"

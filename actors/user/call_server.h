@@ -9,7 +9,6 @@
 
 #include "transport/calls/exchange.h"
 #include "transport/control/blob_channel.h"
-#include "transport/control/open_requests.h"
 #include "transport/control/server.h"
 #include "transport/control/zap.h"
 #include "transport/wire/call_messages.h"

@@ -10,7 +10,7 @@
 #include <future>
 #include <stdexcept>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "transport/control/descriptors.h"
 
 namespace troupe::runtime {

@@ -25,7 +25,7 @@
 #include "base/error_text.h"
 #include "base/xxh64.h"
 #include "transport/calls/exchange.h"
-#include "transport/control/door_keys.h"
+#include "transport/control/keys.h"
 #include "transport/wire/user_messages.h"
 #include "troupe/actor_plugin.h"
 

@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "base/choices.h"
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "client/cli/files.h"

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "base/finite.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "base/read_file.h"
+#include "base/numbers.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::cli {

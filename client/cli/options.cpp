@@ -13,12 +13,10 @@
 #include <sstream>
 
 #include "base/format.h"
-#include "base/number_text.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "client/cli/suggest.h"
-#include "client/cli/terminal.h"
 #include "client/cli/terminal.h"
 
 namespace troupe::cli {

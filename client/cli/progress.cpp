@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "client/cli/terminal.h"

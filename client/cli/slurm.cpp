@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::cli {
 namespace {

@@ -2,12 +2,10 @@
 #include <filesystem>
 
 #include "base/choices.h"
-#include "base/counted.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "base/number_text.h"
-#include "base/parse_number.h"
-#include "base/read_file.h"
-#include "base/utf8.h"
+#include "base/numbers.h"
+#include "base/text.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"

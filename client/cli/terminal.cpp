@@ -13,9 +13,9 @@
 #include <string>
 #include <string_view>
 
-#include "base/file_handle.h"
-#include "base/parse_number.h"
-#include "base/utf8.h"
+#include "base/files.h"
+#include "base/numbers.h"
+#include "base/text.h"
 
 namespace troupe::cli {
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "client/cli/json.h"

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"

@@ -13,7 +13,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/suggest.h"
 #include "client/cli/cluster_view.h"
 #include "client/cli/json.h"

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::repl {
 namespace {

@@ -4,8 +4,8 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "transport/control/blob_endpoint.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/endpoint.h"
+#include "transport/control/key_folder.h"
 
 namespace troupe::cluster {
 namespace {

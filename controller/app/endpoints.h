@@ -8,7 +8,6 @@
 #include "controller/app/cluster.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/refusals.h"
 #include "transport/control/server.h"
 #include "transport/control/zap.h"
 

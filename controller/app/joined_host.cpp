@@ -18,17 +18,15 @@
 #include <thread>
 #include <utility>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
 #include "base/log_line.h"
 #include "controller/app/host_orders.h"
 #include "controller/hosts/capacity.h"
 #include "controller/hosts/local_process_host.h"
-#include "transport/control/blob_endpoint.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
-#include "transport/control/own_keys.h"
 #include "transport/control/relay.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/client_messages.h"

@@ -3,7 +3,7 @@
 
 #include "controller/deployments/environment.h"
 #include "controller/hosts/process_host.h"
-#include "transport/control/server.h"
+#include "transport/control/blob_channel.h"
 
 namespace troupe::cluster {
 

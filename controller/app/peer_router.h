@@ -10,7 +10,7 @@
 #include "controller/supervision/host_figures.h"
 #include "controller/supervision/supervisor.h"
 #include "transport/control/blob_channel.h"
-#include "transport/control/refusals.h"
+#include "transport/control/zap.h"
 
 namespace troupe::cluster {
 

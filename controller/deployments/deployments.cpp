@@ -6,7 +6,6 @@
 #include <set>
 #include <tuple>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "base/xxh64.h"

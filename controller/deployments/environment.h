@@ -5,7 +5,7 @@
 #include <string>
 
 #include "controller/deployments/members.h"
-#include "transport/control/blob_channel.h"
+#include "transport/control/blob_store.h"
 #include "transport/control/types.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/job.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "transport/control/keys.h"
 
 namespace troupe::cluster {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/choices.h"
-#include "transport/control/server.h"
+#include "transport/control/link.h"
 #include "troupe/states.h"
 
 namespace troupe::cluster {

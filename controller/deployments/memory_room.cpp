@@ -9,7 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "controller/deployments/device_kinds.h"

@@ -19,7 +19,7 @@
 #include <system_error>
 #include <type_traits>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
 #include "controller/gateway/permissions.h"
 #include "controller/jobs/batching.h"

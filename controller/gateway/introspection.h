@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "base/whole_file.h"
+#include "base/files.h"
 #include "controller/deployments/environment.h"
 #include "controller/deployments/members.h"
 #include "controller/gateway/side_thread.h"

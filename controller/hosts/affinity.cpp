@@ -12,7 +12,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::cluster {
 

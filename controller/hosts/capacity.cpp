@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/available_memory.h"
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "controller/hosts/local_process_host.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "controller/hosts/actor_pins.h"
 #include "controller/hosts/host_options.h"
 #include "controller/hosts/process.h"

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::cluster {
 

@@ -21,9 +21,8 @@
 #include <system_error>
 #include <thread>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "base/private_folder.h"
 #include "controller/hosts/affinity.h"
 #include "controller/hosts/numa.h"
 #include "transport/control/descriptors.h"

@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/request_defaults.h"
+#include "base/text.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/request_fields.h"
 

@@ -4,7 +4,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "controller/deployments/device_kinds.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "controller/jobs/job_table.h"
 
 namespace troupe::journal {

@@ -12,9 +12,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/files.h"
 #include "base/format.h"
-#include "base/parse_number.h"
-#include "base/private_folder.h"
+#include "base/numbers.h"
 #include "controller/journal/sqlite.h"
 #include "controller/journal/tables.h"
 #include "transport/control/types.h"

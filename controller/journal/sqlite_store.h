@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "controller/journal/ack_log.h"
 #include "controller/journal/record.h"
 #include "controller/journal/sqlite.h"

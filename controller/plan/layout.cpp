@@ -4,8 +4,8 @@
 #include <numeric>
 #include <string>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/request_rules.h"
 #include "transport/wire/prompt_rows.h"
 

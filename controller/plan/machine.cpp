@@ -9,8 +9,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "base/number_text.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::plan {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "controller/plan/text_line.h"
 
 namespace troupe::plan {

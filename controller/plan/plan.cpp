@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "base/counted.h"
 #include "base/format.h"
-#include "base/number_text.h"
 #include "controller/plan/block_cost.h"
+#include "base/numbers.h"
+#include "base/text.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
 #include "controller/plan/planner.h"

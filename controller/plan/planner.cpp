@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "controller/plan/layout.h"
+#include "base/text.h"
 #include "controller/plan/traffic.h"
 
 namespace troupe::plan {

@@ -5,9 +5,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "controller/plan/machine_json.h"
+#include "base/text.h"
 #include "controller/plan/plan.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/staleness.h"

@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "base/counted.h"
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
+#include "base/text.h"
 #include "controller/plan/request_rules.h"
 #include "models/samplers/schedule_checks.h"
 #include "models/spec/resolution_bins.h"

@@ -9,10 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/counted.h"
 #include "base/format.h"
-#include "base/number_text.h"
-#include "base/utf8.h"
+#include "base/numbers.h"
+#include "base/text.h"
 #include "models/image/limits.h"
 #include "models/spec/prompt_embeds.h"
 #include "models/spec/transformer_spec.h"

@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/request_rules.h"
+#include "base/text.h"
 
 namespace troupe::plan {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <iterator>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 
 namespace troupe::plan {
 namespace {

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/histogram.h"
+#include "base/metrics_text.h"
 #include "controller/schedule/task_graph.h"
 #include "transport/wire/actor_messages.h"
 #include "troupe/states.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/jobs/batching.h"
 #include "transport/wire/actor_messages.h"
 

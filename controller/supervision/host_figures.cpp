@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "transport/wire/session.h"
 
 namespace troupe::cluster {

@@ -6,7 +6,7 @@
 
 #include "base/choices.h"
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "controller/hosts/host_options.h"
 #include "transport/wire/actor_messages.h"

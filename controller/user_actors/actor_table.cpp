@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
-#include "base/counted.h"
 #include "base/format.h"
+#include "base/text.h"
 
 namespace troupe::user {
 namespace {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "base/parse_number.h"
+#include "base/numbers.h"
 
 namespace troupe::user {
 namespace {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "transport/control/door_keys.h"
+#include "transport/control/keys.h"
 #include "transport/wire/done.h"
 
 namespace troupe::user {

@@ -8,7 +8,7 @@
 #include "controller/deployments/environment.h"
 #include "controller/hosts/process_host.h"
 #include "controller/user_actors/actor_table.h"
-#include "transport/control/server.h"
+#include "transport/control/link.h"
 
 namespace troupe::user {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "models/image/png_text.h"
 
 namespace troupe::models {

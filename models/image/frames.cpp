@@ -6,7 +6,7 @@
 #include <functional>
 #include <stdexcept>
 
-#include "base/big_endian.h"
+#include "base/endian.h"
 #include "models/image/png_text.h"
 
 namespace troupe::models {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/big_endian.h"
+#include "base/endian.h"
 #include "base/format.h"
 #include "models/image/clip_text.h"
 

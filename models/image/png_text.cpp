@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "base/big_endian.h"
-#include "base/utf8.h"
+#include "base/endian.h"
+#include "base/text.h"
 
 namespace troupe::models {
 namespace {

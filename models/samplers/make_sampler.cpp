@@ -37,6 +37,11 @@ at::Tensor step_noise(const at::Tensor& noise, const at::Tensor& sample, int i) 
   return noise.to(sample.device(), at::kFloat);
 }
 
+spec::UserMakers<MakeSampler>& user_samplers() {
+  static spec::UserMakers<MakeSampler> samplers("sampler");
+  return samplers;
+}
+
 std::unique_ptr<Sampler> make_sampler(const spec::SchedulerSpec& spec, const std::string& name,
                                       int num_steps) {
   return make_sampler(spec, name, SamplerRun{.num_steps = num_steps});

@@ -1,5 +1,7 @@
 #include "models/spec/bert_spec.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
 #include "models/spec/encoder_sizes.h"
 

@@ -4,6 +4,7 @@
 #include "models/spec/encoder_sizes.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace troupe::spec {
 namespace {

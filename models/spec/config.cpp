@@ -40,8 +40,9 @@ bool fits_int64(const nlohmann::json& value) {
 }  // namespace
 
 ConfigReader::ConfigReader(std::string_view text, std::filesystem::path file)
-    : file_(std::move(file)), values_(parse_json(text, file_)) {
-  if (!values_.is_object()) {
+    : file_(std::move(file)),
+      values_(std::make_shared<const nlohmann::json>(parse_json(text, file_))) {
+  if (!values_->is_object()) {
     throw std::runtime_error("[read_config] " + file_.string() + ": is not a JSON object");
   }
 }
@@ -50,9 +51,13 @@ ConfigReader ConfigReader::read(const std::filesystem::path& file) {
   return ConfigReader(read_text_file(file, kMaxConfigBytes), file);
 }
 
+std::string ConfigReader::all() const {
+  return values_->dump();
+}
+
 const nlohmann::json* ConfigReader::find(std::string_view key) const {
-  const auto it = values_.find(key);
-  if (it == values_.end()) return nullptr;
+  const auto it = values_->find(key);
+  if (it == values_->end()) return nullptr;
   read_.emplace(key);
   return &*it;
 }
@@ -64,12 +69,12 @@ const nlohmann::json& ConfigReader::need(std::string_view key) const {
 }
 
 bool ConfigReader::has(std::string_view key) const {
-  return values_.contains(key);
+  return values_->contains(key);
 }
 
 bool ConfigReader::has_value(std::string_view key) const {
-  const auto it = values_.find(key);
-  return it != values_.end() && !it->is_null();
+  const auto it = values_->find(key);
+  return it != values_->end() && !it->is_null();
 }
 
 const nlohmann::json& ConfigReader::raw(std::string_view key) const {
@@ -191,7 +196,7 @@ void ConfigReader::harmless(std::initializer_list<std::string_view> keys) const 
 
 void ConfigReader::finish() const {
   std::string unknown;
-  for (const auto& [key, value] : values_.items()) {
+  for (const auto& [key, value] : values_->items()) {
     if (key.starts_with('_') || read_.contains(key)) continue;
     unknown += (unknown.empty() ? "\"" : ", \"") + key + "\" = " + shown(value);
   }
@@ -201,9 +206,9 @@ void ConfigReader::finish() const {
 }
 
 void ConfigReader::refuse(std::string_view key, const std::string& why) const {
-  const auto it = values_.find(key);
+  const auto it = values_->find(key);
   throw std::runtime_error("[read_config] " + file_.string() + ": key \"" + std::string(key) +
-                           "\" = " + (it == values_.end() ? "(missing)" : shown(*it)) + " " + why);
+                           "\" = " + (it == values_->end() ? "(missing)" : shown(*it)) + " " + why);
 }
 
 }  // namespace troupe::spec

@@ -5,7 +5,8 @@
 #include <filesystem>
 #include <initializer_list>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -41,7 +42,7 @@ class ConfigReader {
   bool has_value(std::string_view key) const;
   const std::filesystem::path& file() const { return file_; }
   /// All of it, as JSON.
-  std::string all() const { return values_.dump(); }
+  std::string all() const;
   /// The parsed value; throws if it is missing. Counts as read.
   const nlohmann::json& raw(std::string_view key) const;
 
@@ -91,7 +92,7 @@ class ConfigReader {
   const nlohmann::json& need(std::string_view key) const;
 
   std::filesystem::path file_;
-  nlohmann::json values_;
+  std::shared_ptr<const nlohmann::json> values_;
   mutable std::set<std::string, std::less<>> read_;
 };
 

@@ -1,5 +1,6 @@
 #include "models/spec/flux_spec.h"
 
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/format.h"

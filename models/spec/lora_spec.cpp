@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "models/spec/config.h"
 #include "models/spec/json_text.h"
 

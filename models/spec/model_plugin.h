@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/spec/config.h"
@@ -69,6 +71,33 @@ class UserModels {
 };
 UserModels& user_models();
 
+/// Makers that the computing halves of plugins have brought into this process, by the names that
+/// the other halves know. Thread-safe; none ever leaves it.
+template <class Make>
+class UserMakers {
+ public:
+  /// `what` they make, for errors.
+  explicit UserMakers(std::string what) : what_(std::move(what)) {}
+
+  void add(const std::string& name, Make make) {
+    const std::lock_guard lock(mutex_);
+    makers_[name] = std::move(make);
+  }
+  /// Throws std::runtime_error where no plugin brought it.
+  const Make& find(const std::string& name) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = makers_.find(name);
+    if (found != makers_.end()) return found->second;
+    throw std::runtime_error("[model plugin] the " + what_ + " \"" + name +
+                             "\" is known, but no network half of a plugin has brought it");
+  }
+
+ private:
+  const std::string what_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Make> makers_;
+};
+
 /// Registry that a plugin's entry point adds families and samplers to. All names must be new; else
 /// std::runtime_error names the file that has them.
 class ModelRegistry {
@@ -90,7 +119,7 @@ class ModelRegistry {
 namespace plugin {
 
 /// Raised with every change of what these headers, and those that they include, mean.
-inline constexpr std::uint32_t kModelAbi = 1;
+inline constexpr std::uint32_t kModelAbi = 2;
 
 #define TROUPE_MODEL_TEXT2(x) #x
 #define TROUPE_MODEL_TEXT(x) TROUPE_MODEL_TEXT2(x)

@@ -1,6 +1,7 @@
 #include "models/spec/pixart_spec.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/format.h"
 #include "models/spec/config.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/format.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "models/spec/config.h"
 #include "models/spec/json_text.h"
 #include "models/spec/model_plugin.h"

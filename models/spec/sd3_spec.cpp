@@ -1,6 +1,7 @@
 #include "models/spec/sd3_spec.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/format.h"
 #include "models/spec/config.h"

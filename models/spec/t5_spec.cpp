@@ -1,5 +1,7 @@
 #include "models/spec/t5_spec.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
 #include "models/spec/config.h"
 

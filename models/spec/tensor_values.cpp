@@ -5,8 +5,8 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "base/finite.h"
 #include "base/format.h"
+#include "base/numbers.h"
 #include "models/spec/lora_spec.h"
 
 namespace troupe::spec {

@@ -1,5 +1,7 @@
 #include "models/spec/vae_spec.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
 #include "models/spec/config.h"
 #include "models/spec/wan_vae_spec.h"

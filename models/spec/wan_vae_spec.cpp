@@ -1,6 +1,7 @@
 #include "models/spec/wan_vae_spec.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/format.h"
 

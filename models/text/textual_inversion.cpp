@@ -3,8 +3,8 @@
 #include <map>
 #include <stdexcept>
 
+#include "base/files.h"
 #include "base/format.h"
-#include "base/read_file.h"
 #include "models/spec/fingerprint.h"
 #include "models/spec/json_text.h"
 #include "models/spec/lora_spec.h"

@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;

@@ -1,4 +1,4 @@
-#include "base/control_group.h"
+#include "base/available_memory.h"
 
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"

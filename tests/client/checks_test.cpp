@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/suggest.h"
 #include "client/cli/suggest.h"
 #include "tests/support/doctest.h"

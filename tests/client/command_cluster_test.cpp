@@ -10,8 +10,8 @@
 #include <sstream>
 #include <thread>
 
-#include "base/big_endian.h"
-#include "base/read_file.h"
+#include "base/endian.h"
+#include "base/files.h"
 #include "client/cli/files.h"
 #include "client/cli/latents_file.h"
 #include "models/image/clip_file.h"

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "transport/control/blob_channel.h"
-#include "transport/control/blob_endpoint.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/server.h"
 #include "transport/wire/client_messages.h"

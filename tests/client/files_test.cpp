@@ -1,5 +1,5 @@
 #include "client/cli/files.h"
-#include "base/read_file.h"
+#include "base/files.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

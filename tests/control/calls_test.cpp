@@ -1,4 +1,4 @@
-#include "transport/control/calls.h"
+#include "transport/control/core.h"
 
 #include <rapidcheck.h>
 

@@ -1,7 +1,6 @@
 #include <cstdint>
 
 #include "transport/control/blob_channel.h"
-#include "transport/control/refusals.h"
 #include "transport/control/zap.h"
 
 #include "tests/control/harness.h"

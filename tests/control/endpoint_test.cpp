@@ -8,11 +8,10 @@
 #include <cstring>
 #include <fstream>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
-#include "transport/control/listener_process.h"
 
 namespace troupe::control {
 namespace fs = std::filesystem;

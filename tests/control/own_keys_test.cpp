@@ -1,5 +1,5 @@
 // The keys by which a cluster on loopback and its clients know each other for the same user's.
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
 
 #include <sys/stat.h>
 

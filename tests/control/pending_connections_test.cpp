@@ -1,4 +1,4 @@
-#include "transport/control/pending_connections.h"
+#include "transport/control/accept_limiter.h"
 
 #include "tests/support/doctest.h"
 

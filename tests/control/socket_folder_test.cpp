@@ -1,5 +1,5 @@
 // Where a local socket may lie for a client to trust whoever listens on it.
-#include "transport/control/socket_folder.h"
+#include "transport/control/endpoint.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "controller/hosts/process.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"

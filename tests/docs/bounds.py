@@ -40,7 +40,7 @@ LIMITS = [
           "more peers than a server takes are refused"),
     Limit("requests of a peer that are not answered",
           "{most:n}, {most_bytes:bytes}; of all peers {all:n}, {all_bytes:bytes}",
-          {"most": "transport/control/open_requests.h", "most_bytes": "transport/control/open_requests.h",
+          {"most": "transport/control/server.h", "most_bytes": "transport/control/server.h",
            "all": ("transport/control/server.h", ".most"), "all_bytes": ("transport/control/server.h", ".most_bytes")},
           "requests that are not answered are bounded in number"),
     Limit("unread messages in ZeroMQ, of a peer and for it", "{kUnread:n} each",

@@ -6,7 +6,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "base/big_endian.h"
+#include "base/endian.h"
 #include "models/image/limits.h"
 #include "models/image/picture_file.h"
 #include "models/image/png_text.h"

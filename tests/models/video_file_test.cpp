@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/big_endian.h"
+#include "base/endian.h"
 #include "models/image/clip_text.h"
 #include "models/image/frames.h"
 #include "models/image/png_text.h"

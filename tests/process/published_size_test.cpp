@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <nlohmann/json.hpp>
 
 #include "models/spec/model_spec.h"
 #include "tests/process/support/fault_cluster.h"

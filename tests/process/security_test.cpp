@@ -12,7 +12,7 @@
 #include <random>
 #include <sstream>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/listening_sockets.h"
 #include "tests/process/support/models.h"

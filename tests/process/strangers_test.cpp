@@ -7,8 +7,8 @@
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 #include "transport/control/blob_channel.h"
-#include "transport/control/blob_endpoint.h"
 #include "transport/control/connection.h"
+#include "transport/control/endpoint.h"
 #include "transport/wire/session.h"
 #include "troupe/inspect.h"
 

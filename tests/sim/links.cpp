@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "base/little_endian.h"
+#include "base/endian.h"
 #include "tests/sim/world.h"
-#include "transport/control/loss.h"
+#include "transport/control/link.h"
 #include "transport/wire/codec.h"
 
 // Control links between the controller and its actors. Frames come late, twice, in another order or

@@ -5,7 +5,7 @@
 
 #include "controller/app/messages.h"
 #include "tests/support/patience.h"
-#include "transport/control/blob_endpoint.h"
+#include "transport/control/endpoint.h"
 
 namespace troupe::testing {
 

@@ -1,12 +1,16 @@
 #include "transport/control/blob_channel.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "base/format.h"
-#include "transport/control/blob_fetch.h"
+#include "base/xxh64.h"
+#include "transport/wire/blob_messages.h"
 
 namespace troupe::control {
 namespace {
@@ -28,6 +32,205 @@ ServerOptions for_server(ServerOptions options) {
   options.one_link_per_process = false;
   return with_blob_socket(std::move(options));
 }
+
+}  // namespace
+
+class BlobFetch;
+
+/// One link of the blob channel, from the fetching end: at most `credits` chunks are asked for and
+/// not yet here, over all fetches together, which take turns.
+class BlobLink : public std::enable_shared_from_this<BlobLink> {
+ public:
+  using Ask = std::function<void(const wire::BlobRequest&, Milliseconds deadline, ReplyHandler)>;
+
+  BlobLink(Ask ask, int credits) : ask_(std::move(ask)), credits_(credits) {}
+  /// Asks for its chunks when its turn comes.
+  void serve(const std::shared_ptr<BlobFetch>& fetch);
+
+ private:
+  void ask_more();
+  void on_reply(const std::shared_ptr<BlobFetch>& fetch, const wire::BlobRequest& request,
+                const Reply& reply);
+
+  Ask ask_;
+  int credits_;
+  int outstanding_ = 0;
+  std::deque<std::shared_ptr<BlobFetch>> turns_;
+};
+
+/// One fetch: wants chunks in order and puts them together. Calls its handler once.
+class BlobFetch : public std::enable_shared_from_this<BlobFetch> {
+ public:
+  BlobFetch(boost::asio::io_context& io, BlobId id, std::optional<std::uint64_t> expected,
+            BlobLimits limits, Milliseconds deadline, BlobHandler handler);
+
+  /// Starts the clock of the deadline.
+  void open();
+  /// The next chunk to ask for. Nothing when all are, while the length is unknown, and at its end.
+  std::optional<wire::BlobRequest> next();
+  /// True while it is in the link's turns.
+  bool& waits() { return waits_; }
+  void on_chunk(const wire::BlobRequest& asked, const Reply& reply);
+  void fail(wire::FailureCode code, const std::string& why);
+  bool done() const { return !handler_; }
+  Milliseconds left() const;
+
+ private:
+  bool within_limit();
+  void finish(BlobResult result);
+
+  boost::asio::steady_timer timer_;
+  BlobId id_;
+  std::optional<std::uint64_t> total_;
+  BlobLimits limits_;
+  Milliseconds allowed_;
+  Clock::time_point until_;
+  BlobHandler handler_;
+  std::shared_ptr<std::string> bytes_ = std::make_shared<std::string>();
+  std::optional<std::uint64_t> checksum_;
+  Xxh64 hash_;
+  std::uint64_t asked_ = 0;
+  bool begun_ = false;
+  bool waits_ = false;
+};
+
+/// Answers a request, on the holder's side. `respond` gets a BlobChunk or a Failure.
+template <class Respond>
+void serve_blob(const BlobStore& store, const wire::BlobRequest& request, Respond&& respond) {
+  if (request.length == 0 || request.length > kBlobChunk) {
+    return respond(wire::Failure{wire::FailureCode::bad_request,
+                                 "[blob] a chunk has 1 to " + std::to_string(kBlobChunk) +
+                                     " bytes, asked for " + std::to_string(request.length)});
+  }
+  const auto info = store.info(request.id);
+  auto data = info ? store.read(request.id, request.offset, request.length) : std::nullopt;
+  if (!data) {
+    const std::string what =
+        info ? "cannot be read at " + std::to_string(request.offset) : "is not held here";
+    return respond(wire::Failure{wire::FailureCode::not_found,
+                                 "[blob] " + std::to_string(request.id) + " " + what});
+  }
+  respond(wire::BlobChunk{info->bytes, info->checksum, request.offset, std::move(*data)});
+}
+
+using wire::FailureCode;
+
+BlobFetch::BlobFetch(boost::asio::io_context& io, BlobId id, std::optional<std::uint64_t> expected,
+                     BlobLimits limits, Milliseconds deadline, BlobHandler handler)
+    : timer_(io),
+      id_(id),
+      total_(expected),
+      limits_(limits),
+      allowed_(deadline),
+      until_(Clock::now() + deadline),
+      handler_(std::move(handler)) {}
+
+void BlobFetch::open() {
+  timer_.expires_at(until_);
+  timer_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    if (error || self->done()) return;
+    const std::string why = self->begun_ ? "not here" : "its holder has not connected";
+    self->fail(FailureCode::timeout, fmt::format("{} within {} ms", why, self->allowed_.count()));
+  });
+}
+
+Milliseconds BlobFetch::left() const {
+  // A little beyond the deadline of the whole, which tells the better story.
+  const auto rest = std::chrono::duration_cast<Milliseconds>(until_ - Clock::now());
+  return std::max(rest, Milliseconds(0)) + Milliseconds(100);
+}
+
+bool BlobFetch::within_limit() {
+  if (!total_ || *total_ <= limits_.max_bytes) return true;
+  fail(FailureCode::bad_request,
+       fmt::format("has {} bytes, the limit is {}", *total_, limits_.max_bytes));
+  return false;
+}
+
+std::optional<wire::BlobRequest> BlobFetch::next() {
+  // Until the length is known, one chunk goes ahead alone; an empty blob takes one request as well.
+  if (done() || !within_limit() || (begun_ && (!total_ || asked_ >= *total_))) return std::nullopt;
+  begun_ = true;
+  const std::uint64_t offset = asked_;
+  const auto length = static_cast<std::uint32_t>(
+      total_ && *total_ > 0 ? std::min<std::uint64_t>(kBlobChunk, *total_ - offset) : kBlobChunk);
+  asked_ += length;
+  return wire::BlobRequest{id_, offset, length};
+}
+
+void BlobFetch::on_chunk(const wire::BlobRequest& asked, const Reply& reply) {
+  if (done()) return;
+  if (!reply) return fail(reply.failure().code, reply.failure().what);
+  const auto chunk = reply.as<wire::BlobChunk>();
+  if (total_ && *total_ != chunk.total) {
+    return fail(FailureCode::protocol,
+                fmt::format("has {} bytes, expected {}", chunk.total, *total_));
+  }
+  total_ = chunk.total;
+  if (!within_limit()) return;
+  if (!checksum_) checksum_ = chunk.checksum;
+  const std::uint64_t due =
+      std::min<std::uint64_t>(asked.length, chunk.total - std::min(chunk.total, asked.offset));
+  // Links keep order, so chunks arrive in the order asked for.
+  if (chunk.checksum != *checksum_ || chunk.offset != asked.offset ||
+      asked.offset != bytes_->size() || chunk.data.size() != due) {
+    return fail(FailureCode::protocol, fmt::format("came with a wrong piece at {}", asked.offset));
+  }
+  if (bytes_->empty())
+    bytes_->reserve(static_cast<std::size_t>(std::min<std::uint64_t>(chunk.total, 64u << 20)));
+  bytes_->append(chunk.data);
+  hash_.update(chunk.data.data(), chunk.data.size());
+  if (bytes_->size() < *total_) return;
+  if (hash_.digest() != *checksum_)
+    return fail(FailureCode::protocol, "came damaged: its checksum is wrong");
+  finish({bytes_, {}});
+}
+
+void BlobFetch::fail(FailureCode code, const std::string& why) {
+  finish({nullptr, {code, fmt::format("[blob] {}: {}", id_, why)}});
+}
+
+void BlobFetch::finish(BlobResult result) {
+  if (done()) return;
+  timer_.cancel();
+  const auto handler = std::exchange(handler_, nullptr);
+  handler(std::move(result));
+}
+
+void BlobLink::serve(const std::shared_ptr<BlobFetch>& fetch) {
+  if (!std::exchange(fetch->waits(), true)) turns_.push_back(fetch);
+  ask_more();
+}
+
+void BlobLink::ask_more() {
+  while (outstanding_ < credits_ && !turns_.empty()) {
+    const auto fetch = std::move(turns_.front());
+    turns_.pop_front();
+    fetch->waits() = false;
+    const auto request = fetch->next();
+    if (!request) continue;
+    ++outstanding_;
+    ask_(*request, fetch->left(),
+         [self = shared_from_this(), fetch, request = *request](const Reply& reply) {
+           self->on_reply(fetch, request, reply);
+         });
+    if (!std::exchange(fetch->waits(), true)) turns_.push_back(fetch);
+  }
+}
+
+void BlobLink::on_reply(const std::shared_ptr<BlobFetch>& fetch, const wire::BlobRequest& request,
+                        const Reply& reply) {
+  --outstanding_;
+  try {
+    fetch->on_chunk(request, reply);
+  } catch (...) {
+    serve(fetch);
+    throw;
+  }
+  serve(fetch);
+}
+
+namespace {
 
 using Fetches = std::vector<std::shared_ptr<BlobFetch>>;
 

@@ -1,4 +1,5 @@
 #pragma once
+
 #include <boost/asio/io_context.hpp>
 #include <memory>
 #include <optional>
@@ -16,16 +17,6 @@ struct BlobLimits {
   std::uint64_t max_bytes =
       4ull << 30;  // of one blob; more is refused before anything is allocated
 };
-
-/// Whole blob, its length and checksum verified, or the failure.
-struct BlobResult {
-  BlobBytes bytes;  // null on failure
-  wire::Failure failure;
-
-  bool ok() const { return bytes != nullptr; }
-  explicit operator bool() const { return ok(); }
-};
-using BlobHandler = std::function<void(BlobResult)>;
 
 /// Admission of a peer to a blob channel.
 struct BlobPass {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error_text.h"
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
 #include "base/xxh64.h"
 #include "transport/control/types.h"

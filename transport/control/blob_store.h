@@ -1,16 +1,29 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 
+#include "transport/wire/session.h"
+
 namespace troupe::control {
 
 using BlobId = std::uint64_t;  // random, never 0
 using BlobBytes = std::shared_ptr<const std::string>;
+
+/// Whole blob, its length and checksum verified, or the failure.
+struct BlobResult {
+  BlobBytes bytes;  // null on failure
+  wire::Failure failure;
+
+  bool ok() const { return bytes != nullptr; }
+  explicit operator bool() const { return ok(); }
+};
+using BlobHandler = std::function<void(BlobResult)>;
 
 /// XXH64 with seed 0, the checksum of blobs.
 std::uint64_t blob_checksum(const void* data, std::size_t bytes);

@@ -1,9 +1,10 @@
 #pragma once
+
 #include <boost/asio/io_context.hpp>
 #include <memory>
 
 #include "transport/control/keys.h"
-#include "transport/control/loss.h"
+#include "transport/control/link.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {

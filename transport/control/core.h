@@ -1,17 +1,92 @@
 #pragma once
+
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cstddef>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
 #include <zmq.hpp>
 
-#include "transport/control/calls.h"
 #include "transport/control/reactor.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {
+
+/// Frames that wait for room in a full pipe, bounded in number and bytes.
+class Outbox {
+ public:
+  Outbox(std::size_t max_messages, std::size_t max_bytes)
+      : max_messages_(max_messages), max_bytes_(max_bytes) {}
+
+  bool empty() const { return frames_.empty(); }
+  std::size_t bytes() const { return bytes_; }
+  /// Queues a frame. False if the outbox is full.
+  bool push(zmq::message_t&& frame) {
+    if (frames_.size() >= max_messages_ || bytes_ + frame.size() > max_bytes_) return false;
+    bytes_ += frame.size();
+    frames_.push_back(std::move(frame));
+    return true;
+  }
+  zmq::message_t& front() { return frames_.front(); }
+  void pop(std::size_t bytes) {
+    bytes_ -= bytes;
+    frames_.pop_front();
+  }
+  void clear() {
+    frames_.clear();
+    bytes_ = 0;
+  }
+
+ private:
+  std::size_t max_messages_;
+  std::size_t max_bytes_;
+  std::size_t bytes_ = 0;
+  std::deque<zmq::message_t> frames_;
+};
+
+/// Requests under way: who was asked what, until when, and who waits for the answer. Reads no clock
+/// and calls nobody.
+class Calls {
+ public:
+  struct Call {
+    PeerId peer = 0;
+    wire::Kind kind{};
+    Milliseconds allowed{};
+    Clock::time_point deadline;
+    ReplyHandler handler;
+  };
+
+  /// Returns the correlation id of the call, never 0 and never used before.
+  std::uint64_t add(Call call);
+  /// Returns the call that an answer from `peer` belongs to; nothing if it is unknown, over, or of
+  /// another peer.
+  std::optional<Call> take(std::uint64_t correlation, PeerId peer);
+  std::vector<Call> take_expired(Clock::time_point now);
+  std::vector<Call> take_peer(PeerId peer);
+  std::vector<Call> take_all();
+  /// Returns a time not later than the earliest deadline of all calls; it may be the deadline of a
+  /// call that is over.
+  std::optional<Clock::time_point> next_deadline() const;
+  std::size_t size() const { return calls_.size(); }
+
+ private:
+  struct Due {
+    Clock::time_point deadline;
+    std::uint64_t correlation;
+    bool operator>(const Due& other) const { return deadline > other.deadline; }
+  };
+  void tidy();
+
+  std::uint64_t last_ = 0;
+  std::unordered_map<std::uint64_t, Call> calls_;
+  std::vector<Due> due_;  // a heap, earliest first; entries of ended calls stay until they surface
+                          // or tidy() runs
+};
 
 /// Base of Server and Connection: a socket on a loop, open requests with their deadlines, a regular
 /// tick.

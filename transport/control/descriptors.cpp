@@ -13,7 +13,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
 
 namespace troupe::control {

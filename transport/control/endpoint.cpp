@@ -14,22 +14,45 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <stdexcept>
+#include <fstream>
+#include <iterator>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/error_text.h"
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "base/private_folder.h"
 
 namespace troupe::control {
-namespace fs = std::filesystem;
 namespace {
+
+/// Returns whether a process is stopped, by the letter in its stat file that stands behind the
+/// name, which may have anything in it.
+bool is_stopped(pid_t pid) {
+  std::ifstream file(std::string("/proc/").append(std::to_string(pid)).append("/stat"));
+  const std::string stat{std::istreambuf_iterator<char>(file), {}};
+  const auto name_end = stat.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return false;
+  return stat[name_end + 2] == 'T' || stat[name_end + 2] == 't';
+}
 
 [[noreturn]] void fail(const std::string& endpoint, const std::string& why) {
   throw std::runtime_error("[control] " + endpoint + ": " + why);
 }
+
+bool trusted(uid_t user) {
+  return user == geteuid() || user == 0;
+}
+
+std::string another_user(uid_t user) {
+  return fmt::format("belongs to another user ({}), who could pose as the controller", user);
+}
+
+}  // namespace
+
+namespace fs = std::filesystem;
+namespace {
 
 void check_folder(const std::string& endpoint, const fs::path& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -228,6 +251,92 @@ IpcFolder::IpcFolder() {
 IpcFolder::~IpcFolder() {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
+}
+
+std::string blob_endpoint_of(const std::string& control) {
+  const Endpoint endpoint = parse_endpoint(control);
+  if (endpoint.ipc) return endpoint.text + ".blobs";
+  if (endpoint.port == 0 || endpoint.port == 65535) {
+    throw std::runtime_error("[control] " + control +
+                             ": the port after it, for blobs, does not exist");
+  }
+  return fmt::format("{}{}", endpoint.text.substr(0, endpoint.text.rfind(':') + 1),
+                     endpoint.port + 1);
+}
+
+std::optional<ListenerProcess> listener_process(const Endpoint& endpoint) {
+  const std::string path = endpoint.path.string();
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (!endpoint.ipc || path.size() >= sizeof address.sun_path) return std::nullopt;
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  const FileHandle probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  // Known as soon as the kernel has the connection in its queue, whoever takes it from there.
+  if (!probe ||
+      ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return std::nullopt;
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (getsockopt(probe.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0)
+    return std::nullopt;
+  return ListenerProcess{peer.pid, is_stopped(peer.pid)};
+}
+
+std::string listener_text(const std::string& endpoint, const std::string& otherwise) {
+  const auto listener = listener_process(parse_endpoint(endpoint));
+  if (!listener) return otherwise;
+  const auto pid = std::to_string(listener->pid);
+  const auto name = std::string("process ").append(pid);
+  if (listener->stopped)
+    return name + ", which is stopped (`kill -CONT " + pid + "` lets it go on)";
+  return otherwise.empty() ? name : name + ", " + otherwise;
+}
+
+std::optional<SocketFolder> SocketFolder::open(const Endpoint& endpoint) {
+  const auto path = endpoint.path.parent_path();
+  FileHandle folder(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) {
+    if (errno == ENOENT) return std::nullopt;
+    fail(endpoint.text, "folder " + path.string() + ": " + error_text(errno));
+  }
+  struct stat info {};
+  if (fstat(folder.get(), &info) != 0)
+    fail(endpoint.text, "folder " + path.string() + ": " + error_text(errno));
+  if (!trusted(info.st_uid))
+    fail(endpoint.text, "folder " + path.string() + " " + another_user(info.st_uid));
+  if (info.st_mode & 022)
+    fail(endpoint.text, "other users can write in folder " + path.string() +
+                            ", and pose as the controller; give it mode 0700, or choose another");
+  return SocketFolder(endpoint, std::move(folder));
+}
+
+SocketFolder::SocketFolder(const Endpoint& endpoint, FileHandle folder)
+    : endpoint_(endpoint.text),
+      name_(endpoint.path.filename().string()),
+      address_(endpoint.text),
+      folder_(std::move(folder)) {
+  const std::string held = fmt::format("/proc/self/fd/{}", folder_.get());
+  if (access(held.c_str(), F_OK) == 0) address_ = "ipc://" + held + "/" + name_;
+}
+
+bool SocketFolder::check_listener() const {
+  struct stat info {};
+  if (fstatat(folder_.get(), name_.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return true;
+  if (!trusted(info.st_uid)) fail(endpoint_, "the socket " + another_user(info.st_uid));
+  if (S_ISLNK(info.st_mode)) fail(endpoint_, "a link is no socket");
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  std::strncpy(to.sun_path, address_.c_str() + std::strlen("ipc://"), sizeof to.sun_path - 1);
+  const FileHandle probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!probe || ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
+    return false;
+  ucred listener{};
+  socklen_t size = sizeof listener;
+  if (getsockopt(probe.get(), SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) return false;
+  if (!trusted(listener.uid))
+    fail(endpoint_, fmt::format("process {}, which listens there, {}", listener.pid,
+                                another_user(listener.uid)));
+  return true;
 }
 
 }  // namespace troupe::control

@@ -8,7 +8,6 @@
 #include "transport/control/core.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/mux.h"
-#include "transport/control/outbox.h"
 
 namespace troupe::control {
 namespace {

@@ -1,16 +1,66 @@
 #pragma once
+
 #include <boost/asio/io_context.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "transport/control/keys.h"
-#include "transport/control/loss.h"
-#include "transport/control/open_requests.h"
+#include "transport/control/link.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {
+
+/// Requests of one peer that have not been answered, and how much of them a server keeps: whatever
+/// its rooms hold for who waits is bounded here.
+class OpenRequests {
+ public:
+  struct Bounds {
+    std::size_t most = 1024;
+    std::size_t most_bytes = 16u << 20;
+  };
+  struct Sum {
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+
+    bool room(std::size_t more, const Bounds& bounds) const {
+      return count < bounds.most && bytes + more <= bounds.most_bytes;
+    }
+  };
+
+  /// Returns whether a request of that number is open.
+  bool has(std::uint64_t correlation) const { return open_.contains(correlation); }
+  /// `all`: of all peers together, this one's included.
+  void take(std::uint64_t correlation, std::size_t bytes, Sum& all) {
+    open_.emplace(correlation, bytes);
+    for (Sum* sum : {&own_, &all}) {
+      ++sum->count;
+      sum->bytes += bytes;
+    }
+  }
+  void answered(std::uint64_t correlation, Sum& all) {
+    const auto found = open_.extract(correlation);
+    if (found.empty()) return;
+    for (Sum* sum : {&own_, &all}) {
+      --sum->count;
+      sum->bytes -= found.mapped();
+    }
+  }
+  /// Forgets the peer's requests, when nobody is there to be answered.
+  void forget(Sum& all) const {
+    all.count -= own_.count;
+    all.bytes -= own_.bytes;
+  }
+  const Sum& own() const { return own_; }
+
+ private:
+  std::unordered_map<std::uint64_t, std::size_t> open_;
+  Sum own_;
+};
 
 class Guard;
 
@@ -32,21 +82,6 @@ struct ServerOptions {
   /// Asks for keys where the endpoint is tcp; `socket.context` must be the guard's.
   std::shared_ptr<Guard> guard;
   SocketOptions socket;
-};
-
-struct PeerInfo {
-  PeerId id = 0;
-  std::uint64_t incarnation = 0;
-  wire::Hello hello;
-  std::string secret = {};  // secret that the peer's welcome gives it, and nobody else
-  ClientUser user = {};     // the client whose key the peer has shown
-};
-
-/// Signs of life of a peer. `progress` is what its work loop counted, not what its sockets do.
-struct PeerVitals {
-  Clock::time_point heard;  // last message of any kind
-  std::uint64_t progress = 0;
-  Clock::time_point progress_changed;  // when `progress` was last seen to move
 };
 
 /// The binding end of the control plane: many peers, one socket, on one io_context.

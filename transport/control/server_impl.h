@@ -1,4 +1,5 @@
 #pragma once
+
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -7,8 +8,6 @@
 #include "transport/control/core.h"
 #include "transport/control/link.h"
 #include "transport/control/mux.h"
-#include "transport/control/open_requests.h"
-#include "transport/control/outbox.h"
 #include "transport/control/server.h"
 
 namespace troupe::control {

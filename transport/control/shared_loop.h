@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 
 namespace troupe::control {
 

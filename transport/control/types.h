@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "transport/control/link.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/session.h"
 
@@ -17,11 +18,7 @@ class context_t;
 
 namespace troupe::control {
 
-using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
-
-/// Number that a server gives to each peer it welcomes; never given twice by the same server.
-using PeerId = std::uint64_t;
 
 /// A fresh random number that names one life of a process. Never 0.
 std::uint64_t random_incarnation();

@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/little_endian.h"
+#include "base/endian.h"
 #include "transport/wire/envelope.h"
 
 /// Cereal archives of Troupe's own: little-endian, lengths as u32, and every load bounded by the

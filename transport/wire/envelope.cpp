@@ -1,7 +1,7 @@
 #include "transport/wire/envelope.h"
 
+#include "base/endian.h"
 #include "base/format.h"
-#include "base/little_endian.h"
 
 namespace troupe::wire {
 namespace {

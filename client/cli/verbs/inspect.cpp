@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/choices.h"
-#include "base/counted.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "base/number_text.h"
-#include "base/read_file.h"
+#include "base/numbers.h"
+#include "base/text.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/terminal.h"

@@ -2,7 +2,7 @@
 #include <iostream>
 #include <thread>
 
-#include "base/parse_number.h"
+#include "base/numbers.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/signals.h"

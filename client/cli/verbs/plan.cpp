@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/suggest.h"
+#include "base/text.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"

@@ -6,18 +6,18 @@
 #include <iostream>
 #include <thread>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/log_line.h"
-#include "base/parse_number.h"
 #include "client/cli/actor_options.h"
+#include "base/numbers.h"
+#include "base/text.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
 #include "models/spec/model_spec.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
 #include "web/caller.h"
 #include "web/gateway.h"
 #ifdef TROUPE_WITH_CLUSTER

@@ -17,10 +17,10 @@
 #include <thread>
 
 #include "base/available_memory.h"
-#include "base/counted.h"
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "base/format.h"
 #include "base/log_line.h"
+#include "base/text.h"
 #include "base/xxh64.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
@@ -32,7 +32,7 @@
 #include "controller/app/cluster.h"
 #include "models/spec/model_spec.h"
 #include "transport/control/endpoint.h"
-#include "transport/control/own_keys.h"
+#include "transport/control/key_folder.h"
 
 namespace troupe::cli {
 

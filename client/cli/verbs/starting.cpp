@@ -5,7 +5,7 @@
 #include <iostream>
 #include <stdexcept>
 
-#include "base/counted.h"
+#include "base/text.h"
 #include "client/cli/progress.h"
 #include "client/cli/terminal.h"
 #include "controller/hosts/capacity.h"

@@ -7,7 +7,7 @@
 #include "client/cli/json.h"
 #include "client/cli/verb.h"
 #include "client/listener.h"
-#include "transport/control/blob_endpoint.h"
+#include "transport/control/endpoint.h"
 
 namespace troupe::cli {
 namespace {

@@ -3,8 +3,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/files.h"
 #include "base/format.h"
-#include "base/read_file.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/follow.h"

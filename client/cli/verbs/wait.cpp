@@ -5,7 +5,6 @@
 #include <set>
 #include <thread>
 
-#include "base/counted.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "client/cli/cluster_view.h"

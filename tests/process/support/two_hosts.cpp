@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/file_handle.h"
+#include "base/files.h"
 #include "tests/process/support/processes.h"
 
 namespace troupe::testing {

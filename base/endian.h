@@ -1,8 +1,11 @@
 #pragma once
+
 #include <bit>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <string>
 #include <type_traits>
 
 namespace troupe {
@@ -29,6 +32,14 @@ requires std::is_arithmetic_v<T> T load_le(const std::byte* in) {
   T value;
   std::memcpy(&value, bytes, sizeof(T));
   return value;
+}
+
+/// The lowest `bytes` bytes of `value`, the highest of them first.
+inline std::string big_endian(std::uint64_t value, int bytes) {
+  std::string out;
+  for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8)
+    out += static_cast<char>(value >> shift & 0xff);
+  return out;
 }
 
 }  // namespace troupe

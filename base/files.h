@@ -1,17 +1,49 @@
 #pragma once
+
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
-
-#include "base/file_handle.h"
+#include <utility>
 
 namespace troupe {
+
+/// A file descriptor that closes itself.
+class FileHandle {
+ public:
+  FileHandle() = default;
+  explicit FileHandle(int descriptor) : descriptor_(descriptor) {}
+  ~FileHandle() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  FileHandle(FileHandle&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  FileHandle& operator=(FileHandle&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+
+  explicit operator bool() const { return descriptor_ >= 0; }
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// The file's bytes. Throws std::runtime_error naming the file when it cannot be read or is over
+/// `limit`.
+std::string read_file(const std::string& path, std::size_t limit);
+
+/// Writes a file whole or not at all, by default for its owner only. A link or a pipe that somebody
+/// has put in its way is taken away. Answers why it cannot be written, or "".
+std::string write_whole(const std::filesystem::path& path, std::string_view text,
+                        mode_t mode = 0600);
 
 /// Returns why a folder is not this user's alone: "belongs to another user", "is open to other
 /// users; give it mode 0700", …; nothing where it is.
