@@ -11,7 +11,7 @@
 #include "actors/mailbox.h"
 #include "actors/stage/group_table.h"
 #include "actors/stage/progress.h"
-#include "actors/user/process.h"
+#include "actors/user/user_process.h"
 #include "actors/worker.h"
 #include "transport/control/keys.h"
 #include "transport/tensor/backend.h"
@@ -67,7 +67,7 @@ class ActorProcess {
   WorkProgress progress_;
   Mailbox mailbox_;
   WorkView view_;
-  std::unique_ptr<runtime::Process> process_;
+  std::unique_ptr<runtime::UserProcess> process_;
   std::unique_ptr<InspectLane> inspect_;
   std::unique_ptr<Worker> worker_;
 };

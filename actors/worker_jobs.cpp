@@ -206,7 +206,7 @@ void WorkerJobs::run_task(RunningJob& running, const TaskEntry& entry) {
            running.job->waits().seconds() - waited_before, std::move(mark));
 }
 
-TaskResult WorkerJobs::call(Job& job, const wire::Command& command) {
+TaskResult WorkerJobs::call(StageJob& job, const wire::Command& command) {
   // A delay shows no progress, as what hangs shows none; the end of its epoch ends it.
   const auto epoch = job.begin().epoch;
   const bool poisons = tools_.view.meet_faults(command.kind == wire::TaskKind::micro_step, [&] {
@@ -219,7 +219,7 @@ TaskResult WorkerJobs::call(Job& job, const wire::Command& command) {
   return result;
 }
 
-TaskResult WorkerJobs::run(Job& job, const wire::Command& command) {
+TaskResult WorkerJobs::run(StageJob& job, const wire::Command& command) {
   switch (command.kind) {
     case wire::TaskKind::encode_text:
       return job.encode_text();
@@ -397,7 +397,7 @@ void WorkerJobs::begin(const wire::BeginJob& begin) {
                            meet_not_finite(epoch, job, sentence);
                          }};
     rehearse_once(begin, tools);
-    running.job = std::make_unique<Job>(begin, tools, fetch_inputs(begin));
+    running.job = std::make_unique<StageJob>(begin, tools, fetch_inputs(begin));
     running.whole_step = running.newest_step = begin.first_step - 1;
     jobs_[begin.job] = std::move(running);
   } catch (const std::exception& error) {

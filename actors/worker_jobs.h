@@ -101,7 +101,7 @@ class JobTimes {
 
 /// A job that has begun here, how far it is, and what was counted when it began.
 struct RunningJob {
-  std::unique_ptr<Job> job;
+  std::unique_ptr<StageJob> job;
   std::string last_task;                    // "step 5 patch 1"
   int whole_step = -1;                      // the last one whose micro-steps are all done here
   int newest_step = -1;                     // the last one of which any is
@@ -138,8 +138,8 @@ class WorkerJobs {
 
  private:
   void run_task(RunningJob& running, const TaskEntry& entry);
-  TaskResult call(Job& job, const wire::Command& command);
-  static TaskResult run(Job& job, const wire::Command& command);
+  TaskResult call(StageJob& job, const wire::Command& command);
+  static TaskResult run(StageJob& job, const wire::Command& command);
   void note_progress(RunningJob& running, const wire::Command& command);
   /// Notes that a task was issued; on a CPU the task is also done.
   void note_end(RunningJob& running, const TaskEntry& entry, TaskResult result,

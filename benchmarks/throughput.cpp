@@ -254,8 +254,9 @@ int main(int argc, char** argv) {
   count("--pp", options.pp, "Actors of a job, a stage each", 64);
   count("--dp", options.dp, "Replicas; above 1 their pictures as one job are measured, too", 64);
   count("--vae-parallel", options.vae, "Actors that decode together", 64);
-  troupe::cli::add_list_option(app, "--stages", options.stages, "Blocks of each stage, as 5,3",
-                               whole(1, 1000));
+  app.add_option("--stages", options.stages, "Blocks of each stage, as 5,3")
+      ->delimiter(',')
+      ->check(whole(1, 1000));
   count("--steps", options.steps, "Of a job", 1000);
   app.add_option("--size", options.size, "Pixels of a side")
       ->check(whole(8, 8192))

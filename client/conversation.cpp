@@ -1,8 +1,8 @@
 #include "client/conversation.h"
 
 #include "base/format.h"
-#include "client/link.h"
 #include "base/numbers.h"
+#include "client/link.h"
 
 namespace troupe::client {
 namespace {

@@ -3,7 +3,7 @@
 #include "client/listener.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
-#include "transport/control/link.h"
+#include "transport/control/sequence_numbers.h"
 
 namespace troupe::client {
 namespace {

@@ -7,8 +7,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "base/text.h"
 #include "base/files.h"
+#include "base/text.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
 

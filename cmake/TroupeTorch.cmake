@@ -67,7 +67,7 @@ target_link_options(troupe_torch INTERFACE -Wl,--allow-shlib-undefined)
 set(TROUPE_TORCH_LIB_DIR ${torch_lib_dir})
 mark_as_advanced(TROUPE_TORCH_CPU_LIBRARY TROUPE_TORCH_INCLUDE_DIR)
 
-# One precompiled header for everything that sees torch, and one for tests, which are compiled at -O1.
+# One precompiled header for everything that sees torch, and one for tests, which are compiled at -O0.
 foreach(pch troupe_torch_pch troupe_torch_test_pch)
   add_library(${pch} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/empty.cpp)
   set_target_properties(${pch} PROPERTIES UNITY_BUILD OFF)
@@ -75,4 +75,4 @@ foreach(pch troupe_torch_pch troupe_torch_test_pch)
   target_precompile_headers(${pch} PRIVATE <ATen/ATen.h> <memory> <string> <vector> <stdexcept> <filesystem>
     <functional> <unordered_map> <optional>)
 endforeach()
-target_compile_options(troupe_torch_test_pch PRIVATE ${troupe_cold_options})
+target_compile_options(troupe_torch_test_pch PRIVATE ${troupe_test_options})

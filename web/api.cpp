@@ -52,7 +52,7 @@ std::size_t bytes_brought(const ImageRequest& request) {
   return bytes;
 }
 
-bool may_see(const Caller& caller, const Job& job) {
+bool may_see(const KeyHolder& caller, const Job& job) {
   return caller.operate || job.caller == caller.name;
 }
 

@@ -102,7 +102,7 @@ void parse_then(Api& api, const std::shared_ptr<Request>& request, const ReplyPt
 
 /// Returns the job of a route's {}, if the caller may see it; else throws ApiError 404.
 JobPtr job_of(const Api& api, const Request& request);
-bool may_see(const Caller& caller, const Job& job);
+bool may_see(const KeyHolder& caller, const Job& job);
 
 /// Returns the bytes of pictures, latents and embeds that come with the request.
 std::size_t bytes_brought(const ImageRequest& request);

@@ -118,7 +118,7 @@ class Watching : public std::enable_shared_from_this<Watching> {
             [&api](bool operate) { return cluster_json(api.service, operate); })),
         pipelines_(std::make_shared<PipelineWatchers>(
             api.service.clusters().size(),
-            [&api](nlohmann::json slice, const Caller& caller) {
+            [&api](nlohmann::json slice, const KeyHolder& caller) {
               return slice_seen(api.service.board(), std::move(slice), caller);
             })),
         slices_(api.service.clusters().size()) {}
@@ -134,7 +134,7 @@ class Watching : public std::enable_shared_from_this<Watching> {
     api_.service.want_jobs();
   }
 
-  void add_pipeline(const ReplyPtr& reply, std::shared_ptr<const Caller> caller) {
+  void add_pipeline(const ReplyPtr& reply, std::shared_ptr<const KeyHolder> caller) {
     if (pipelines_->empty()) slices_.assign(slices_.size(), {});
     pipelines_->add(reply, std::move(caller));
     api_.service.want_jobs();
@@ -150,7 +150,7 @@ class Watching : public std::enable_shared_from_this<Watching> {
 
   /// Returns the slice with its job's id if the caller may see that job.
   static nlohmann::json slice_seen(const JobBoard& board, nlohmann::json slice,
-                                   const Caller& caller) {
+                                   const KeyHolder& caller) {
     if (caller.operate) return slice;
     const JobPtr job = board.find(slice.at("job").get<std::string>());
     if (!job || !may_see(caller, *job)) slice["job"] = "of another client";

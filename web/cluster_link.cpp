@@ -37,7 +37,7 @@ ClusterLink::~ClusterLink() {
   thread_.join();
 }
 
-std::shared_ptr<ClusterLink::Connection> ClusterLink::connection() const {
+std::shared_ptr<ClusterLink::Clients> ClusterLink::connection() const {
   std::lock_guard lock(mutex_);
   return connection_;
 }
@@ -75,7 +75,7 @@ void ClusterLink::run(const std::stop_token& stop) {
 }
 
 void ClusterLink::lose(const Error& why) {
-  std::shared_ptr<Connection> lost;  // ends when the lock is given back
+  std::shared_ptr<Clients> lost;  // ends when the lock is given back
   {
     std::lock_guard lock(mutex_);
     lost.swap(connection_);
@@ -103,7 +103,7 @@ bool ClusterLink::connect(const std::stop_token& stop) {
   const std::string series = series_name(inspector.value()->job_series());
   {
     std::lock_guard lock(mutex_);
-    connection_ = std::make_shared<Connection>(Connection{
+    connection_ = std::make_shared<Clients>(Clients{
         std::make_shared<Client>(std::move(client.value())), std::move(inspector.value()), series});
     jobs_asked_ = {};
     next_page_ = 0;
@@ -122,8 +122,8 @@ bool ClusterLink::ask(const std::stop_token& stop) {
   if (connection->inspector->lost()) {
     if (auto inspector = inspect(stop)) {
       std::lock_guard lock(mutex_);
-      connection_ = std::make_shared<Connection>(
-          Connection{connection->client, std::move(inspector.value()), connection->series});
+      connection_ = std::make_shared<Clients>(
+          Clients{connection->client, std::move(inspector.value()), connection->series});
     }
   }
   boost::asio::post(

@@ -22,7 +22,7 @@ class ClusterLink {
     std::string endpoint;
     std::string keys;
   };
-  struct Connection {
+  struct Clients {
     std::shared_ptr<Client> client;
     std::shared_ptr<Inspector> inspector;  // over a link of its own, which may be lost alone
     std::string series;                    // of its job numbers, as `series_name` makes it
@@ -47,7 +47,7 @@ class ClusterLink {
 
   const Target& target() const { return target_; }
   /// Returns the connection; null while there is none. Any thread.
-  std::shared_ptr<Connection> connection() const;
+  std::shared_ptr<Clients> connection() const;
   /// Asks for jobs more often for a while, because somebody wants to know of them.
   void want_jobs();
   /// Asks for a job that has not been listed, because somebody wants to know of it. Returns false
@@ -71,7 +71,7 @@ class ClusterLink {
   std::chrono::steady_clock::time_point jobs_wanted_until_{};
   std::chrono::steady_clock::time_point jobs_asked_{};
   std::set<std::uint64_t> sought_;
-  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Clients> connection_;
   std::size_t next_page_ = 0;  // its thread's; 0 = no pass was made over this connection
   std::jthread thread_;
 };

@@ -50,7 +50,7 @@ void ClusterWatchers::update(double now) {
 }
 
 const Piece& PipelineWatchers::event(EventOfKey& events, double now, const Slices& slices,
-                                     const Caller& caller) const {
+                                     const KeyHolder& caller) const {
   Piece& event = events[caller.name];
   if (event) return event;
   auto seen = nlohmann::json::array();
@@ -60,7 +60,7 @@ const Piece& PipelineWatchers::event(EventOfKey& events, double now, const Slice
   return event;
 }
 
-void PipelineWatchers::add(const ReplyPtr& reply, std::shared_ptr<const Caller> caller) {
+void PipelineWatchers::add(const ReplyPtr& reply, std::shared_ptr<const KeyHolder> caller) {
   if (empty()) recent_.assign(recent_.size(), {});
   const auto number = ++last_;
   reply->begin(event_stream(), kHeartbeat);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "web/caller.h"
+#include "web/api_keys.h"
 #include "web/http_message.h"
 
 namespace troupe::web {
@@ -48,14 +48,14 @@ class PipelineWatchers : public std::enable_shared_from_this<PipelineWatchers> {
  public:
   using Slices = std::deque<nlohmann::json>;
   /// Returns a slice as the caller may see it.
-  using Seen = std::function<nlohmann::json(nlohmann::json slice, const Caller& caller)>;
+  using Seen = std::function<nlohmann::json(nlohmann::json slice, const KeyHolder& caller)>;
   static constexpr double kRecent = 10;  // seconds
 
   PipelineWatchers(std::size_t clusters, Seen seen) : seen_(std::move(seen)), recent_(clusters) {}
 
   bool empty() const { return watchers_.empty(); }
   /// Begins a stream with what is known. The first stream begins with nothing.
-  void add(const ReplyPtr& reply, std::shared_ptr<const Caller> caller);
+  void add(const ReplyPtr& reply, std::shared_ptr<const KeyHolder> caller);
   /// Tells new slices of a cluster, whose clock says `now`. `is_anew`: earlier ones are of a
   /// controller that is gone.
   void came(std::size_t cluster, double now, Slices fresh, bool is_anew);
@@ -69,10 +69,10 @@ class PipelineWatchers : public std::enable_shared_from_this<PipelineWatchers> {
   };
   struct Watcher {
     ReplyPtr reply;
-    std::shared_ptr<const Caller> caller;
+    std::shared_ptr<const KeyHolder> caller;
   };
   const Piece& event(EventOfKey& events, double now, const Slices& slices,
-                     const Caller& caller) const;
+                     const KeyHolder& caller) const;
 
   Seen seen_;
   std::vector<Recent> recent_;  // of each cluster

@@ -19,8 +19,8 @@
 #include "base/metrics_text.h"
 #include "base/numbers.h"
 #include "web/api.h"
+#include "web/http_server.h"
 #include "web/page_files.h"
-#include "web/server.h"
 
 namespace troupe::web {
 namespace {
@@ -159,8 +159,9 @@ class Gateway::Impl {
     server.certificate = options.tls_certificate;
     server.key = options.tls_key;
     server.most_connections = connections_for(options.max_connections);
-    server_.emplace(io_, server,
-                    Server::Handler{[this](RequestHead head) { return admit(std::move(head)); }});
+    server_.emplace(io_, server, HttpServer::Handler{[this](RequestHead head) {
+                      return admit(std::move(head));
+                    }});
     const bool v6 = options.address.find(':') != std::string::npos;
     url_ = fmt::format("{}{}:{}", options.tls_certificate.empty() ? "http://" : "https://",
                        v6 ? "[" + options.address + "]" : options.address, server_->port());
@@ -193,7 +194,7 @@ class Gateway::Impl {
     service_.reset();
   }
 
-  Server::Handler::Admission admit(RequestHead head) {
+  HttpServer::Handler::Admission admit(RequestHead head) {
     try {
       return admitted(std::move(head));
     } catch (const ApiError& error) {
@@ -201,7 +202,7 @@ class Gateway::Impl {
     }
   }
 
-  Server::Handler::Admission admitted(RequestHead head) {
+  HttpServer::Handler::Admission admitted(RequestHead head) {
     const std::string why =
         foreign(head.field("host"), head.field("origin"), head.field("sec-fetch-site"), loopback_,
                 options_.allowed_hosts, keys_.empty());
@@ -241,7 +242,7 @@ class Gateway::Impl {
     }
   }
 
-  Server::Handler::Admission unrouted(const RequestHead& head, const std::string& allow) const {
+  HttpServer::Handler::Admission unrouted(const RequestHead& head, const std::string& allow) const {
     const bool get = head.method == "GET" || head.method == "HEAD";
     if (const PageFile* file = page_file(head); file && get)
       return {.most_body = 0, .serve = {}, .refusal = page_response(*file, head)};
@@ -253,10 +254,10 @@ class Gateway::Impl {
     return {.most_body = 0, .serve = {}, .refusal = std::move(response)};
   }
 
-  std::shared_ptr<const Caller> caller_of(const RequestHead& head, Access access) const {
-    static const auto kEverybody = std::make_shared<const Caller>();
+  std::shared_ptr<const KeyHolder> caller_of(const RequestHead& head, Access access) const {
+    static const auto kEverybody = std::make_shared<const KeyHolder>();
     static const auto kNobody =
-        std::make_shared<const Caller>(Caller{.name = {}, .share = {}, .operate = false});
+        std::make_shared<const KeyHolder>(KeyHolder{.name = {}, .share = {}, .operate = false});
     if (keys_.empty()) return kEverybody;
     if (access == Access::open) return kNobody;
     const auto caller = keys_.find(head.field("authorization"));
@@ -313,7 +314,7 @@ class Gateway::Impl {
   Router router_;
   std::optional<JobService> service_;
   std::optional<Api> api_;
-  std::optional<Server> server_;
+  std::optional<HttpServer> server_;
 };
 
 Gateway::Gateway(const GatewayOptions& options) : impl_(std::make_unique<Impl>(options)) {}

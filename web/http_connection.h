@@ -3,7 +3,7 @@
 #include <boost/asio/ssl/context.hpp>
 #include <memory>
 
-#include "web/server_limits.h"
+#include "web/http_limits.h"
 
 namespace troupe::web {
 

@@ -9,7 +9,7 @@
 
 namespace troupe::web {
 
-struct Caller;
+struct KeyHolder;
 
 /// The beginning of a request: all but its body.
 struct RequestHead {
@@ -40,8 +40,8 @@ struct Request {
   RequestHead head;
   std::string body;
   RequestMemoryPtr memory;  // memory counted for the body and what is made of it; never null
-  std::vector<std::string> params;       // what stood in the places of a route's {}
-  std::shared_ptr<const Caller> caller;  // who asks; never null
+  std::vector<std::string> params;          // what stood in the places of a route's {}
+  std::shared_ptr<const KeyHolder> caller;  // who asks; never null
 };
 
 struct Response {

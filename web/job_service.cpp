@@ -269,7 +269,7 @@ std::optional<std::size_t> JobService::choose(const std::string& asked, std::str
   return best;
 }
 
-void JobService::submit(Submission submission, std::shared_ptr<const Caller> caller,
+void JobService::submit(Submission submission, std::shared_ptr<const KeyHolder> caller,
                         const PictureKind& kind, OnSubmitted then, std::optional<NextJob> next) {
   const auto fail = [&](ApiError error) { then(std::move(error), nullptr); };
   const std::string asked = submission.model;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "web/api_error.h"
-#include "web/caller.h"
+#include "web/api_keys.h"
 #include "web/cluster_link.h"
 #include "web/job_board.h"
 #include "web/workers.h"
@@ -81,8 +81,8 @@ class JobService {
   /// Hands a job to the cluster that serves the model and has least to do. `submission.model` is
   /// what the client named: an id of `models`, a folder, or "". A job is refused where the cluster
   /// would refuse its next one.
-  void submit(Submission submission, std::shared_ptr<const Caller> caller, const PictureKind& kind,
-              OnSubmitted then, std::optional<NextJob> next = {});
+  void submit(Submission submission, std::shared_ptr<const KeyHolder> caller,
+              const PictureKind& kind, OnSubmitted then, std::optional<NextJob> next = {});
   /// Cancels the job. `by`: who asks for it, for its cause. Without `then` a cluster that cannot be
   /// told now is told when it can.
   void cancel(const JobPtr& job, const std::string& by,
@@ -121,7 +121,7 @@ class JobService {
   static double now();
 
  private:
-  using Connection = std::shared_ptr<ClusterLink::Connection>;
+  using Connection = std::shared_ptr<ClusterLink::Clients>;
   /// Returns the connection to the controller that knows the job.
   Result<Connection> connection_of(const JobKey& job) const;
   template <class T>
@@ -134,7 +134,7 @@ class JobService {
     JobKey key;  // without a number
     double began = 0;
     Submission submission;
-    std::shared_ptr<const Caller> caller;
+    std::shared_ptr<const KeyHolder> caller;
     PictureKind kind;
     OnSubmitted then;
     std::optional<NextJob> next;

@@ -118,7 +118,7 @@ std::string answer_text(const Painted& painted, const Asked& asked) {
 
 /// Returns the newest job of the caller's web UI calls that has not ended: `progress` and
 /// `interrupt` are about this job, and never about those of other calls.
-JobPtr running_job(const Api& api, const Caller& caller) {
+JobPtr running_job(const Api& api, const KeyHolder& caller) {
   const auto jobs = api.service.board().list(
       "", 1, [&](const Job& job) { return job.is_webui && may_see(caller, job) && !job.ended(); });
   return jobs.empty() ? nullptr : jobs.front();
@@ -200,7 +200,7 @@ struct WebuiPainting : std::enable_shared_from_this<WebuiPainting> {
     next.request.init_image = first->pictures[results.size()].png;
     next.request.seed = asked.seeds.at(results.size());
     // A request counts once for its key's limits, with its first job: what is painted is not lost.
-    auto caller = std::make_shared<Caller>(*request->caller);
+    auto caller = std::make_shared<KeyHolder>(*request->caller);
     caller->most_jobs = 0;
     caller->per_minute = 0;
     request->caller = std::move(caller);

@@ -2,7 +2,7 @@
 
 namespace troupe::actors {
 
-Job::Job(wire::BeginJob begin, const JobTools& tools, const JobInputs& inputs)
+StageJob::StageJob(wire::BeginJob begin, const JobTools& tools, const JobInputs& inputs)
     : context_(std::move(begin), tools),
       latents_(context_, inputs.init_latents, inputs.boundary),
       network_(begin_network()),
@@ -17,7 +17,7 @@ Job::Job(wire::BeginJob begin, const JobTools& tools, const JobInputs& inputs)
   context_.finite.reserve(kAnswers);
 }
 
-std::unique_ptr<JobNetwork> Job::begin_network() {
+std::unique_ptr<JobNetwork> StageJob::begin_network() {
   return context_.tools.stage.network().begin(
       {.begin = context_.begin,
        .sampler = latents_.sampler(),
@@ -32,19 +32,19 @@ std::unique_ptr<JobNetwork> Job::begin_network() {
        .graphs = context_.tools.cuda_graphs});
 }
 
-TaskResult Job::micro_step(StepPlace place) {
+TaskResult StageJob::micro_step(StepPlace place) {
   if (!step_.run(place) || !context_.ends_step(place)) return {};
   TaskResult result{decoder_.previews(place.step), {}, latents_.sampler().timestep(place.step)};
   if (auto boundary = latents_.publish_boundary()) result.blobs.push_back(std::move(*boundary));
   return result;
 }
 
-void Job::warm_up_previews() {
+void StageJob::warm_up_previews() {
   const auto interval = begin().request.progress_interval;
   if (context_.last_stage() && interval > 0) decoder_.previews(interval - 1);
 }
 
-std::vector<std::pair<std::string, at::Tensor>> Job::tensors() const {
+std::vector<std::pair<std::string, at::Tensor>> StageJob::tensors() const {
   auto named = latents_.tensors();
   for (auto& tensor : network_->tensors())
     named.push_back(std::move(tensor));

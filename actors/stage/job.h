@@ -26,10 +26,10 @@ struct JobInputs {
 
 /// One job at one actor: its parts, each of which does some of its tasks. Used by the work loop
 /// only.
-class Job {
+class StageJob {
  public:
   /// Throws one line when something the request asks for cannot be had (sampler options, memory).
-  Job(wire::BeginJob begin, const JobTools& tools, const JobInputs& inputs);
+  StageJob(wire::BeginJob begin, const JobTools& tools, const JobInputs& inputs);
 
   const wire::BeginJob& begin() const { return context_.begin; }
   const JobContext& context() const { return context_; }

@@ -206,7 +206,7 @@ class Rehearsal {
   bool whole_ = false;  // a step that takes the whole picture was run
   bool patches_ = false;
   std::unique_ptr<GroupTable> silent_;
-  Job job_;
+  StageJob job_;
   const wire::BeginJob& begin_;
 };
 

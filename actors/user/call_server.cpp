@@ -136,7 +136,7 @@ void CallServer::on_message(control::PeerId peer, const wire::Header& header,
   if (!refused.empty()) answer(std::move(refused));
 }
 
-bool CallServer::has_room(Caller& caller, const wire::ActorCall& call) {
+bool CallServer::has_room(KnownCaller& caller, const wire::ActorCall& call) {
   std::uint64_t bytes = kCallBytes + call.method.size() + call.arguments.size();
   for (const auto& part : call.parts)
     bytes += std::min(part.bytes, waiting_bytes_of_all_);

@@ -66,7 +66,7 @@ class CallServer {
     std::size_t missing = 0;
     std::string failure;
   };
-  struct Caller {
+  struct KnownCaller {
     std::uint64_t incarnation = 0;
     std::uint64_t newest = 0;  // call: their numbers rise, and one that comes again never runs
     std::deque<std::shared_ptr<Arriving>> arriving;  // in order; the first waits for its parts
@@ -77,7 +77,7 @@ class CallServer {
   void on_message(control::PeerId peer, const wire::Header& header,
                   std::span<const std::byte> payload);
   /// Counts the call; returns false if it is too much beside the calls that wait already.
-  bool has_room(Caller& caller, const wire::ActorCall& call);
+  bool has_room(KnownCaller& caller, const wire::ActorCall& call);
   void fetch_parts(control::PeerId peer, const std::shared_ptr<Arriving>& arriving);
   void deliver_arrived(control::PeerId peer, std::vector<ReadyCall>& ready);
   void forget(control::PeerId peer);
@@ -91,7 +91,7 @@ class CallServer {
   control::OpenRequests::Sum waiting_;  // of all callers
   std::unique_ptr<control::Server> server_;
   std::unique_ptr<control::BlobServer> blob_server_;
-  std::unordered_map<control::PeerId, Caller> callers_;
+  std::unordered_map<control::PeerId, KnownCaller> callers_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };
 

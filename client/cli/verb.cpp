@@ -1,9 +1,9 @@
 #include "client/cli/verb.h"
 
 #include <optional>
+#include "base/numbers.h"
 #include "client/cli/json.h"
 #include "client/cli/signals.h"
-#include "base/numbers.h"
 
 namespace troupe::cli {
 

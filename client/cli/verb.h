@@ -49,7 +49,7 @@ auto naming(const std::string& option, Read&& read) {
   }
 }
 
-/// Where a command runs.
+/// Place where a command runs.
 enum class Where { shell, console };
 
 /// One subcommand of `troupe`. Its options are members; run() is called when it was chosen.

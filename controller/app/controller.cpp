@@ -14,11 +14,11 @@
 #include "base/log_line.h"
 #include "base/xxh64.h"
 #include "controller/deployments/device_kinds.h"
-#include "controller/gateway/metrics.h"
 #include "controller/hosts/capacity.h"
 #include "controller/jobs/batching.h"
 #include "controller/jobs/replan.h"
 #include "controller/jobs/reuse_stages.h"
+#include "controller/service/metrics.h"
 #include "models/spec/model_plugin.h"
 #include "transport/wire/actor_messages.h"
 
@@ -146,7 +146,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
                gateway_tools()),
       metrics_(options_.metrics_port < 0
                    ? nullptr
-                   : std::make_unique<gateway::MetricsServer>(
+                   : std::make_unique<service::MetricsServer>(
                          io, static_cast<std::uint16_t>(options_.metrics_port),
                          [this] { return metrics(); })),
       router_({.rooms = {.server = &endpoints_.server(),
@@ -208,7 +208,7 @@ user::UserActorService::Options Controller::user_actor_options() {
   return room;
 }
 
-gateway::Introspection::Tools Controller::introspection_tools() {
+service::Introspection::Tools Controller::introspection_tools() {
   return {.server = endpoints_.server(),
           .environment = environment_,
           .members = members_,
@@ -232,7 +232,7 @@ gateway::Introspection::Tools Controller::introspection_tools() {
           .metrics = [this] { return metrics(); }};
 }
 
-gateway::Tools Controller::gateway_tools() {
+service::Tools Controller::gateway_tools() {
   return {.io = io_,
           .server = endpoints_.server(),
           .blob_server = endpoints_.blob_server(),
@@ -252,7 +252,7 @@ gateway::Tools Controller::gateway_tools() {
           .journal = journal_.get(),
           .recorder = &recorder_,
           .max_restarts = options_.max_recoveries,
-          .max_input_bytes = gateway::Tools::InputBytes::within(
+          .max_input_bytes = service::Tools::InputBytes::within(
               available_memory().value_or(std::numeric_limits<std::uint64_t>::max())),
           .machine = [this](WeightChoice weights) { return planner_.machine(weights); }};
 }
@@ -332,7 +332,7 @@ void Controller::process_exited(const ProcessOwner& owner, std::uint64_t incarna
 }
 
 std::string Controller::metrics() {
-  return gateway::metrics_text({.members = members_,
+  return service::metrics_text({.members = members_,
                                 .table = table_,
                                 .runner = runner_,
                                 .recorder = recorder_,

@@ -13,9 +13,6 @@
 #include "controller/app/startup.h"
 #include "controller/deployments/deployments.h"
 #include "controller/deployments/members.h"
-#include "controller/gateway/gateway.h"
-#include "controller/gateway/introspection.h"
-#include "controller/gateway/metrics_server.h"
 #include "controller/hosts/local_process_host.h"
 #include "controller/jobs/job_runner.h"
 #include "controller/jobs/job_table.h"
@@ -23,6 +20,9 @@
 #include "controller/journal/sqlite_store.h"
 #include "controller/journal/writer.h"
 #include "controller/plan/machine.h"
+#include "controller/service/client_service.h"
+#include "controller/service/introspection.h"
+#include "controller/service/metrics_server.h"
 #include "controller/supervision/drainer.h"
 #include "controller/supervision/host_figures.h"
 #include "controller/supervision/hosts.h"
@@ -98,8 +98,8 @@ class Controller {
   std::function<void(const std::string&)> note_failure();
   LocalProcessHost::Options process_options();
   user::UserActorService::Options user_actor_options();
-  gateway::Introspection::Tools introspection_tools();
-  gateway::Tools gateway_tools();
+  service::Introspection::Tools introspection_tools();
+  service::Tools gateway_tools();
 
   // In the order of what they need: each knows those above it.
   boost::asio::io_context& io_;
@@ -119,7 +119,7 @@ class Controller {
   Members members_;
   jobs::JobTable table_;
   recorder::Recorder recorder_;
-  gateway::FailureLog failures_;
+  service::FailureLog failures_;
   std::unique_ptr<journal::Journal> journal_;  // null where none is asked for
 
   HostFigures figures_;
@@ -134,9 +134,9 @@ class Controller {
   Hosts hosts_;
   user::UserActorService users_;
 
-  gateway::Introspection introspection_;
-  gateway::Gateway gateway_;
-  std::unique_ptr<gateway::MetricsServer> metrics_;  // null where nobody asks for them
+  service::Introspection introspection_;
+  service::ClientService gateway_;
+  std::unique_ptr<service::MetricsServer> metrics_;  // null where nobody asks for them
   PeerRouter router_;
 
   boost::asio::steady_timer stop_timer_;

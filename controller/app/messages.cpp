@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/format.h"
-#include "controller/gateway/permissions.h"
+#include "controller/service/permissions.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::cluster {
@@ -134,7 +134,7 @@ std::span<const Message> messages() {
 std::optional<wire::Failure> refusal(Sender sender, const control::ClientUser& user,
                                      wire::Kind kind) {
   const auto* message = find(kind);
-  if (auto why = gateway::role_refusal(user, message ? message->needed : kOperate))
+  if (auto why = service::role_refusal(user, message ? message->needed : kOperate))
     return wire::Failure{wire::FailureCode::refused, *std::move(why)};
   if (!message)
     return wire::Failure{wire::FailureCode::protocol,

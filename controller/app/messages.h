@@ -2,9 +2,9 @@
 #include <optional>
 #include <span>
 
-#include "controller/gateway/gateway.h"
-#include "controller/gateway/introspection.h"
 #include "controller/jobs/job_runner.h"
+#include "controller/service/client_service.h"
+#include "controller/service/introspection.h"
 #include "controller/supervision/drainer.h"
 #include "controller/supervision/hosts.h"
 #include "controller/user_actors/user_actor_service.h"
@@ -21,8 +21,8 @@ struct Rooms {
   Drainer* drainer = nullptr;
   Hosts* hosts = nullptr;
   user::UserActorService* users = nullptr;
-  gateway::Introspection* introspection = nullptr;
-  gateway::Gateway* gateway = nullptr;
+  service::Introspection* introspection = nullptr;
+  service::ClientService* gateway = nullptr;
 };
 
 /// Kind of peer that a message comes from, by what the controller itself has made of it.
@@ -49,7 +49,7 @@ struct Senders {
 enum class Budget : std::uint8_t {
   reports,        // no answer: as many as there are tasks, lines and processes
   open_requests,  // the peer's open requests alone
-  queued_jobs,    // readings of model folders, bytes of inputs (gateway::Tools), the job table
+  queued_jobs,    // readings of model folders, bytes of inputs (service::Tools), the job table
   collections,    // latents that are collected at the same time, and their bytes
   documents,      // time lines that are being written
   actor_lane,     // questions about tensors that wait at one actor

@@ -2,7 +2,7 @@
 
 #include "base/format.h"
 #include "controller/app/messages.h"
-#include "controller/gateway/permissions.h"
+#include "controller/service/permissions.h"
 
 namespace troupe::cluster {
 
@@ -53,7 +53,7 @@ std::optional<std::string> PeerRouter::stranger(const control::PeerInfo& peer) {
         user_actors.has_process(peer.incarnation))
       return "it says that it is an actor's process, and not with an actor's role";
     if (role == PeerRole::client) return std::nullopt;
-    if (const auto why = gateway::host_refusal(peer.user)) return why;
+    if (const auto why = service::host_refusal(peer.user)) return why;
     if (const auto gone = tools_.rooms.hosts->gone_before(peer)) {
       const control::Loss loss{.why = "disconnected"};
       tools_.rooms.server->drop(*gone, loss.why, loss.end);

@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/request_defaults.h"
-#include "base/text.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/request_fields.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "controller/jobs/job_table.h"
 #include "base/text.h"
+#include "controller/jobs/job_table.h"
 #include "controller/plan/planner.h"
 
 namespace troupe::jobs {

@@ -48,16 +48,16 @@ double half_speed(int processors) {
 
 /// Link over PCIe. Its latency is what one collective waits for beside its bytes: the kernel's
 /// start, and its peers.
-Link pcie(double gigabytes_a_second, double reached = kPcieReached) {
+Interconnect pcie(double gigabytes_a_second, double reached = kPcieReached) {
   return {120 * kMicro, gigabytes_a_second * kGiga * reached};
 }
 
-Link nvlink(double gigabytes_a_second) {
+Interconnect nvlink(double gigabytes_a_second) {
   return {40 * kMicro, gigabytes_a_second * kGiga * kNvlinkReached};
 }
 
 /// Link of 100 Gb/s, shared by a host.
-Link ethernet() {
+Interconnect ethernet() {
   return {150 * kMicro, 12.5 * kGiga * 0.8};
 }
 
@@ -73,7 +73,7 @@ struct Gpu {
   double host;  // GB/s a direction of the PCIe lanes to its host
 };
 
-Machine gpus(const std::string& name, const Gpu& gpu, Link inside) {
+Machine gpus(const std::string& name, const Gpu& gpu, Interconnect inside) {
   Machine machine;
   machine.name = name;
   machine.device = {.half_flops = gpu.tensor_peak * kTera * gpu.products_reached,

@@ -26,7 +26,7 @@ struct Device {
 };
 
 /// Cost of one transfer: latency + bytes ÷ bandwidth. A device's sends share its bandwidth.
-struct Link {
+struct Interconnect {
   double latency = 0;    // seconds
   double bandwidth = 0;  // bytes/s out of one device
 };
@@ -35,8 +35,8 @@ struct Link {
 struct Machine {
   std::string name;
   Device device;
-  Link inside;   // between devices of a host
-  Link between;  // between hosts; its bandwidth is shared by a host's devices
+  Interconnect inside;   // between devices of a host
+  Interconnect between;  // between hosts; its bandwidth is shared by a host's devices
   int devices_per_host = 8;
   int devices = 1;
   /// Devices of a host that reach each other without its other socket; 0 = all of them.

@@ -11,7 +11,7 @@ using nlohmann::json;
 
 constexpr int kMost = 1 << 20;
 
-json to_json(const Link& link) {
+json to_json(const Interconnect& link) {
   return {{"latency", link.latency}, {"bandwidth", link.bandwidth}};
 }
 
@@ -46,7 +46,7 @@ bool flag(const json& object, const std::string& key) {
   return value.get<bool>();
 }
 
-Link link_of(const json& object, const std::string& key) {
+Interconnect link_of(const json& object, const std::string& key) {
   const auto& value = at(object, key);
   return {number(value, "latency", false), number(value, "bandwidth", true)};
 }

@@ -10,7 +10,7 @@
 namespace troupe::plan {
 namespace {
 
-std::string link_text(const Link& link) {
+std::string link_text(const Interconnect& link) {
   return line("%.3g µs, %.3g GB/s", link.latency * 1e6, link.bandwidth / 1e9);
 }
 
@@ -19,7 +19,7 @@ void least(double& value, double other) {
   if (other > 0) value = value > 0 ? std::min(value, other) : other;
 }
 
-void slowest(Link& link, const Link& other) {
+void slowest(Interconnect& link, const Interconnect& other) {
   if (other.bandwidth <= 0) return;
   link.latency = std::max(link.latency, other.latency);
   least(link.bandwidth, other.bandwidth);
@@ -125,7 +125,7 @@ Machine machine_of_hosts(DeviceKind device, std::vector<HostReport> hosts) {
 
   const bool gpus = machine.gpus;
   double half = 0, single = 0, attention = 0, bandwidth = 0, launch = 0, busy = 1;
-  Link inside, between;
+  Interconnect inside, between;
   for (const auto& host : hosts) {
     machine.hosts.push_back(host.actors);
     if (!gpus) busy = std::min(busy, busy_share(host));

@@ -15,7 +15,7 @@ struct Measured {
   double attention_flops = 0;  // in the type in which products are quickest
   double bandwidth = 0;        // bytes/s, of what reads and writes
   double launch = 0;
-  Link inside;  // to another actor of its host
+  Interconnect inside;  // to another actor of its host
 
   /// Reads the speeds from a hello's attributes ("measured.float_flops" and so on). Nothing where
   /// there are none, or where one is no number of its kind: above 0 and finite.
@@ -32,8 +32,8 @@ struct HostReport {
   std::string gpu;                   // its GPUs' name, as an actor told it; "" = not told
   std::string why_not;               // why there are no figures; "" = no actor has told yet
   bool remote = false;
-  std::optional<Link> link;  // of a remote host, to the controller's
-  std::string why_no_link;   // "" = not told yet
+  std::optional<Interconnect> link;  // of a remote host, to the controller's
+  std::string why_no_link;           // "" = not told yet
 };
 
 /// Returns the machine that hosts make together: each device is as slow as the slowest that was

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "controller/plan/block_cost.h"
 #include "base/numbers.h"
 #include "base/text.h"
+#include "controller/plan/block_cost.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/memory.h"
 #include "controller/plan/planner.h"

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "base/format.h"
-#include "controller/plan/layout.h"
 #include "base/text.h"
+#include "controller/plan/layout.h"
 #include "controller/plan/traffic.h"
 
 namespace troupe::plan {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
-#include "controller/plan/machine_json.h"
 #include "base/text.h"
+#include "controller/plan/machine_json.h"
 #include "controller/plan/plan.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/staleness.h"

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "controller/plan/layout.h"
 #include "controller/plan/request_rules.h"
-#include "base/text.h"
 
 namespace troupe::plan {
 namespace {

@@ -80,7 +80,7 @@ void HostFigures::ping(Pings pings) {
         least = least == 0 ? took : std::min(least, took);
         if (++pings.sent < kSmallPings + kLargePings) return ping(pings);
         const double sending = std::max(pings.bulk - pings.least, 1e-9);
-        report.link = plan::Link{pings.least / 2, 2.0 * kLargePing / sending};
+        report.link = plan::Interconnect{pings.least / 2, 2.0 * kLargePing / sending};
       });
 }
 

@@ -234,7 +234,7 @@ TEST_CASE(
     CHECK(shell == console);
   }
   for (const char* both : {"submit", "jobs", "cancel", "logs", "timeline"})
-    CHECK(find_command(both)->shared != nullptr);
+    CHECK(static_cast<bool>(find_command(both)->shared));
 }
 
 TEST_CASE("every command says what it is for, and names are told apart") {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "controller/gateway/introspection.h"
-#include "tests/controller/gateway_fixture.h"
+#include "controller/service/introspection.h"
+#include "tests/controller/service_fixture.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
 
@@ -54,7 +54,7 @@ struct SlowDisk : GatewayFixture {
   const std::filesystem::path file = scratch.path / "flight-job-1.json";
   std::vector<std::string> notes;
   std::shared_ptr<StillDisk> disk = std::make_shared<StillDisk>();
-  std::unique_ptr<gateway::Introspection> records;
+  std::unique_ptr<service::Introspection> records;
 
   explicit SlowDisk(bool stands_still = true) {
     gate.open();
@@ -67,7 +67,7 @@ struct SlowDisk : GatewayFixture {
     // Who is left behind by the test's end still has it.
     tools.write = [disk = disk](const auto& path, auto text) { return disk->write(path, text); };
     tools.note = [this](const auto& text) { notes.push_back(text); };
-    records = std::make_unique<gateway::Introspection>(std::move(tools));
+    records = std::make_unique<service::Introspection>(std::move(tools));
     use(*records);
   }
   /// The records of job 1, as clients are told of them.

@@ -4,10 +4,10 @@
 #include <tuple>
 
 #include "controller/deployments/memory_room.h"
-#include "controller/gateway/model_reader.h"
 #include "controller/plan/plan.h"
 #include "controller/plan/request_defaults.h"
 #include "controller/plan/shape.h"
+#include "controller/service/model_reader.h"
 #include "models/spec/lora_spec.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
@@ -30,19 +30,19 @@ wire::ImageRequest request_of(double strength, int steps) {
   return request;
 }
 
-gateway::ModelReading read(const std::string& folder, const std::vector<wire::Lora>& loras,
+service::ModelReading read(const std::string& folder, const std::vector<wire::Lora>& loras,
                            AllowedFolders allowed,
                            const std::vector<wire::Embedding>& embeddings = {},
                            const std::string& prompt = "") {
   boost::asio::io_context io;
-  gateway::ModelReader reader(io, {}, std::move(allowed));
+  service::ModelReader reader(io, {}, std::move(allowed));
   const auto work = boost::asio::make_work_guard(io);
-  gateway::ModelReading found;
+  service::ModelReading found;
   wire::ImageRequest request;
   request.loras = loras;
   request.embeddings = embeddings;
   request.prompts = {prompt};
-  reader.read(folder, request, std::chrono::seconds(60), [&](const gateway::ModelReading& reading) {
+  reader.read(folder, request, std::chrono::seconds(60), [&](const service::ModelReading& reading) {
     found = reading;
     io.stop();
   });

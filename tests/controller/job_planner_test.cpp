@@ -1,4 +1,4 @@
-#include "controller/gateway/job_planner.h"
+#include "controller/service/job_planner.h"
 
 #include <array>
 #include <atomic>
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/controller/gateway_fixture.h"
+#include "tests/controller/service_fixture.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
@@ -27,11 +27,11 @@ struct PlannerFixture : GatewayFixture {
 
   PlannerFixture() {
     gate.open();
-    plan_job = [this, loop = std::this_thread::get_id()](const gateway::PlanInput& input) {
+    plan_job = [this, loop = std::this_thread::get_id()](const service::PlanInput& input) {
       CHECK(std::this_thread::get_id() != loop);
       ++begun;
       planning.wait();
-      return gateway::plan_job(input);
+      return service::plan_job(input);
     };
   }
   ~PlannerFixture() { planning.open(); }
@@ -102,9 +102,9 @@ TEST_CASE("a plan that still holds is taken although the cluster has changed") {
 TEST_CASE("a job whose cluster changes with every plan is refused in the end") {
   std::array<Gate, 4> gates;
   PlannerFixture fixture;
-  fixture.plan_job = [&](const gateway::PlanInput& input) {
+  fixture.plan_job = [&](const service::PlanInput& input) {
     gates.at(static_cast<std::size_t>(fixture.begun++)).wait();
-    return gateway::plan_job(input);
+    return service::plan_job(input);
   };
   fixture.submit_on({.tp = 2});
   for (int plan = 0; plan < 3; ++plan) {

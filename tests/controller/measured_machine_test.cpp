@@ -87,10 +87,10 @@ TEST_CASE("what an actor says of its speed is read, and nothing that is no figur
 TEST_CASE("a cluster's machine has the hosts that there are and the slowest figures of them") {
   auto far = host("far", 2, figures(40e9));
   far.remote = true;
-  far.link = plan::Link{80e-6, 1e9};
+  far.link = plan::Interconnect{80e-6, 1e9};
   auto farther = host("farther", 3, figures(90e9));
   farther.remote = true;
-  farther.link = plan::Link{50e-6, 2e9};
+  farther.link = plan::Interconnect{50e-6, 2e9};
   const auto machine =
       plan::machine_of_hosts(DeviceKind::cpu, {host("here", 4, figures(100e9)), far, farther});
   CHECK(machine.measured);
@@ -138,7 +138,7 @@ TEST_CASE("where nothing was measured the constants stand, and the notes say why
   CHECK(notes(machine, "not measured from the controller to far: timeout"));
   // Pings of the control plane say nothing of what GPUs send over.
   auto pinged = lost;
-  pinged.link = plan::Link{1e-3, 1e6};
+  pinged.link = plan::Interconnect{1e-3, 1e6};
   const auto gpus =
       plan::machine_of_hosts(DeviceKind::cuda, {host("here", 2, std::nullopt), pinged});
   CHECK(gpus.between.bandwidth == plan::machine_here(DeviceKind::cuda, 3, 0).between.bandwidth);
@@ -236,7 +236,7 @@ TEST_CASE("actors share the cores that their host has") {
 TEST_CASE("a machine goes to a client and back, and what is no machine is refused by key") {
   auto far = host("far", 2, figures(40e9));
   far.remote = true;
-  far.link = plan::Link{80e-6, 1e9};
+  far.link = plan::Interconnect{80e-6, 1e9};
   const auto machine =
       plan::machine_of_hosts(DeviceKind::cpu, {host("here", 4, figures(1e11)), far});
   const auto json = plan::to_json(machine);
@@ -264,7 +264,7 @@ TEST_CASE("an explanation says what was measured, and where ranks leave a host")
   job.parallelism.automatic = true;
   auto far = host("far", 2, figures(40e9));
   far.remote = true;
-  far.link = plan::Link{1e-3, 1e6};
+  far.link = plan::Interconnect{1e-3, 1e6};
   const auto machine =
       plan::machine_of_hosts(DeviceKind::cpu, {host("here", 2, figures(1e11)), far});
   const auto found = plan::explain(model, job, 4, machine);

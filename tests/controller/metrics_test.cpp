@@ -1,4 +1,4 @@
-#include "controller/gateway/metrics.h"
+#include "controller/service/metrics.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -19,10 +19,10 @@
 #include <thread>
 
 #include "base/metrics_text.h"
-#include "controller/gateway/metrics_server.h"
+#include "controller/service/metrics_server.h"
 #include "tests/support/doctest.h"
 
-namespace troupe::gateway {
+namespace troupe::service {
 namespace {
 
 /// A strict reader of the text format: throws at what Prometheus would refuse, and at a family that
@@ -217,4 +217,4 @@ TEST_CASE("32 slow scrapes keep nobody out, and the listening socket is not for 
   thread.join();
 }
 
-}  // namespace troupe::gateway
+}  // namespace troupe::service

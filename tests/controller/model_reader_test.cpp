@@ -1,4 +1,4 @@
-#include "controller/gateway/model_reader.h"
+#include "controller/service/model_reader.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -14,13 +14,13 @@
 #include <system_error>
 #include <thread>
 
-#include "controller/gateway/side_thread.h"
+#include "controller/service/side_thread.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 
 using namespace troupe;
-using gateway::ModelReader;
-using gateway::ModelReading;
+using service::ModelReader;
+using service::ModelReading;
 
 namespace {
 
@@ -266,7 +266,7 @@ TEST_CASE("a thread that cannot be started is an error, and those before it end"
     const rlimit limit{room, room};
     if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
     try {
-      gateway::SideThread many([](auto) {}, 64, 200);
+      service::SideThread many([](auto) {}, 64, 200);
       _exit(3);
     } catch (const std::system_error&) {
       _exit(0);

@@ -1,8 +1,8 @@
-#include "controller/gateway/permissions.h"
+#include "controller/service/permissions.h"
 
 #include "tests/support/doctest.h"
 
-namespace troupe::gateway {
+namespace troupe::service {
 
 using control::ClientRole;
 
@@ -32,4 +32,4 @@ TEST_CASE("own jobs are those of the same name") {
   CHECK_FALSE(may_see({"bob", ClientRole::own_jobs}, job));
 }
 
-}  // namespace troupe::gateway
+}  // namespace troupe::service

@@ -3,9 +3,9 @@
 #include <functional>
 #include <optional>
 
-#include "tests/controller/gateway_fixture.h"
 #include "tests/controller/runner_stage.h"
 #include "tests/controller/sample_model.h"
+#include "tests/controller/service_fixture.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "models/spec/model_spec.h"
 #include "tests/process/support/fault_cluster.h"

@@ -49,11 +49,11 @@ ROOMS = {
     "controller/supervision": "base transport/wire transport/control controller/plan controller/hosts controller/deployments "
                               "controller/jobs",
     "controller/user_actors": "base models/spec transport/wire transport/control controller/hosts controller/deployments",
-    "controller/gateway": "base models/spec models/image models/text transport/wire transport/control controller/plan controller/schedule "
+    "controller/service": "base models/spec models/image models/text transport/wire transport/control controller/plan controller/schedule "
                           "controller/recorder controller/deployments controller/jobs controller/journal",
     "controller/app": "base models/spec transport/wire transport/control controller/mesh controller/plan controller/recorder "
                       "controller/hosts controller/deployments controller/jobs controller/journal controller/supervision "
-                      "controller/user_actors controller/gateway",
+                      "controller/user_actors controller/service",
     "client": "base api models/spec models/image transport/wire transport/control transport/calls",
     "client/cli": "base api client models/spec models/image models/text transport/wire transport/json transport/control",
     "client/repl": "base api client client/cli models/spec transport/json",

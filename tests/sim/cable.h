@@ -5,7 +5,7 @@
 #include <string>
 
 #include "controller/deployments/members.h"
-#include "transport/control/link.h"
+#include "transport/control/sequence_numbers.h"
 
 namespace troupe::sim {
 
@@ -15,7 +15,7 @@ struct Cable {
   std::uint64_t incarnation = 0;  // of the process
   std::uint64_t life = 0;         // of the controller
   cluster::ActorId actor = 0;
-  control::Link at_controller, at_actor;
+  control::SequenceNumbers at_controller, at_actor;
   bool known = false;                     // to the controller's end
   bool up_cut = false, down_cut = false;  // nothing comes through any more
   double up_until = 0, down_until = 0;    // when the last of what is under way arrives

@@ -2,7 +2,7 @@
 
 #include "base/endian.h"
 #include "tests/sim/world.h"
-#include "transport/control/link.h"
+#include "transport/control/sequence_numbers.h"
 #include "transport/wire/codec.h"
 
 // Control links between the controller and its actors. Frames come late, twice, in another order or
@@ -131,14 +131,14 @@ void World::arrive_down(const CablePtr& cable, const std::string& frame) {
   const auto header = wire::decode_header(wire::as_bytes(frame));
   std::uint64_t missing = 0;
   switch (cable->at_actor.arrive(header.sequence, missing)) {
-    case control::Link::Arrival::duplicate:
+    case control::SequenceNumbers::Arrival::duplicate:
       ++link_counts_.duplicates;
       return;
-    case control::Link::Arrival::gap:  // it ends (actors/user/process.cpp)
+    case control::SequenceNumbers::Arrival::gap:  // it ends (actors/user/user_process.cpp)
       ++link_counts_.gaps;
       if (!process.hangs) end_process(cable->incarnation, 3);
       return;
-    case control::Link::Arrival::next:
+    case control::SequenceNumbers::Arrival::next:
       break;
   }
   if (header.kind != wire::Kind::heartbeat) process.receive(frame);
@@ -155,10 +155,10 @@ void World::arrive_up(const CablePtr& cable, const std::string& frame) {
   const auto header = wire::decode_header(bytes);
   std::uint64_t missing = 0;
   switch (cable->at_controller.arrive(header.sequence, missing)) {
-    case control::Link::Arrival::duplicate:
+    case control::SequenceNumbers::Arrival::duplicate:
       ++link_counts_.duplicates;
       return;
-    case control::Link::Arrival::gap: {  // as Controller's on_gap
+    case control::SequenceNumbers::Arrival::gap: {  // as Controller's on_gap
       ++link_counts_.gaps;
       const auto why = control::gap(missing).why;
       drop(cable->peer, why);
@@ -166,7 +166,7 @@ void World::arrive_up(const CablePtr& cable, const std::string& frame) {
       supervisor_->lost(cable->peer, why);
       return;
     }
-    case control::Link::Arrival::next:
+    case control::SequenceNumbers::Arrival::next:
       break;
   }
   if (header.kind == wire::Kind::heartbeat) return;

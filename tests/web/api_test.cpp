@@ -58,7 +58,7 @@ TEST_CASE("no body is parsed on the loop, however short it is and whatever it sa
     CAPTURE(body);
     const auto request = std::make_shared<Request>();
     request->body = body;
-    request->caller = std::make_shared<const Caller>();
+    request->caller = std::make_shared<const KeyHolder>();
     const auto reply = std::make_shared<Watcher>();
     std::optional<std::thread::id> parsed_by;
     parse_then<std::thread::id>(
@@ -109,13 +109,13 @@ TEST_CASE("however many watch the clusters, each change is written down once for
 TEST_CASE("however many watch the pipelines, each event is written down once for each key") {
   int seen = 0;
   const auto watching =
-      std::make_shared<PipelineWatchers>(1, [&](nlohmann::json slice, const Caller& caller) {
+      std::make_shared<PipelineWatchers>(1, [&](nlohmann::json slice, const KeyHolder& caller) {
         ++seen;
         slice["of"] = caller.name;
         return slice;
       });
-  const auto alice = std::make_shared<const Caller>(Caller{.name = "alice", .share = {}});
-  const auto bob = std::make_shared<const Caller>(Caller{.name = "bob", .share = {}});
+  const auto alice = std::make_shared<const KeyHolder>(KeyHolder{.name = "alice", .share = {}});
+  const auto bob = std::make_shared<const KeyHolder>(KeyHolder{.name = "bob", .share = {}});
   std::vector<std::shared_ptr<Watcher>> watchers;
   const auto add = [&](int count) {
     for (int i = 0; i < count; ++i) {
@@ -157,7 +157,7 @@ TEST_CASE("however many watch a job, what happens to it is written down once") {
   std::vector<std::shared_ptr<Watcher>> watchers;
   for (int i = 0; i < 100; ++i) {
     const auto request = std::make_shared<Request>();
-    request->caller = std::make_shared<const Caller>();
+    request->caller = std::make_shared<const KeyHolder>();
     request->params = {"7-aa"};
     watchers.push_back(std::make_shared<Watcher>());
     RequestHead head;
@@ -266,7 +266,7 @@ TEST_CASE("who falls behind what happens to a job loses the oldest of it, and he
   add_jobs_routes(parts.api);
   const JobPtr job = parts.service.board().submitted({0, "aa", 7}, 1);
   const auto request = std::make_shared<Request>();
-  request->caller = std::make_shared<const Caller>();
+  request->caller = std::make_shared<const KeyHolder>();
   request->params = {"7-aa"};
   const auto watcher = std::make_shared<Watcher>();
   RequestHead head;

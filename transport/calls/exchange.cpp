@@ -55,9 +55,9 @@ void Exchange::close(const Error& why) {
   timer_.reset();
 }
 
-Line& Exchange::line(std::uint64_t actor) {
+CallConnection& Exchange::line(std::uint64_t actor) {
   auto& line = lines_[actor];
-  if (!line) line = std::make_shared<Line>(*this, actor);
+  if (!line) line = std::make_shared<CallConnection>(*this, actor);
   return *line;
 }
 
@@ -98,13 +98,13 @@ void Exchange::drain() {
     if (closed_) return;
     incoming.swap(incoming_);
   }
-  std::vector<Line*> touched;
+  std::vector<CallConnection*> touched;
   for (auto& each : incoming) {
-    Line& to = line(each.request.actor);
+    CallConnection& to = line(each.request.actor);
     to.add(std::move(each.request), std::move(each.state));
     if (touched.empty() || touched.back() != &to) touched.push_back(&to);
   }
-  for (Line* each : touched)
+  for (CallConnection* each : touched)
     each->pump();
 }
 

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "transport/calls/line.h"
+#include "transport/calls/call_connection.h"
 #include "transport/calls/typed_request.h"
 #include "transport/control/blob_channel.h"
 #include "transport/control/shared_loop.h"
@@ -90,7 +90,7 @@ class Exchange final : public detail::Caller {
   Result<Answer> ask(M message, control::Milliseconds deadline);
   bool post(std::function<void()> action);
   void drain();
-  Line& line(std::uint64_t actor);
+  CallConnection& line(std::uint64_t actor);
   void arm();
   void forget_answered();
 
@@ -110,7 +110,7 @@ class Exchange final : public detail::Caller {
   std::vector<Incoming> incoming_;
   bool drain_posted_ = false;
   std::optional<Error> closed_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<Line>> lines_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<CallConnection>> lines_;
   std::map<std::string, std::shared_ptr<control::BlobConnection>> blob_links_;  // by end and secret
   std::map<std::string, LinkProof> standing_;  // by the blobs' endpoint
   struct Watcher {

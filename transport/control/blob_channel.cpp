@@ -252,7 +252,7 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
       // Its link has broken at its own end before it was noticed here.
       if (const auto old = peers.find(incarnation); old != peers.end())
         server.drop(old->second.peer, "the process has come anew");
-      const Link link{id, std::make_shared<BlobLink>(asker(id), limits.credits)};
+      const PeerFetches link{id, std::make_shared<BlobLink>(asker(id), limits.credits)};
       peers[incarnation] = link;
       const auto found = waiting.find(incarnation);
       const Fetches due = found == waiting.end() ? Fetches{} : std::move(found->second);
@@ -290,7 +290,7 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
     };
   }
 
-  struct Link {
+  struct PeerFetches {
     PeerId peer = 0;
     std::shared_ptr<BlobLink> fetches;
   };
@@ -299,7 +299,7 @@ class BlobServer::Impl : public std::enable_shared_from_this<BlobServer::Impl> {
   Server server;
   BlobStore& store;
   BlobLimits limits;
-  std::unordered_map<std::uint64_t, Link> peers;
+  std::unordered_map<std::uint64_t, PeerFetches> peers;
   std::unordered_set<PeerId> fetchers;  // that belong to no link of a process
   std::unordered_map<std::uint64_t, Fetches> waiting;
   std::function<BlobPass(const PeerInfo&)> admit;

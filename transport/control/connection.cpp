@@ -128,7 +128,7 @@ class Connection::Impl final : public Core {
   /// Returns how long the connection has waited for a welcome, for people.
   std::string waited() const;
 
-  Link link_;
+  SequenceNumbers link_;
   Outbox outbox_;
   std::optional<SocketFolder> folder_;       // of an ipc endpoint, once it is there
   std::optional<HandshakeWatch> handshake_;  // while greeting
@@ -337,15 +337,15 @@ void Connection::Impl::handle_up(const wire::Header& header, std::span<const std
   }
   std::uint64_t missing = 0;
   switch (link_.arrive(header.sequence, missing)) {
-    case Link::Arrival::duplicate:
+    case SequenceNumbers::Arrival::duplicate:
       ++counters_.duplicates;
       return;
-    case Link::Arrival::gap:
+    case SequenceNumbers::Arrival::gap:
       counters_.gaps += missing;
       if (on_gap) on_gap(missing);
       if (closed_ || state != State::up) return;
       break;
-    case Link::Arrival::next:
+    case SequenceNumbers::Arrival::next:
       break;
   }
   switch (header.kind) {

@@ -346,15 +346,15 @@ void Server::Impl::handle_from(Peer& peer, const wire::Header& header,
     is_here(peer);
   std::uint64_t missing = 0;
   switch (peer.link.arrive(header.sequence, missing)) {
-    case Link::Arrival::duplicate:
+    case SequenceNumbers::Arrival::duplicate:
       ++counters_.duplicates;
       return;
-    case Link::Arrival::gap:
+    case SequenceNumbers::Arrival::gap:
       counters_.gaps += missing;
       if (on_gap) on_gap(id, missing);
       if (closed_ || !peers.contains(id)) return;
       break;
-    case Link::Arrival::next:
+    case SequenceNumbers::Arrival::next:
       break;
   }
   switch (header.kind) {

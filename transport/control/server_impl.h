@@ -6,8 +6,8 @@
 
 #include "transport/control/accept_limiter.h"
 #include "transport/control/core.h"
-#include "transport/control/link.h"
 #include "transport/control/mux.h"
+#include "transport/control/sequence_numbers.h"
 #include "transport/control/server.h"
 
 namespace troupe::control {
@@ -48,7 +48,7 @@ class Server::Impl final : public Core {
     Peer(PeerInfo info, std::string routing, const SocketOptions& options);
     PeerInfo info;
     std::string routing;
-    Link link;
+    SequenceNumbers link;
     Outbox outbox;
     PeerVitals vitals;
     OpenRequests requests;

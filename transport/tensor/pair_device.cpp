@@ -73,7 +73,7 @@ std::unique_ptr<Group> PairDevice::connect(const std::string& name, int rank,
 
   int peer = -1;
   std::vector<Joining> joining;
-  std::vector<Connection> connections;
+  std::vector<PeerConnection> connections;
   try {
     for (peer = 0; peer < rank; ++peer) {
       Sockets sockets = dial_peer(name, rank, size, addresses[peer], deadline);

@@ -252,15 +252,15 @@ void reduce_in_order(void* out, const std::vector<const void*>& parts, std::int6
 
 PairGroup::PairGroup(std::shared_ptr<Engine> engine, const std::string& backend,
                      const std::string& name, int rank, int size,
-                     std::vector<Connection> connections)
+                     std::vector<PeerConnection> connections)
     : engine_(std::move(engine)), member_(std::make_shared<Membership>()), size_(size) {
   member_->backend = backend;
   member_->group = name;
   member_->rank = rank;
   member_->engine = engine_;
   links_.resize(size);
-  for (Connection& connection : connections) {
-    Link& link = links_[connection.peer];
+  for (PeerConnection& connection : connections) {
+    Peer& link = links_[connection.peer];
     link.pair = std::make_unique<Pair>(std::move(connection.stream), connection.peer, tally_);
     link.control = std::make_shared<ControlLink>(engine_->io(), std::move(connection.control));
   }
@@ -271,9 +271,9 @@ PairGroup::PairGroup(std::shared_ptr<Engine> engine, const std::string& backend,
 }
 
 PairGroup::~PairGroup() {
-  for (Link& link : links_)
+  for (Peer& link : links_)
     if (link.control) link.control->send({Notice::Kind::goodbye, Failure::peer_left, -1, ""});
-  for (Link& link : links_)
+  for (Peer& link : links_)
     if (link.control) link.control->detach();
   fail(Failure::aborted, rank(), "the group was destroyed");
   engine_->remove(this);
@@ -291,7 +291,7 @@ Counters PairGroup::counters() const {
 bool PairGroup::advance() {
   if (collapse_) return false;
   bool more = false;
-  for (Link& link : links_) {
+  for (Peer& link : links_) {
     if (!link.pair) continue;
     try {
       more |= link.pair->advance(kPassBytes,
@@ -346,7 +346,7 @@ void PairGroup::fail_driving(Failure failure, int peer, const std::string& cause
   std::lock_guard lock(issue_mutex_);
   if (collapse_) return;
   collapse_ = Collapse{failure, peer, cause};
-  for (Link& link : links_) {
+  for (Peer& link : links_) {
     if (!link.pair) continue;
     link.control->send({Notice::Kind::failure, failure, peer, cause});
     link.pair->clear([&](const Transfer& transfer) {

@@ -174,7 +174,7 @@ void reduce_in_order(void* out, const std::vector<const void*>& parts, std::int6
                      at::ScalarType type, ReduceOp op);
 
 /// One connected peer, as the rendezvous hands it over.
-struct Connection {
+struct PeerConnection {
   int peer;
   std::unique_ptr<Stream> stream;
   UniqueFd control;
@@ -185,7 +185,7 @@ struct Connection {
 class PairGroup : public Group, private Pollable {
  public:
   PairGroup(std::shared_ptr<Engine> engine, const std::string& backend, const std::string& name,
-            int rank, int size, std::vector<Connection> connections);
+            int rank, int size, std::vector<PeerConnection> connections);
   ~PairGroup() override;
 
   int rank() const override { return member_->rank; }
@@ -204,7 +204,7 @@ class PairGroup : public Group, private Pollable {
   Counters counters() const override;
 
  private:
-  struct Link {
+  struct Peer {
     std::unique_ptr<Pair> pair;
     std::shared_ptr<ControlLink> control;
   };
@@ -234,7 +234,7 @@ class PairGroup : public Group, private Pollable {
   std::shared_ptr<Membership> member_;
   int size_;
   Pair::Tally tally_;
-  std::vector<Link> links_;  ///< one per rank; the own rank's is empty
+  std::vector<Peer> links_;  ///< one per rank; the own rank's is empty
   std::mutex issue_mutex_;
   bool ready_ = false;
   std::optional<Collapse> collapse_;  ///< guarded by both the issue mutex and the drive lock

@@ -8,9 +8,9 @@
 
 #include "base/format.h"
 #include "base/log_line.h"
-#include "client/cli/actor_options.h"
 #include "base/numbers.h"
 #include "base/text.h"
+#include "client/cli/actor_options.h"
 #include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
@@ -18,7 +18,7 @@
 #include "client/cli/verb.h"
 #include "models/spec/model_spec.h"
 #include "transport/control/key_folder.h"
-#include "web/caller.h"
+#include "web/api_keys.h"
 #include "web/gateway.h"
 #ifdef TROUPE_WITH_CLUSTER
 #include "client/cli/verbs/starting.h"

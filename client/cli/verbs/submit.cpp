@@ -40,9 +40,10 @@ class SubmitVerb : public SharedVerb {
     } else {
       app_->add_flag("--detach", detach_, "Print the job's ID and go; fetch with `troupe wait ID`");
     }
-    set_footer(in_console() ? "Without --model the cluster's own model is taken. The job goes on when the "
-                              "console is left; --follow or --output waits."
-                            : "Without --model the cluster's own model is taken. Ctrl-C cancels the job.",
+    set_footer(in_console()
+                   ? "Without --model the cluster's own model is taken. The job goes on when the "
+                     "console is left; --follow or --output waits."
+                   : "Without --model the cluster's own model is taken. Ctrl-C cancels the job.",
                {"troupe submit --prompt \"a green star\" --cfg 2 --pp 2 --output star.png",
                 "troupe submit --prompt \"a cat\" --n 8 --dp 2 --output \"cat-{}.png\" --json",
                 "id=$(troupe submit --prompt \"a dog\" --detach) && troupe wait $id"},

@@ -7,7 +7,7 @@
 #include "tests/fuzz/targets/all.h"
 #include "tests/support/text.h"
 #include "web/api_error.h"
-#include "web/caller.h"
+#include "web/api_keys.h"
 #include "web/calls.h"
 #include "web/encodings.h"
 #include "web/http_message.h"
