@@ -58,7 +58,7 @@ void ActorProcess::make_process() {
   if (options_.measures) tell_speed(device_, process.hello.attributes);
   for (const auto& [backend, device] : tensor_devices_)
     process.hello.attributes["address." + tensor::to_string(backend)] = device->address();
-  process_ = std::make_unique<runtime::UserProcess>(std::move(process));
+  process_ = std::make_unique<runtime::ControlThread>(std::move(process));
   inspect_ = std::make_unique<InspectLane>(process_->io(), process_->connection(), mailbox_, view_,
                                            rehearses_);
 }

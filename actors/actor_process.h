@@ -11,7 +11,7 @@
 #include "actors/mailbox.h"
 #include "actors/stage/group_table.h"
 #include "actors/stage/progress.h"
-#include "actors/user/user_process.h"
+#include "actors/user/control_thread.h"
 #include "actors/worker.h"
 #include "transport/control/keys.h"
 #include "transport/tensor/backend.h"
@@ -50,7 +50,7 @@ class ActorProcess {
   static constexpr int kDeviceLost = 4;
 
   /// Runs until the controller says shutdown or is lost. Returns the process's exit code: one of
-  /// runtime::Process's, or kDeviceLost.
+  /// runtime::ControlThread's, or kDeviceLost.
   int run();
 
  private:
@@ -67,7 +67,7 @@ class ActorProcess {
   WorkProgress progress_;
   Mailbox mailbox_;
   WorkView view_;
-  std::unique_ptr<runtime::UserProcess> process_;
+  std::unique_ptr<runtime::ControlThread> process_;
   std::unique_ptr<InspectLane> inspect_;
   std::unique_ptr<Worker> worker_;
 };

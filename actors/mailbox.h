@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/user/user_process.h"
+#include "actors/user/control_thread.h"
 #include "transport/wire/actor_messages.h"
 #include "transport/wire/envelope.h"
 

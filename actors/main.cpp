@@ -8,8 +8,8 @@
 
 #include "actors/actor_process.h"
 #include "actors/device.h"
+#include "actors/user/control_thread.h"
 #include "actors/user/user_host.h"
-#include "actors/user/user_process.h"
 #include "base/available_memory.h"
 #include "base/error_text.h"
 #include "models/plugin/network_plugin.h"

@@ -66,7 +66,7 @@ bool Worker::is_over(const Message& message) const {
     return progress.ended(connect->epoch);
   if (const auto* begin = std::get_if<wire::BeginJob>(&content))
     return progress.ended(begin->epoch);
-  if (const auto* task = std::get_if<TaskEntry>(&content)) return progress.ended(task->epoch);
+  if (const auto* task = std::get_if<TaskEntry>(&content)) return jobs_.skips(task->epoch);
   const auto* end = std::get_if<wire::EndJob>(&content);
   const auto epoch = end ? jobs_.epoch_of(end->job) : std::nullopt;
   return progress.ended(epoch.value_or(0));  // of a job that is not here, when the process leaves

@@ -156,8 +156,12 @@ RunningJob* WorkerJobs::job_of(const TaskEntry& entry, const char* what) {
                          ", which has not begun here");
 }
 
+bool WorkerJobs::skips(std::uint64_t epoch) const {
+  return tools_.progress.ended(epoch) || broken_epochs_.contains(epoch);
+}
+
 void WorkerJobs::run(const TaskEntry& entry) {
-  if (tools_.progress.ended(entry.epoch) || broken_epochs_.contains(entry.epoch)) return;
+  if (skips(entry.epoch)) return;
   if (entry.command.receive) return post_receive(entry);
   try {
     post_receives_ahead(entry);

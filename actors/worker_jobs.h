@@ -123,6 +123,9 @@ class WorkerJobs {
   void begin(const wire::BeginJob& begin);
   /// Runs a task or posts a receive.
   void run(const TaskEntry& entry);
+  /// Returns whether tasks of the epoch are not computed any more: it has ended, or a task of it
+  /// has failed here.
+  bool skips(std::uint64_t epoch) const;
   /// Ends a job; answers the request with what the job cost.
   void end(const wire::Header& header, const wire::EndJob& end);
   void end_epoch(std::uint64_t epoch);

@@ -3,7 +3,7 @@
 #include "client/listener.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/key_folder.h"
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 
 namespace troupe::client {
 namespace {

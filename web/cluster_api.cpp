@@ -10,7 +10,7 @@ namespace troupe::web {
 namespace {
 
 bool can_paint(const ActorInfo& actor) {
-  return actor.state == ActorState::ready || actor.state == ActorState::busy;
+  return can_compute(actor.state);
 }
 
 /// A number; of the second cluster on a text, NUMBER-CLUSTER.

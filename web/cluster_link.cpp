@@ -106,34 +106,27 @@ bool ClusterLink::connect(const std::stop_token& stop) {
     connection_ = std::make_shared<Clients>(Clients{
         std::make_shared<Client>(std::move(client.value())), std::move(inspector.value()), series});
     jobs_asked_ = {};
-    next_page_ = 0;
   }
+  status_asked_ = {};
+  next_page_ = 0;
   boost::asio::post(io_, [handlers = handlers_, series] { handlers->on_connected(series); });
   return true;
 }
 
 bool ClusterLink::ask(const std::stop_token& stop) {
   const auto connection = this->connection();
-  auto status = connection->client->status();
-  if (!status) {
-    lose(status.error());
-    return false;
-  }
-  if (connection->inspector->lost()) {
-    if (auto inspector = inspect(stop)) {
-      std::lock_guard lock(mutex_);
-      connection_ = std::make_shared<Clients>(
-          Clients{connection->client, std::move(inspector.value()), connection->series});
-    }
-  }
-  boost::asio::post(
-      io_, [handlers = handlers_, status = std::move(status)] { handlers->on_status(status); });
   const auto now = Clock::now();
   std::set<std::uint64_t> sought;
-  bool with_pages = false;
   {
     std::lock_guard lock(mutex_);
     sought.swap(sought_);
+  }
+  // Whoever seeks a job ends the pause: then this job alone is asked for.
+  const bool is_early = !sought.empty() && now < status_asked_ + kAskEvery;
+  if (!is_early && !ask_status(*connection, stop)) return false;
+  bool with_pages = false;
+  if (!is_early) {
+    std::lock_guard lock(mutex_);
     with_pages = now <= jobs_wanted_until_ || now >= jobs_asked_ + kJobsEvery;
   }
   if (sought.empty() && !with_pages) return true;
@@ -146,6 +139,26 @@ bool ClusterLink::ask(const std::stop_token& stop) {
   boost::asio::post(io_, [handlers = handlers_, listing = std::move(listing.value())]() mutable {
     handlers->on_jobs(std::move(listing));
   });
+  return true;
+}
+
+/// Asks how the cluster is. False when the connection is lost.
+bool ClusterLink::ask_status(const Clients& connection, const std::stop_token& stop) {
+  status_asked_ = Clock::now();
+  auto status = connection.client->status();
+  if (!status) {
+    lose(status.error());
+    return false;
+  }
+  if (connection.inspector->lost()) {
+    if (auto inspector = inspect(stop)) {
+      std::lock_guard lock(mutex_);
+      connection_ = std::make_shared<Clients>(
+          Clients{connection.client, std::move(inspector.value()), connection.series});
+    }
+  }
+  boost::asio::post(
+      io_, [handlers = handlers_, status = std::move(status)] { handlers->on_status(status); });
   return true;
 }
 

@@ -58,6 +58,7 @@ class ClusterLink {
   void run(const std::stop_token& stop);
   bool connect(const std::stop_token& stop);
   bool ask(const std::stop_token& stop);
+  bool ask_status(const Clients& connection, const std::stop_token& stop);
   Result<std::shared_ptr<Inspector>> inspect(const std::stop_token& stop) const;
   Result<Listing> list(Client& client, bool with_pages, const std::set<std::uint64_t>& sought);
   void lose(const Error& why);
@@ -72,7 +73,9 @@ class ClusterLink {
   std::chrono::steady_clock::time_point jobs_asked_{};
   std::set<std::uint64_t> sought_;
   std::shared_ptr<Clients> connection_;
-  std::size_t next_page_ = 0;  // its thread's; 0 = no pass was made over this connection
+  // The thread's own:
+  std::chrono::steady_clock::time_point status_asked_{};
+  std::size_t next_page_ = 0;  // 0 = no pass was made over this connection
   std::jthread thread_;
 };
 

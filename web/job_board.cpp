@@ -50,7 +50,8 @@ bool listed_one(Job& job, const JobInfo& listed) {
   info.batch = listed.batch;
   info.with_jobs = listed.with_jobs;
   info.not_batched = listed.not_batched;
-  if (job.ended()) return false;
+  // A job that is followed ends by its result alone, which may still be on its way.
+  if (job.ended() || has_ended(listed.state)) return false;
   info.seconds = listed.seconds;
   info.cause = in_fields(listed.cause);
   info.queue_position = listed.queue_position;

@@ -14,6 +14,7 @@
 namespace troupe::web {
 namespace {
 
+constexpr double kAbsentSeconds = 2;
 constexpr const char* kStartedAnew = "its cluster was started anew, without a journal of its jobs";
 
 /// Returns how much a cluster that is there has to do, per actor.
@@ -21,7 +22,7 @@ double load_of(const JobService::Cluster& cluster) {
   const ClusterInfo& info = *cluster.info;
   double able = 0;
   for (const ActorInfo& actor : info.actors)
-    able += actor.state == ActorState::ready || actor.state == ActorState::busy;
+    able += can_compute(actor.state);
   return able == 0 ? std::numeric_limits<double>::max()
                    : (info.jobs_queued + info.jobs_running + cluster.handed_in) / able;
 }
@@ -108,6 +109,11 @@ void JobService::want_jobs() {
     cluster.link->want_jobs();
 }
 
+bool JobService::is_absent(const Cluster& cluster, std::uint64_t number) {
+  const auto found = cluster.absent.find(number);
+  return found != cluster.absent.end() && now() < found->second;
+}
+
 JobPtr JobService::job(const std::string& id) const {
   if (const JobPtr found = board_.find(id)) return found;
   const std::size_t dash = std::min(id.find('-'), id.size());
@@ -118,7 +124,7 @@ JobPtr JobService::job(const std::string& id) const {
     const bool named = series == "-" + cluster.series || (series.empty() && clusters_.size() == 1);
     if (series.empty() && named && number)
       if (const JobPtr found = board_.find(JobKey{0, cluster.series, *number}.id())) return found;
-    if (named && number && cluster.info && !cluster.answered.contains(*number)) {
+    if (named && number && cluster.info && !is_absent(cluster, *number)) {
       if (cluster.link->seek(*number))
         throw JobSought(static_cast<std::size_t>(&cluster - clusters_.data()));
     } else if (named && cluster.is_listed && (cluster.info || !number)) {
@@ -154,9 +160,10 @@ void JobService::listed(std::size_t index, const ClusterLink::Listing& listing) 
   if (listing.all_seen) board_.listed_all(index, cluster.series);
   cluster.is_listed = cluster.is_listed || listing.all_seen;
   if (listing.sought.empty()) return;
-  cluster.answered.insert(listing.sought.begin(), listing.sought.end());
+  std::erase_if(cluster.absent, [](const auto& entry) { return entry.second <= now(); });
+  for (const auto number : listing.sought)
+    cluster.absent[number] = now() + kAbsentSeconds;  // a job that is there is found before
   told(index);
-  cluster.answered.clear();
 }
 
 Result<JobService::Connection> JobService::connection_of(const JobKey& job) const {
@@ -484,9 +491,9 @@ void JobService::with_result(const JobPtr& job, OnResult then) {
   if (waiting.size() == 1 && !(job->followed && !job->ended())) watch(job, connection.value());
 }
 
-void JobService::cancel(const JobPtr& job, const std::string& by,
+void JobService::cancel(const JobPtr& job, std::string by,
                         std::function<void(std::optional<Error>)> then) {
-  const std::string before = std::exchange(job->cancelled_by, by);
+  const std::string before = std::exchange(job->cancelled_by, std::move(by));
   const auto tell = [job, then, before](std::optional<Error> error) {
     if (error && then) job->cancelled_by = before;
     if (then) return then(std::move(error));

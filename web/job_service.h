@@ -37,11 +37,12 @@ class JobService {
  public:
   struct Cluster {
     std::unique_ptr<ClusterLink> link;
-    std::optional<ClusterInfo> info;   // the newest; nothing while there is no connection
-    std::string why;                   // why there is no connection
-    std::string series;                // of its job numbers; "" before the first connection
-    bool is_listed = false;            // all of these jobs have been listed
-    std::set<std::uint64_t> answered;  // numbers that it has just answered for
+    std::optional<ClusterInfo> info;  // the newest; nothing while there is no connection
+    std::string why;                  // why there is no connection
+    std::string series;               // of its job numbers; "" before the first connection
+    bool is_listed = false;           // all of these jobs have been listed
+    /// Numbers that it has no jobs of, and until when that is believed (seconds, as `now`).
+    std::map<std::uint64_t, double> absent;
     std::vector<std::function<void()>> when_told;  // those that wait for what is sought
     bool is_new = true;                            // the connection: no status has come over it
     bool was_there = false;                        // some status has come
@@ -85,7 +86,7 @@ class JobService {
               const PictureKind& kind, OnSubmitted then, std::optional<NextJob> next = {});
   /// Cancels the job. `by`: who asks for it, for its cause. Without `then` a cluster that cannot be
   /// told now is told when it can.
-  void cancel(const JobPtr& job, const std::string& by,
+  void cancel(const JobPtr& job, std::string by,
               std::function<void(std::optional<Error>)> then = {});
   /// Follows a job that others submitted: its progress and its end come here, too.
   void follow(const JobPtr& job);
@@ -121,6 +122,7 @@ class JobService {
   static double now();
 
  private:
+  static bool is_absent(const Cluster& cluster, std::uint64_t number);
   using Connection = std::shared_ptr<ClusterLink::Clients>;
   /// Returns the connection to the controller that knows the job.
   Result<Connection> connection_of(const JobKey& job) const;

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "actors/user/call_server.h"
+#include "actors/user/control_thread.h"
 #include "actors/user/json_values.h"
-#include "actors/user/user_process.h"
 #include "base/available_memory.h"
 #include "base/error_text.h"
 #include "base/xxh64.h"
@@ -115,7 +115,7 @@ class UserHost final : public ActorContext {
 
   UserHostOptions options_;
   std::shared_ptr<zmq::context_t> context_;
-  std::unique_ptr<UserProcess> process_;
+  std::unique_ptr<ControlThread> process_;
   std::shared_ptr<calls::Exchange> exchange_;
   std::unique_ptr<CallServer> server_;
   Mailbox<ReadyCall> mailbox_;
@@ -260,7 +260,7 @@ UserHost::UserHost(UserHostOptions options)
   process.hello.software = "troupe " TROUPE_VERSION;
   process.hello.attributes["id"] = std::to_string(options_.id);
   process.hello.attributes["token"] = options_.token;
-  process_ = std::make_unique<UserProcess>(std::move(process));
+  process_ = std::make_unique<ControlThread>(std::move(process));
 }
 
 UserHost::~UserHost() {

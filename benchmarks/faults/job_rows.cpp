@@ -82,8 +82,7 @@ std::optional<Outcome> blow(const Scene& scene, const Options& options,
     const auto now = take(client.status()).actors;
     const auto it = std::find_if(now.begin(), now.end(),
                                  [&](const auto& actor) { return actor.id == victim.id; });
-    return it == now.end() || it->incarnation != victim.incarnation ||
-           (it->state != ActorState::ready && it->state != ActorState::busy);
+    return it == now.end() || it->incarnation != victim.incarnation || !can_compute(it->state);
   });
   outcome.noticed = since(start);
   const int before = step;

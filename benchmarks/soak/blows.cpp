@@ -53,7 +53,7 @@ class Striker {
     auto there = actors();
     std::erase_if(there, [&](const ActorInfo& actor) {
       return actor.pid == 0 || frozen_.contains(actor.pid) || (!controllers_ && actor.id == 0) ||
-             (actor.state != ActorState::ready && actor.state != ActorState::busy);
+             !can_compute(actor.state);
     });
     if (there.empty()) return std::nullopt;
     return there[random_() % there.size()];

@@ -377,7 +377,7 @@ class QueueWatch {
   /// Returns the cause ("" where nobody says), nothing if it is too soon to ask again or the job
   /// does not wait.
   std::optional<std::string> cause() {
-    if (asked_ && Clock::now() < *asked_ + kAgain) return std::nullopt;
+    if (Clock::now() < asked_ + kAgain) return std::nullopt;
     asked_ = Clock::now();
     const auto page = client_.jobs(JobQuery{.job = job_});
     if (!page) return std::nullopt;
@@ -391,7 +391,7 @@ class QueueWatch {
   static constexpr std::chrono::seconds kAgain{2};
   Client& client_;
   std::uint64_t job_;
-  std::optional<Clock::time_point> asked_;
+  Clock::time_point asked_ = Clock::now();
 };
 
 }  // namespace
@@ -593,7 +593,7 @@ int follow_job(Client& client, const BeginJob& begin, const ResultOptions& optio
     QueueWatch queue(client, job);
     const auto tick = [&] {
       std::unique_lock lock(shown->mutex);
-      if (shown->view.is_waiting()) {
+      if (shown->view.is_waiting() && !signals.caught()) {
         lock.unlock();
         const auto cause = queue.cause();
         lock.lock();

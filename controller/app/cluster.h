@@ -17,8 +17,8 @@ struct ClusterOptions : HostOptions {
   /// Numeric address at which the actors' tensor plane listens for other hosts; "" = that of
   /// `listen` where it is numeric, else 127.0.0.1.
   std::string tensor_host;
-  /// Folder of keys for tcp (`troupe keys`); "" = on loopback this user's own (own_keys.h), unless
-  /// `insecure`.
+  /// Folder of keys for tcp (`troupe keys`); "" = on loopback this user's own (key_folder.h),
+  /// unless `insecure`.
   std::string keys;
   /// Folders whose models clients may name, with what is below; nothing = any folder.
   std::optional<std::vector<std::string>> allow_models;

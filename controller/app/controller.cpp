@@ -136,14 +136,14 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
              processes_),
       users_(io, environment_, user_actor_options()),
       introspection_(introspection_tools()),
-      gateway_({.version = TROUPE_VERSION,
+      clients_({.version = TROUPE_VERSION,
                 .host = control::host_name(),
                 .pid = static_cast<std::uint32_t>(getpid()),
                 .endpoint = endpoints_.endpoint(),
                 .model = options_.model,
                 .device = parse_choice<DeviceKind>(options_.device).value(),
                 .started = started_},
-               gateway_tools()),
+               service_tools()),
       metrics_(options_.metrics_port < 0
                    ? nullptr
                    : std::make_unique<service::MetricsServer>(
@@ -156,7 +156,7 @@ Controller::Controller(boost::asio::io_context& io, const ClusterOptions& option
                          .hosts = &hosts_,
                          .users = &users_,
                          .introspection = &introspection_,
-                         .gateway = &gateway_},
+                         .clients = &clients_},
                .blob_server = endpoints_.blob_server(),
                .refusals = refusals_,
                .supervisor = supervisor_,
@@ -232,7 +232,7 @@ service::Introspection::Tools Controller::introspection_tools() {
           .metrics = [this] { return metrics(); }};
 }
 
-service::Tools Controller::gateway_tools() {
+service::Tools Controller::service_tools() {
   return {.io = io_,
           .server = endpoints_.server(),
           .blob_server = endpoints_.blob_server(),
@@ -263,7 +263,7 @@ void Controller::connect() {
   environment_.use([this](ActorId id) -> ProcessHost& { return hosts_.of_actor(id); });
   deployments_.listen(runner_);
   deployments_.listen(supervisor_);
-  runner_.listen(gateway_);
+  runner_.listen(clients_);
   supervisor_.listen({.note = note_failure(),
                       .on_given_up = [this](const std::string& why) { startup_.cannot_start(why); },
                       .starting_up = [this] { return startup_.under_way(); },
@@ -271,7 +271,7 @@ void Controller::connect() {
                           [this](ActorId id, const std::string& why) {
                             return introspection_.record_hang(id, why);
                           }});
-  gateway_.use(introspection_);
+  clients_.use(introspection_);
 }
 
 // Its life.
@@ -309,7 +309,7 @@ void Controller::take_up_jobs() {
                     "what lies later than now counts as now",
                     std::llround(revival.clock_back)));
   writer_ = std::make_unique<journal::Writer>(io_, std::move(store_), note);
-  gateway_.take_up(revival, journal::cause_of(previous_run_));
+  clients_.take_up(revival, journal::cause_of(previous_run_));
   runner_.expire();
 }
 
@@ -347,7 +347,7 @@ std::string Controller::metrics() {
 
 void Controller::stop(Stop what, const wire::Failure& why, std::function<void()> stopped) {
   if (stopping_) return;
-  gateway_.close("the cluster is stopping");
+  clients_.close("the cluster is stopping");
   runner_.fail_all(why);
   stopping_ = true;
   router_.close();

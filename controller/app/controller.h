@@ -99,7 +99,7 @@ class Controller {
   LocalProcessHost::Options process_options();
   user::UserActorService::Options user_actor_options();
   service::Introspection::Tools introspection_tools();
-  service::Tools gateway_tools();
+  service::Tools service_tools();
 
   // In the order of what they need: each knows those above it.
   boost::asio::io_context& io_;
@@ -135,7 +135,7 @@ class Controller {
   user::UserActorService users_;
 
   service::Introspection introspection_;
-  service::ClientService gateway_;
+  service::ClientService clients_;
   std::unique_ptr<service::MetricsServer> metrics_;  // null where nobody asks for them
   PeerRouter router_;
 

@@ -61,8 +61,8 @@ constexpr auto kDrain = [](const Rooms& rooms, const Asker& asker, const wire::D
 constexpr auto kUserActors = [](const Rooms& rooms, const Asker& asker, const auto& request) {
   rooms.users->actors().handle(asker, request);
 };
-constexpr auto kGateway = [](const Rooms& rooms, const Asker& asker, auto&& request) {
-  rooms.gateway->handle(asker, std::forward<decltype(request)>(request));
+constexpr auto kClients = [](const Rooms& rooms, const Asker& asker, auto&& request) {
+  rooms.clients->handle(asker, std::forward<decltype(request)>(request));
 };
 constexpr auto kIntrospection = [](const Rooms& rooms, const Asker& asker, auto&& request) {
   rooms.introspection->handle(asker, std::forward<decltype(request)>(request));
@@ -91,11 +91,11 @@ constexpr std::array kMessages = {
     row<wire::ProcessWrote>(kHost, kOperate, Budget::reports, kHosts),
     row<wire::ProcessEnded>(kHost, kOperate, Budget::reports, kHosts),
 
-    row<wire::SubmitJob>(kClient, kOwnJobs, Budget::queued_jobs, kGateway),
-    row<wire::WaitJob>(kClient, kOwnJobs, Budget::open_requests, kGateway),
-    row<wire::CancelJob>(kClient, kOwnJobs, Budget::open_requests, kGateway),
-    row<wire::ListJobs>(kClient, kOwnJobs, Budget::open_requests, kGateway),
-    row<wire::GetStatus>(kClient, kOwnJobs, Budget::open_requests, kGateway),
+    row<wire::SubmitJob>(kClient, kOwnJobs, Budget::queued_jobs, kClients),
+    row<wire::WaitJob>(kClient, kOwnJobs, Budget::open_requests, kClients),
+    row<wire::CancelJob>(kClient, kOwnJobs, Budget::open_requests, kClients),
+    row<wire::ListJobs>(kClient, kOwnJobs, Budget::open_requests, kClients),
+    row<wire::GetStatus>(kHostOrClient, kOwnJobs, Budget::open_requests, kClients),
     row<wire::ControlJob>(kClient, kOwnJobs, Budget::open_requests, kIntrospection),
     row<wire::GetLatents>(kClient, kOwnJobs, Budget::collections, kIntrospection),
     row<wire::GetDocument>(kClient, kOwnJobs, Budget::documents, kIntrospection),
@@ -113,7 +113,7 @@ constexpr std::array kMessages = {
     row<wire::GetSlice>(kClient, kOperate, Budget::actor_lane, kIntrospection),
     row<wire::InjectFault>(kClient, kOperate, Budget::open_requests, kIntrospection),
     row<wire::DrainPlaces>(kHostOrClient, kOperate, Budget::open_requests, kDrain),
-    row<wire::StopCluster>(kClient, kOperate, Budget::open_requests, kGateway),
+    row<wire::StopCluster>(kClient, kOperate, Budget::open_requests, kClients),
 };
 
 const Message* find(wire::Kind kind) {

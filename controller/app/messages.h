@@ -22,7 +22,7 @@ struct Rooms {
   Hosts* hosts = nullptr;
   user::UserActorService* users = nullptr;
   service::Introspection* introspection = nullptr;
-  service::ClientService* gateway = nullptr;
+  service::ClientService* clients = nullptr;
 };
 
 /// Kind of peer that a message comes from, by what the controller itself has made of it.
@@ -43,9 +43,9 @@ struct Senders {
   }
 };
 
-/// Bound on how many messages of a kind may wait, or on what they may cost. Requests beyond it are
-/// refused as overloaded. Every request also counts among its peer's open ones
-/// (control::ServerOptions::open_requests).
+/// Bound on how many messages of a kind may wait, or on what they may cost, for the page of
+/// messages: the room that answers holds it, and refuses requests beyond it as overloaded. Every
+/// request also counts among its peer's open ones (control::ServerOptions::open_requests).
 enum class Budget : std::uint8_t {
   reports,        // no answer: as many as there are tasks, lines and processes
   open_requests,  // the peer's open requests alone

@@ -121,7 +121,7 @@ void PeerRouter::on_lost(control::PeerId peer, const control::Loss& loss) {
   if (tools_.rooms.users->actors().lost(peer, loss.why)) return;
   tools_.figures.host_left(peer);
   if (tools_.rooms.hosts->lost(peer, loss)) return tools_.on_host_lost();
-  if (!tools_.supervisor.lost(peer, loss.why)) tools_.rooms.gateway->client_lost(peer, loss);
+  if (!tools_.supervisor.lost(peer, loss.why)) tools_.rooms.clients->client_lost(peer, loss);
 }
 
 // What is said.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/choices.h"
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 #include "troupe/states.h"
 
 namespace troupe::cluster {

@@ -63,7 +63,7 @@ struct JobPart {
   mesh::Degrees degrees;
 };
 
-/// Client that handed a job in, and those who hear of it. Written by the gateway.
+/// Client that handed a job in, and those who hear of it. ClientService writes it.
 struct JobClient {
   std::uint64_t key = 0;    // of the submission, so that none counts twice; 0 = none
   std::uint64_t owner = 0;  // peer that submitted it; 0 = it has not come back yet

@@ -25,9 +25,9 @@ class ClientService final : public jobs::JobListener {
   void handle(const Asker& asker, const wire::ListJobs& wanted);
   void handle(const Asker& asker, const wire::GetStatus& wanted);
   void handle(const Asker& asker, const wire::StopCluster& order);
-  /// Takes no job in from now on, also none whose model is being read or whose latents are on their
-  /// way.
-  /// With a journal, jobs that have not ended stay in it as they are.
+  /// Takes no job in from now on, also none whose model is being read, that is being planned, or
+  /// whose latents are on their way. With a journal, jobs that have not ended stay in it as they
+  /// are.
   void close(const std::string& why);
   /// Takes up jobs of an earlier controller, held in the table, which go on as soon as they are
   /// planned anew. `cause`: how that controller ended.

@@ -128,7 +128,9 @@ void JobPlanner::finish(Attempt attempt, const PlanInput& input, PlannedJob plan
            cluster::capacity_of(tools_.members) == input.capacity;
   };
   const bool last = ++attempt.number == kMostPlans;
-  if (!asked.must_fit || (planned.failure ? last : holds(planned.plan)) || is_same())
+  const bool fits_now = !planned.failure && holds(planned.plan);
+  if (fits_now) planned.shortage.reset();  // of the actors that were there when it was planned
+  if (!asked.must_fit || fits_now || (planned.failure && last) || is_same())
     return asked.handler(std::move(planned));
   if (!last) return queue_.push_front(std::move(attempt));
   asked.handler(

@@ -44,9 +44,10 @@ struct PlannedJob {
 /// processor time where there are a thousand actors.
 PlannedJob plan_job(const PlanInput& input);
 
-/// Plans jobs on a thread of its own, one after another, so that the controller's loop goes on:
-/// each knows the stages of those before it. A cluster that changes meanwhile has the job planned
-/// again, unless its plan still holds. Belongs to the thread that runs the loop.
+/// Plans jobs on a thread of its own, one after another, so that the controller's loop goes on. A
+/// job's plan knows the stages of those that were accepted before it. A cluster that changes
+/// meanwhile has the job planned again, unless its plan still holds. Belongs to the thread that
+/// runs the loop.
 class JobPlanner {
  public:
   using Make = std::function<PlannedJob(const PlanInput&)>;  // called on the thread

@@ -8,7 +8,7 @@
 #include "controller/deployments/environment.h"
 #include "controller/hosts/process_host.h"
 #include "controller/user_actors/actor_table.h"
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 
 namespace troupe::user {
 

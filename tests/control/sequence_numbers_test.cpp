@@ -1,4 +1,4 @@
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 
 #include "tests/support/doctest.h"
 

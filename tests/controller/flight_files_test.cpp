@@ -18,7 +18,7 @@
 
 using namespace troupe;
 using nlohmann::json;
-using troupe::test::GatewayFixture;
+using troupe::test::ServiceFixture;
 using troupe::testing::has;
 using troupe::testing::Scratch;
 
@@ -49,7 +49,7 @@ class StillDisk {
 };
 
 /// A fixture with one job, whose records are kept in a folder on a disk that stands still.
-struct SlowDisk : GatewayFixture {
+struct SlowDisk : ServiceFixture {
   Scratch scratch;
   const std::filesystem::path file = scratch.path / "flight-job-1.json";
   std::vector<std::string> notes;

@@ -15,12 +15,12 @@
 
 using namespace troupe;
 using troupe::test::Gate;
-using troupe::test::GatewayFixture;
+using troupe::test::ServiceFixture;
 
 namespace {
 
 /// A gateway whose planner waits at a gate.
-struct PlannerFixture : GatewayFixture {
+struct PlannerFixture : ServiceFixture {
   Gate planning;
   std::atomic<int> begun = 0;
   std::vector<std::string> said;
@@ -97,6 +97,18 @@ TEST_CASE("a plan that still holds is taken although the cluster has changed") {
   REQUIRE(fixture.until([&] { return fixture.said.size() == 1; }));
   CHECK(fixture.said == std::vector<std::string>{"1"});
   CHECK(fixture.begun == 1);
+}
+
+TEST_CASE("a shortage of memory that is over when the plan is there refuses no job") {
+  PlannerFixture fixture;
+  fixture.plan_job = [](const service::PlanInput& input) {
+    auto planned = service::plan_job(input);
+    planned.shortage.emplace();
+    return planned;
+  };
+  fixture.submit_on({});
+  REQUIRE(fixture.until([&] { return fixture.said.size() == 1; }));
+  CHECK(fixture.said == std::vector<std::string>{"1"});
 }
 
 TEST_CASE("a job whose cluster changes with every plan is refused in the end") {

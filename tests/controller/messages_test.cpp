@@ -38,7 +38,7 @@ const std::set<wire::Kind> kOthers{
 };
 
 const std::set<wire::Kind> kOfActors{task_done, task_failed, hold_changed};
-const std::set<wire::Kind> kOfHosts{process_wrote, process_ended, drain_places};
+const std::set<wire::Kind> kOfHosts{process_wrote, process_ended, drain_places, get_status};
 const std::map<ClientRole, std::set<wire::Kind>> kOfClients{
     {ClientRole::own_jobs,
      {submit_job, wait_job, cancel_job, list_jobs, get_status, control_job, get_latents,

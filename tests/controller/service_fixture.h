@@ -39,7 +39,7 @@ class Gate {
 };
 
 /// A gateway in front of one actor that never says hello: what is accepted stays in the queue.
-struct GatewayFixture : Endpoints {
+struct ServiceFixture : Endpoints {
   bool with_journal;
   std::chrono::milliseconds accept_within;
   std::size_t most_queued;
@@ -110,7 +110,7 @@ struct GatewayFixture : Endpoints {
             .log_folder = log_folder};
   }
 
-  explicit GatewayFixture(bool journaled = false,
+  explicit ServiceFixture(bool journaled = false,
                           std::chrono::milliseconds within = std::chrono::seconds(25),
                           std::size_t queued = 4)
       : with_journal(journaled), accept_within(within), most_queued(queued) {
@@ -119,12 +119,12 @@ struct GatewayFixture : Endpoints {
     use(desk);
     runner.listen(gateway);
     server.on_message([this](auto peer, const auto& header, auto payload) {
-      cluster::deliver({.server = &server, .introspection = introspection, .gateway = &gateway},
+      cluster::deliver({.server = &server, .introspection = introspection, .clients = &gateway},
                        cluster::Sender::client, {peer, header}, payload);
     });
     server.on_lost([this](auto peer, const auto& loss) { gateway.client_lost(peer, loss); });
   }
-  ~GatewayFixture() { gate.open(); }
+  ~ServiceFixture() { gate.open(); }
 
   void use(service::Introspection& from_now_on) {
     introspection = &from_now_on;

@@ -12,7 +12,7 @@
 // What a gateway refuses before a job is made of it.
 
 using namespace troupe;
-using troupe::test::GatewayFixture;
+using troupe::test::ServiceFixture;
 
 TEST_CASE("a job for actors that can hold none is refused for memory, with a remedy") {
   for (const auto& [limit, text] :
@@ -20,7 +20,7 @@ TEST_CASE("a job for actors that can hold none is refused for memory, with a rem
     for (const bool automatic : {true, false}) {
       CAPTURE(text);
       CAPTURE(automatic);
-      GatewayFixture fixture;
+      ServiceFixture fixture;
       fixture.gate.open();
       fixture.members.limit_memory(0, limit);
       wire::SubmitJob submission;
@@ -41,7 +41,7 @@ TEST_CASE("a job for actors that can hold none is refused for memory, with a rem
 }
 
 TEST_CASE("weights of a type that no actor's device has are refused before anything loads") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.gate.open();
   const auto answer = [&](WeightChoice type) {
     wire::SubmitJob submission;
@@ -65,7 +65,7 @@ TEST_CASE("weights of a type that no actor's device has are refused before anyth
 }
 
 TEST_CASE("a job that is only to be checked is planned, and none is made") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.gate.open();
   wire::JobAccepted accepted;
   const auto answer = [&](std::int32_t width, std::uint64_t picture_bytes) {
@@ -114,7 +114,7 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
         bytes.push_back(static_cast<char>(number >> shift & 0xff));
     return bytes + std::string(9, 'x');
   };
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.gate.open();
   control::BlobStore own;
   control::ConnectionOptions options;
@@ -188,7 +188,7 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
 }
 
 TEST_CASE("what a job begins with is held against its request and a budget before it comes") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.gate.open();
   std::vector<std::string> said;
   const auto submit = [&](wire::ImageRequest request) {
@@ -232,7 +232,7 @@ TEST_CASE("what a job begins with is held against its request and a budget befor
 }
 
 TEST_CASE("a picture that is longer than its size can be is refused before it comes") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.gate.open();
   const auto answer = [&](std::uint64_t image, std::uint64_t mask) {
     wire::SubmitJob submission;
@@ -260,7 +260,7 @@ TEST_CASE("a picture that is longer than its size can be is refused before it co
 }
 
 TEST_CASE("what jobs begin with is bounded for each on whose behalf they come, whoever hands in") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.gate.open();
   std::vector<std::string> said;
   const auto submit = [&](control::Connection& from, const std::string& behalf) {
@@ -288,7 +288,7 @@ TEST_CASE("what jobs begin with is bounded for each on whose behalf they come, w
 }
 
 TEST_CASE("a list tells on whose behalf a job was handed in") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.gate.open();
   wire::SubmitJob submission;
   submission.job.model = "a";
@@ -317,7 +317,7 @@ TEST_CASE("less memory leaves less for what jobs begin with") {
 }
 
 TEST_CASE("a client that goes is no watcher any more of what it has looked at") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.gate.open();
   std::vector<std::string> said;
   fixture.submit(*fixture.client, "a", said);
@@ -336,7 +336,7 @@ TEST_CASE("a client that goes is no watcher any more of what it has looked at") 
 }
 
 TEST_CASE("a job for more actors than any kind has is refused, with what there is of each") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.gate.open();
   fixture.members.spawned(fixture.members.add("here", "cpu").id, 78, 1);
   for (int i = 0; i < 3; ++i)

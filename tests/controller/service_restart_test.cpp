@@ -11,20 +11,20 @@
 // Jobs and clients that outlive their controller, or a link.
 
 using namespace troupe;
-using troupe::test::GatewayFixture;
+using troupe::test::ServiceFixture;
 
 namespace {
 
 /// Returns the store of a controller that has taken in jobs under these keys.
 journal::MemoryStore left_with(const std::vector<std::uint64_t>& keys) {
-  GatewayFixture before(/*journaled=*/true);
+  ServiceFixture before(/*journaled=*/true);
   before.gate.open();
   for (const auto key : keys)
     before.take_in(*before.client, key);
   return before.store;
 }
 
-journal::Revival revived(GatewayFixture& fixture, journal::MemoryStore& store) {
+journal::Revival revived(ServiceFixture& fixture, journal::MemoryStore& store) {
   return journal::revive(
       store.load(), store.previous_run(), {0},
       [&](control::BlobBytes bytes) { return fixture.blobs.add(std::move(bytes)); }, fixture.table);
@@ -34,7 +34,7 @@ journal::Revival revived(GatewayFixture& fixture, journal::MemoryStore& store) {
 
 TEST_CASE("after a restart: who does not come back loses its job, who comes back keeps it") {
   auto store = left_with({1, 2});
-  GatewayFixture fixture(/*journaled=*/true);
+  ServiceFixture fixture(/*journaled=*/true);
   fixture.gate.open();
   fixture.gateway.take_up(revived(fixture, store), "killed");
   bool back = false;
@@ -52,7 +52,7 @@ TEST_CASE("after a restart a job waits for a host with memory enough to join aga
   auto store = left_with({1});
   for (const bool joins : {true, false}) {
     CAPTURE(joins);
-    GatewayFixture fixture(/*journaled=*/true);
+    ServiceFixture fixture(/*journaled=*/true);
     fixture.gate.open();
     const auto revival = revived(fixture, store);
     auto& job = *fixture.table.find(1);
@@ -81,7 +81,7 @@ TEST_CASE("after a restart a job waits for a host with memory enough to join aga
 }
 
 TEST_CASE("a job whose model is gone after a restart fails, and says why") {
-  GatewayFixture fixture(/*journaled=*/true);
+  ServiceFixture fixture(/*journaled=*/true);
   fixture.gate.open();
   jobs::JobEntry job;
   job.id = 4;
@@ -98,7 +98,7 @@ TEST_CASE("a job whose model is gone after a restart fails, and says why") {
 }
 
 TEST_CASE("a job that was to be cancelled when its controller ended is cancelled by the next one") {
-  GatewayFixture fixture(/*journaled=*/true);
+  ServiceFixture fixture(/*journaled=*/true);
   jobs::JobEntry job;
   job.id = 4;
   job.spec.request.prompts = {"x"};
@@ -117,7 +117,7 @@ TEST_CASE("a job that was to be cancelled when its controller ended is cancelled
 TEST_CASE("with a journal a job goes on when its client is back before its old link is given up") {
   for (const bool journaled : {true, false}) {
     CAPTURE(journaled);
-    GatewayFixture fixture(journaled);
+    ServiceFixture fixture(journaled);
     fixture.gate.open();
     auto first = fixture.connect();
     fixture.take_in(*first);
@@ -146,7 +146,7 @@ TEST_CASE("a link that was given up costs a job only if its client is not back i
     for (const bool returns : {true, false}) {
       CAPTURE(journaled);
       CAPTURE(returns);
-      GatewayFixture fixture(journaled);
+      ServiceFixture fixture(journaled);
       fixture.gate.open();
       auto first = fixture.connect();
       fixture.take_in(*first);

@@ -12,10 +12,10 @@
 #include "tests/support/doctest.h"
 
 using namespace troupe;
-using troupe::test::GatewayFixture;
+using troupe::test::ServiceFixture;
 
 TEST_CASE("while a model is read the controller answers others, also those with other models") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   std::vector<std::string> said;
   for (const char* model : {"a", "bad", "b", ""})
     fixture.submit(*fixture.client, model, said);
@@ -36,7 +36,7 @@ TEST_CASE("while a model is read the controller answers others, also those with 
 }
 
 TEST_CASE("a client that goes while its model is read leaves no job behind") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   std::vector<std::string> said;
   auto other = fixture.connect();
   fixture.submit(*other, "a", said);
@@ -54,7 +54,7 @@ TEST_CASE("a client that goes while its model is read leaves no job behind") {
 }
 
 TEST_CASE("a cluster that stops takes in no job whose model was being read") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   std::vector<std::string> said;
   fixture.submit(*fixture.client, "a", said);
   bool asked = false;
@@ -69,7 +69,7 @@ TEST_CASE("a cluster that stops takes in no job whose model was being read") {
 }
 
 TEST_CASE("readings are bounded: more than 64 that wait are refused") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   std::vector<std::string> said;
   for (int i = 0; i < 66; ++i)
     fixture.submit(*fixture.client, "bad", said);
@@ -80,7 +80,7 @@ TEST_CASE("readings are bounded: more than 64 that wait are refused") {
 }
 
 TEST_CASE("with a journal a job is answered when it is kept, and refused when it cannot be") {
-  GatewayFixture fixture(/*journaled=*/true);
+  ServiceFixture fixture(/*journaled=*/true);
   fixture.gate.open();
   std::vector<std::string> said;
   fixture.submit(*fixture.client, "a", said);
@@ -102,7 +102,7 @@ TEST_CASE("with a journal a job is answered when it is kept, and refused when it
 }
 
 TEST_CASE("a job that ends while the disk hangs is told of later, however many end meanwhile") {
-  GatewayFixture fixture(/*journaled=*/true);
+  ServiceFixture fixture(/*journaled=*/true);
   fixture.gate.open();
   fixture.take_in(*fixture.client);
   std::vector<jobs::JobId> ended;
@@ -135,7 +135,7 @@ TEST_CASE("a job that ends while the disk hangs is told of later, however many e
 }
 
 TEST_CASE("a job that is cancelled before it is in the journal has ended for the recorder, too") {
-  GatewayFixture fixture(/*journaled=*/true);
+  ServiceFixture fixture(/*journaled=*/true);
   fixture.gate.open();
   std::vector<std::string> said;
   const auto& ended = fixture.recorder.ended_totals();
@@ -179,7 +179,7 @@ TEST_CASE("a job that is cancelled before it is in the journal has ended for the
 }
 
 TEST_CASE("what is handed in again under its key is the same job, answered or not") {
-  GatewayFixture fixture(/*journaled=*/true);
+  ServiceFixture fixture(/*journaled=*/true);
   fixture.gate.open();
   std::vector<std::string> said;
   fixture.submit(*fixture.client, "a", said, 17);
@@ -205,7 +205,7 @@ TEST_CASE("the time for accepting a job is one: reading its model and writing it
   using std::chrono::milliseconds;
   for (const bool late : {true, false}) {
     CAPTURE(late);
-    GatewayFixture fixture(/*journaled=*/true, late ? milliseconds(5000) : milliseconds(50'000));
+    ServiceFixture fixture(/*journaled=*/true, late ? milliseconds(5000) : milliseconds(50'000));
     std::vector<std::string> said;
     const auto pass = [&](milliseconds time) {
       const auto end = control::Clock::now() + time;
@@ -225,7 +225,7 @@ TEST_CASE("the time for accepting a job is one: reading its model and writing it
 }
 
 TEST_CASE("the status says of each recent failure when it was") {
-  GatewayFixture fixture;
+  ServiceFixture fixture;
   fixture.failures.note("actor 1 was killed by signal 9");
   std::vector<std::string> recent;
   fixture.client->request(wire::GetStatus{}, std::chrono::seconds(60),
@@ -243,7 +243,7 @@ TEST_CASE("the status says of each recent failure when it was") {
 
 TEST_CASE("of ten thousand jobs that wait a client is told page by page, each in a moment") {
   constexpr std::uint32_t kJobs = 10'000;
-  GatewayFixture fixture(/*journaled=*/false, std::chrono::seconds(25), kJobs);
+  ServiceFixture fixture(/*journaled=*/false, std::chrono::seconds(25), kJobs);
   wire::JobSpec spec;
   spec.request.prompts = {std::string(400, 'p')};
   const auto plan = plan::make_plan(test::sample_model(), spec.request, {});

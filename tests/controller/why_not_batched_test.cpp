@@ -139,7 +139,7 @@ TEST_CASE("who waits behind another says what that one waits for") {
 }
 
 TEST_CASE("a request that never computes with others is told so when it is handed in") {
-  test::GatewayFixture fixture;
+  test::ServiceFixture fixture;
   fixture.gate.open();
   const auto warnings_of = [&](StepCacheRule step_cache) {
     wire::SubmitJob submission;

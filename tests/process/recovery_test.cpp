@@ -128,7 +128,7 @@ TEST_CASE("kill -9 again and again, at random: the job comes to its end all the 
     const auto actor = random() % 4;
     const auto up = [&] {
       const auto state = cluster.status().actors.at(actor).state;
-      return state == ActorState::ready || state == ActorState::busy;
+      return can_compute(state);
     };
     REQUIRE(eventually(kPatience, up));
     kill(cluster.pids().at(actor), SIGKILL);

@@ -115,7 +115,7 @@ class Site {
     int count = 0;
     const auto status = client().status().value();
     for (const auto& actor : status.actors)
-      count += actor.state == ActorState::ready || actor.state == ActorState::busy;
+      count += can_compute(actor.state);
     return count;
   }
   /// A job handed in over HTTP; its number.

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "controller/deployments/members.h"
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 
 namespace troupe::sim {
 

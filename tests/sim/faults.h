@@ -14,7 +14,7 @@ struct Faults {
   double slow_per_job = 0;  // a work loop stands still for seconds, beyond deadlines of answers
   double cuts_per_job = 0;  // a control link breaks, both ways or one, with what is under way
 
-  // Below the sequence numbers of a control link (transport/control/sequence_numbers.h), of each
+  // Below the sequence numbers of a control link (transport/control/peer.h), of each
   // frame:
   double drops_per_message = 0;
   double doubles_per_message = 0;   // the second comes at once, or when its link is long gone

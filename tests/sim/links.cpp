@@ -2,7 +2,7 @@
 
 #include "base/endian.h"
 #include "tests/sim/world.h"
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 #include "transport/wire/codec.h"
 
 // Control links between the controller and its actors. Frames come late, twice, in another order or
@@ -134,7 +134,7 @@ void World::arrive_down(const CablePtr& cable, const std::string& frame) {
     case control::SequenceNumbers::Arrival::duplicate:
       ++link_counts_.duplicates;
       return;
-    case control::SequenceNumbers::Arrival::gap:  // it ends (actors/user/user_process.cpp)
+    case control::SequenceNumbers::Arrival::gap:  // it ends (actors/user/control_thread.cpp)
       ++link_counts_.gaps;
       if (!process.hangs) end_process(cable->incarnation, 3);
       return;

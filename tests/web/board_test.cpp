@@ -60,7 +60,11 @@ TEST_CASE("a job that is paused has not ended") {
   board.listed(0, kSeries[0], {info_of(1, JobState::paused, "own", 1, 4)}, 105);
   board.listed(0, kSeries[0], {info_of(1, JobState::paused, "own", 1, 4)}, 105);
   CHECK(heard == std::vector<std::string>{"running", "paused"});
+  // A list that knows of its end comes before its result, which those who listen wait for.
+  board.listed(0, kSeries[0], {info_of(1, JobState::succeeded, "own", 1, 4)}, 106);
+  CHECK_FALSE(job->ended());
   board.end(job, result_of(1), 106);
+  CHECK(heard == std::vector<std::string>{"running", "paused", "succeeded"});
   CHECK(job->info.state == JobState::succeeded);
 }
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "transport/control/keys.h"
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {

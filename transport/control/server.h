@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "transport/control/keys.h"
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 #include "transport/control/types.h"
 
 namespace troupe::control {

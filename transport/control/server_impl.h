@@ -7,7 +7,7 @@
 #include "transport/control/accept_limiter.h"
 #include "transport/control/core.h"
 #include "transport/control/mux.h"
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 #include "transport/control/server.h"
 
 namespace troupe::control {

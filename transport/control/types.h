@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "transport/control/sequence_numbers.h"
+#include "transport/control/peer.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/session.h"
 

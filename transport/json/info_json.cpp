@@ -61,7 +61,7 @@ void add_hosts(const ClusterInfo& cluster, Hosts& hosts) {
   for (const ActorInfo& actor : cluster.actors) {
     HostInfo& host = hosts[actor.host];
     ++host.actors;
-    host.ready += actor.state == ActorState::ready || actor.state == ActorState::busy;
+    host.ready += can_compute(actor.state);
     host.restarts += actor.restarts;
     host.memory_bytes += actor.memory_bytes;
     host.devices.insert(actor.device);

@@ -1,3 +1,6 @@
+#include <signal.h>
+
+#include <cerrno>
 #include <chrono>
 #include <iostream>
 #include <thread>
@@ -8,6 +11,7 @@
 #include "client/cli/verb.h"
 #include "client/listener.h"
 #include "transport/control/endpoint.h"
+#include "transport/control/types.h"
 
 namespace troupe::cli {
 namespace {
@@ -34,7 +38,8 @@ class StopVerb : public Verb {
     // A controller that is gone before its answer was read has stopped, too.
     if (!asked && asked.error().code != ErrorCode::lost) throw CommandError(asked.error());
     await_end(client, cluster);
-    await_free_address(control::parse_endpoint(endpoint));
+    if (cluster.host == control::host_name())
+      await_free_address(control::parse_endpoint(endpoint), cluster.pid);
     if (json()) {
       print_json({{"stopped", endpoint}, {"pid", cluster.pid}});
     } else {
@@ -57,14 +62,16 @@ class StopVerb : public Verb {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }
-  /// Waits until the next `troupe start` on this machine finds the address free: a controller says
-  /// goodbye before it closes its sockets. Whoever still listens at the deadline is another one.
-  static void await_free_address(const control::Endpoint& address) {
+  /// Waits while the controller's process lives and the address is taken, so that the next `troupe
+  /// start` on this machine finds it free: a controller says goodbye before it closes its sockets.
+  static void await_free_address(const control::Endpoint& address, std::int64_t pid) {
     if (!address.ipc && !address.loopback()) return;
     const auto blobs = control::parse_endpoint(control::blob_endpoint_of(address.text));
     const auto deadline = std::chrono::steady_clock::now() + kStopDeadline;
+    const auto lives = [pid] { return kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM; };
     for (const auto* each : {&address, &blobs}) {
-      while (client::listener_missing(*each).empty() && std::chrono::steady_clock::now() < deadline)
+      while (client::listener_missing(*each).empty() && lives() &&
+             std::chrono::steady_clock::now() < deadline)
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }

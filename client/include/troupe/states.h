@@ -47,6 +47,11 @@ enum class ActorState : std::uint8_t {
   drained
 };
 
+/// Returns whether an actor in this state computes jobs, now or when one comes.
+constexpr bool can_compute(ActorState state) {
+  return state == ActorState::ready || state == ActorState::busy;
+}
+
 /// State of a user's actor.
 enum class UserActorState : std::uint8_t { starting, running, restarting, dead };
 

@@ -8,8 +8,6 @@
 #include "transport/control/keys.h"
 #include "transport/wire/session.h"
 
-// What a server knows of its peers, for those who keep tables of them and send nothing.
-
 namespace troupe::control {
 
 using Clock = std::chrono::steady_clock;

@@ -115,7 +115,7 @@ struct ProcessOptions {
 /// Part that every actor's process has: a control thread (this object's loop) with a link to the
 /// controller, whose heartbeats carry the work loop's own progress. The second lane is here:
 /// messages arrive on the control thread, whatever the work loop is busy with.
-class UserProcess {
+class ControlThread {
  public:
   struct Handlers {  // on the control thread
     std::function<void()> on_ready;
@@ -126,10 +126,10 @@ class UserProcess {
     std::function<std::uint64_t()> progress;
   };
 
-  explicit UserProcess(ProcessOptions options);
-  ~UserProcess();
-  UserProcess(const UserProcess&) = delete;
-  UserProcess& operator=(const UserProcess&) = delete;
+  explicit ControlThread(ProcessOptions options);
+  ~ControlThread();
+  ControlThread(const ControlThread&) = delete;
+  ControlThread& operator=(const ControlThread&) = delete;
 
   /// Connects, and runs until `stop`. Answers the process's exit code.
   int run(Handlers handlers);

@@ -1,4 +1,4 @@
-#include "actors/user/user_process.h"
+#include "actors/user/control_thread.h"
 
 #include <signal.h>
 #include <string.h>
@@ -20,14 +20,14 @@ constexpr std::chrono::milliseconds kTick{100};
 
 }  // namespace
 
-UserProcess::UserProcess(ProcessOptions options)
+ControlThread::ControlThread(ProcessOptions options)
     : options_(std::move(options)), loop_(std::make_shared<control::SharedLoop>()), timer_(io()) {
   connect();
 }
 
-UserProcess::~UserProcess() = default;
+ControlThread::~ControlThread() = default;
 
-void UserProcess::connect() {
+void ControlThread::connect() {
   if (!options_.context) options_.context = control::make_context();
   control::ConnectionOptions options;
   options.endpoint = options_.control_endpoint;
@@ -52,7 +52,7 @@ void UserProcess::connect() {
       [this](const control::Loss& loss) { stop(3, "controller lost: " + loss.why); });
 }
 
-void UserProcess::open_blobs(const std::string& secret) {
+void ControlThread::open_blobs(const std::string& secret) {
   if (options_.blob_endpoint.empty()) return;
   control::ConnectionOptions options;
   options.endpoint = options_.blob_endpoint;
@@ -69,7 +69,7 @@ void UserProcess::open_blobs(const std::string& secret) {
       {}, [this](const wire::Failure& failure) { stop(2, "no blob channel: " + failure.what); });
 }
 
-int UserProcess::run(Handlers handlers) {
+int ControlThread::run(Handlers handlers) {
   handlers_ = std::move(handlers);
   connection_->start(
       [this](const wire::Welcome& welcome) {
@@ -82,7 +82,7 @@ int UserProcess::run(Handlers handlers) {
   return exit_code_;
 }
 
-void UserProcess::tick() {
+void ControlThread::tick() {
   connection_->set_progress(handlers_.progress());
   timer_.expires_after(kTick);
   timer_.async_wait([this](const boost::system::error_code& error) {
@@ -90,15 +90,15 @@ void UserProcess::tick() {
   });
 }
 
-void UserProcess::post(std::function<void(control::Connection&)> action) {
+void ControlThread::post(std::function<void(control::Connection&)> action) {
   loop_->post([this, action = std::move(action)] {
     if (!stopping_) action(*connection_);
   });
 }
 
-control::BlobResult UserProcess::fetch_blob(std::uint64_t id, std::uint64_t bytes,
-                                            control::Milliseconds deadline,
-                                            const std::function<void()>& tick) {
+control::BlobResult ControlThread::fetch_blob(std::uint64_t id, std::uint64_t bytes,
+                                              control::Milliseconds deadline,
+                                              const std::function<void()>& tick) {
   constexpr control::Milliseconds kTickEvery{200};
   const auto until = control::Clock::now() + deadline + std::chrono::seconds(1);
   auto promise = std::make_shared<std::promise<control::BlobResult>>();
@@ -118,7 +118,7 @@ control::BlobResult UserProcess::fetch_blob(std::uint64_t id, std::uint64_t byte
   return result.get();
 }
 
-void UserProcess::stop(int exit_code, const std::string& why) {
+void ControlThread::stop(int exit_code, const std::string& why) {
   if (stopping_) return;
   stopping_ = true;
   exit_code_ = exit_code;
