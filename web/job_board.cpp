@@ -50,11 +50,12 @@ bool listed_one(Job& job, const JobInfo& listed) {
   info.batch = listed.batch;
   info.with_jobs = listed.with_jobs;
   info.not_batched = listed.not_batched;
-  // A job that is followed ends by its result alone, which may still be on its way.
-  if (job.ended() || has_ended(listed.state)) return false;
+  if (job.ended()) return false;
   info.seconds = listed.seconds;
   info.cause = in_fields(listed.cause);
   info.queue_position = listed.queue_position;
+  // A job that is followed ends by its result alone, which may still be on its way.
+  if (has_ended(listed.state)) return false;
   const bool is_turned = (listed.state == JobState::paused) != (info.state == JobState::paused);
   if (is_turned) info.state = listed.state;
   return is_turned;

@@ -50,7 +50,8 @@ const std::map<ClientRole, std::set<wire::Kind>> kOfClients{
 
 bool may(Sender sender, ClientRole role, wire::Kind kind) {
   if (sender == Sender::actor) return kOfActors.contains(kind);
-  if (sender == Sender::host) return role == ClientRole::operate && kOfHosts.contains(kind);
+  if (sender == Sender::host)
+    return kOfHosts.contains(kind) && (role == ClientRole::operate || kind == get_status);
   for (const auto& [needed, kinds] : kOfClients)
     if (kinds.contains(kind)) return role >= needed;
   return false;

@@ -489,9 +489,11 @@ class RealTest(unittest.TestCase):
     def test_paint_and_paint_again_with_its_settings(self):
         browser = self.browser
         browser.find('[name=prompt]')
-        # The page itself looks whether there is a preview: it may be gone before it is asked.
-        browser.run("""new MutationObserver(() => { window.previewed ||= Boolean(document.querySelector('img.preview')); })
-            .observe(document.body, {childList: true, subtree: true, attributes: true});""")
+        # The page itself looks whether a preview was put in: it may be gone before it is asked, or when the observer runs.
+        browser.run("""new MutationObserver((records) => {
+              const added = records.flatMap((record) => [...record.addedNodes]);
+              window.previewed ||= added.some((node) => node.matches?.('img.preview'));
+            }).observe(document.body, {childList: true, subtree: true});""")
         browser.paint('a red circle above a blue square on a white background', steps='40', seed='5')
         browser.until(browser.has_picture, 'the picture does not come')
         self.assertTrue(browser.run('return window.previewed'), 'no preview was shown')
