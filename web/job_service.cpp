@@ -14,7 +14,6 @@
 namespace troupe::web {
 namespace {
 
-constexpr double kAbsentSeconds = 2;
 constexpr const char* kStartedAnew = "its cluster was started anew, without a journal of its jobs";
 
 /// Returns how much a cluster that is there has to do, per actor.
@@ -109,11 +108,6 @@ void JobService::want_jobs() {
     cluster.link->want_jobs();
 }
 
-bool JobService::is_absent(const Cluster& cluster, std::uint64_t number) {
-  const auto found = cluster.absent.find(number);
-  return found != cluster.absent.end() && now() < found->second;
-}
-
 JobPtr JobService::job(const std::string& id) const {
   if (const JobPtr found = board_.find(id)) return found;
   const std::size_t dash = std::min(id.find('-'), id.size());
@@ -124,7 +118,7 @@ JobPtr JobService::job(const std::string& id) const {
     const bool named = series == "-" + cluster.series || (series.empty() && clusters_.size() == 1);
     if (series.empty() && named && number)
       if (const JobPtr found = board_.find(JobKey{0, cluster.series, *number}.id())) return found;
-    if (named && number && cluster.info && !is_absent(cluster, *number)) {
+    if (named && number && cluster.info && !cluster.answered.contains(*number)) {
       if (cluster.link->seek(*number))
         throw JobSought(static_cast<std::size_t>(&cluster - clusters_.data()));
     } else if (named && cluster.is_listed && (cluster.info || !number)) {
@@ -160,10 +154,9 @@ void JobService::listed(std::size_t index, const ClusterLink::Listing& listing) 
   if (listing.all_seen) board_.listed_all(index, cluster.series);
   cluster.is_listed = cluster.is_listed || listing.all_seen;
   if (listing.sought.empty()) return;
-  std::erase_if(cluster.absent, [](const auto& entry) { return entry.second <= now(); });
-  for (const auto number : listing.sought)
-    cluster.absent[number] = now() + kAbsentSeconds;  // a job that is there is found before
+  cluster.answered.insert(listing.sought.begin(), listing.sought.end());
   told(index);
+  cluster.answered.clear();
 }
 
 Result<JobService::Connection> JobService::connection_of(const JobKey& job) const {

@@ -37,12 +37,11 @@ class JobService {
  public:
   struct Cluster {
     std::unique_ptr<ClusterLink> link;
-    std::optional<ClusterInfo> info;  // the newest; nothing while there is no connection
-    std::string why;                  // why there is no connection
-    std::string series;               // of its job numbers; "" before the first connection
-    bool is_listed = false;           // all of these jobs have been listed
-    /// Numbers that it has no jobs of, and until when that is believed (seconds, as `now`).
-    std::map<std::uint64_t, double> absent;
+    std::optional<ClusterInfo> info;   // the newest; nothing while there is no connection
+    std::string why;                   // why there is no connection
+    std::string series;                // of its job numbers; "" before the first connection
+    bool is_listed = false;            // all of these jobs have been listed
+    std::set<std::uint64_t> answered;  // numbers that it has just answered for
     std::vector<std::function<void()>> when_told;  // those that wait for what is sought
     bool is_new = true;                            // the connection: no status has come over it
     bool was_there = false;                        // some status has come
@@ -122,7 +121,6 @@ class JobService {
   static double now();
 
  private:
-  static bool is_absent(const Cluster& cluster, std::uint64_t number);
   using Connection = std::shared_ptr<ClusterLink::Clients>;
   /// Returns the connection to the controller that knows the job.
   Result<Connection> connection_of(const JobKey& job) const;
