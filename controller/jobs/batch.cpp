@@ -183,13 +183,13 @@ void Batch::fail(const wire::Failure& why) {
   closing_ = true;
   const std::string cause = name() + " failed: " + why.what.substr(0, kLongestCause);
   tools_.listener->batch_failing(entry_.run, cause);
+  const double now = tools_.environment.now();  // one moment for all: they are charged alike
   for (const JobId id : living()) {
     JobEntry& member = job(id);
-    charge_part(member_of(entry_, id));
+    charge_part(member_of(entry_, id), now);
     if (!tools_.table.requeue(id)) continue;
     member.waits_for.clear();
-    member.course.recoveries.push_back(
-        {.cause = cause, .step = 0, .began = tools_.environment.now()});
+    member.course.recoveries.push_back({.cause = cause, .step = 0, .began = now});
     tools_.callbacks.tell(member, {}, {"it begins anew, alone: " + cause});
   }
   close("failed: " + why.what);
@@ -208,7 +208,7 @@ void Batch::close(const std::string& how) {
 }
 
 void Batch::leaving(JobEntry& member) {
-  charge_part(member_of(entry_, member.id));
+  charge_part(member_of(entry_, member.id), tools_.environment.now());
   if (const auto portion = portions_.find(member.id); portion != portions_.end()) {
     drop(portion->second);
     portions_.erase(portion);
@@ -222,10 +222,10 @@ bool Batch::is_left() {
   return false;
 }
 
-void Batch::charge_part(const BatchMember& member) {
+void Batch::charge_part(const BatchMember& member, double now) {
   const auto& own = member.pictures;
   const double part = static_cast<double>(own.end - own.begin) / entry_.members.back().pictures.end;
-  const double seconds = tools_.environment.now() - entry_.run.started;
+  const double seconds = now - entry_.run.started;
   tools_.table.charge(member.job, part * seconds * entry_.run.plan.degrees.world());
 }
 

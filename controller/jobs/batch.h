@@ -48,7 +48,7 @@ class Batch final : public Results {
   /// Returns the job that the preview or picture belongs to; null when the job has left.
   const BatchMember* owner_of(const Origin& from) const;
   /// Charges a member with its part of the batch's time, by pictures.
-  void charge_part(const BatchMember& member);
+  void charge_part(const BatchMember& member, double now);
   void succeed(JobEntry& job, const RunFigures& figures);
   void drop(Portion& portion);
   void close(const std::string& how);
