@@ -9,10 +9,6 @@
 namespace troupe::web {
 namespace {
 
-bool can_paint(const ActorInfo& actor) {
-  return can_compute(actor.state);
-}
-
 /// A number; of the second cluster on a text, NUMBER-CLUSTER.
 nlohmann::json actor_id(std::uint32_t actor, std::size_t cluster) {
   if (cluster == 0) return actor;
@@ -36,7 +32,7 @@ std::string health_of(const std::vector<JobService::Cluster>& clusters) {
       continue;
     }
     for (const ActorInfo& actor : cluster.info->actors) {
-      able += can_paint(actor);
+      able += can_compute(actor.state);
       starting += actor.state == ActorState::starting;
       lost += actor.state == ActorState::dead;
     }
@@ -53,7 +49,7 @@ nlohmann::json health_json(const JobService& service) {
     if (cluster.info) {
       const auto& actors = cluster.info->actors;
       one["actors"] = actors.size();
-      one["actors_ready"] = std::ranges::count_if(actors, can_paint);
+      one["actors_ready"] = std::ranges::count_if(actors, can_compute, &ActorInfo::state);
       one["jobs_queued"] = cluster.info->jobs_queued;
       one["jobs_running"] = cluster.info->jobs_running;
     }

@@ -50,6 +50,7 @@ struct Command {
   std::size_t most = 0;
   /// `words` without the command's name. Prints to standard output; throws what went wrong.
   std::function<void(Session&, const Words& words)> run = {};
+  bool shows_progress = false;  // prints while it runs, so that nothing of it may be kept back
   bool has_options = false;  // the command parses its words itself; `least` and `most` do not count
   std::unique_ptr<cli::Verb> (*verb)(cli::Options&) = nullptr;  // of the shell alone
   /// Command of the shell and of the console: there, too, its options are the verb's.

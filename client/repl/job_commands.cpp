@@ -114,7 +114,7 @@ void graph(Session& session, const Words& words) {
       lines.push_back(std::move(line));
     }
   }
-  // Of a batch, its own.
+  // A batch has a name of its own.
   std::cout << cli::on_one_line(document.value("name", name_of(job))) << ": " << tasks.size()
             << " tasks, " << counts["done"] << " done, " << counts["issued"] << " issued, "
             << counts["waiting"] << " waiting; epoch " << document["epoch"].get<std::uint64_t>();

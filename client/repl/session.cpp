@@ -71,7 +71,7 @@ void run_command(const Command& command, Session& session, const Words& argument
 
 /// Returns whether the command prints while it runs, so that nothing of it may be kept back.
 bool shows_progress(const Command& command, const Words& arguments) {
-  return command.name == "submit" || command.name == "follow" ||
+  return command.shows_progress ||
          std::ranges::find_first_of(arguments, std::array{"--follow", "-f"}) != arguments.end();
 }
 

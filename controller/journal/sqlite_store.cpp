@@ -48,7 +48,7 @@ FolderLock lock_folder(const std::string& folder) {
     fail("is in use by another controller" +
          (pid ? fmt::format(" (pid {})", *pid) : std::string()));
   }
-  // Whose it is, is said to others only: on a full disk there may be no room for that.
+  // The number of this process is for the error of others alone: on a full disk it is left out.
   const std::string own = std::to_string(::getpid());
   const auto put = ::pwrite(lock.get(), own.data(), own.size(), 0);
   if (::ftruncate(lock.get(), put < 0 ? 0 : put) != 0)

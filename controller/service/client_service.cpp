@@ -210,7 +210,8 @@ void ClientService::handle(const Asker& asker, const wire::WaitJob& wanted) {
   auto* job = job_for(tools_.server, tools_.table, asker.peer, asker.header, wanted.job);
   if (!job) return;
   job->client.watchers.insert(asker.peer);
-  // Its client, come back after a restart or after its link was given up; or somebody else.
+  // The job's client may be back after a restart or a lost link, or somebody else waits now: who
+  // asks owns the job.
   if (job->client.owner == 0 && !job->client.detached) {
     job->client.owner = asker.peer;
     job->client.adopted = true;
@@ -314,7 +315,7 @@ void ClientService::forgotten(const jobs::JobEntry& job) {
 void ClientService::finished(jobs::JobEntry& job) {
   admission_.drop_inputs(job.plan.request);
   if (!tools_.journal) return notify_finished(job);
-  // Of a cluster that stops: it is not its end.
+  // The stop of a cluster ends no job that is in its journal.
   if (closed_ && job.state != JobState::succeeded) return;
   job.client.unreported = true;
   tools_.journal->ended(job, [this, id = job.id](const std::optional<std::string>& error) {

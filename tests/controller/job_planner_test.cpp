@@ -19,7 +19,7 @@ using troupe::test::ServiceFixture;
 
 namespace {
 
-/// A gateway whose planner waits at a gate.
+/// A service room whose planner waits at a gate.
 struct PlannerFixture : ServiceFixture {
   Gate planning;
   std::atomic<int> begun = 0;
@@ -137,11 +137,7 @@ TEST_CASE("a job with a picture is planned once, unless the picture is of anothe
     PlannerFixture fixture;
     fixture.planning.open();
     control::BlobStore own;
-    control::ConnectionOptions options;
-    options.endpoint = fixture.blob_server.endpoint();
-    options.hello.role = PeerRole::client;
-    options.incarnation = fixture.client->incarnation();
-    control::BlobConnection channel(fixture.io, options, own);
+    control::BlobConnection channel(fixture.io, fixture.blob_options(), own);
     channel.start({}, [](const auto& failure) { FAIL(failure.what); });
     const auto bytes = testing::read_all(TROUPE_SOURCE_DIR "/tests/fixtures/pictures/exif6.jpg");
     wire::JobSpec job;
@@ -166,7 +162,7 @@ TEST_CASE("jobs that wait for their plan are refused when the controller stops")
   fixture.submit_on({});
   fixture.submit_on({});
   CHECK(fixture.answers());
-  fixture.gateway.close("the cluster is stopping");
+  fixture.clients.close("the cluster is stopping");
   fixture.planning.open();
   REQUIRE(fixture.until([&] { return fixture.said.size() == 3; }));
   CHECK(fixture.said == std::vector<std::string>(3, "the cluster is stopping"));

@@ -38,7 +38,7 @@ class Gate {
   bool open_ = false;
 };
 
-/// A gateway in front of one actor that never says hello: what is accepted stays in the queue.
+/// A service room in front of one actor that never says hello: what is accepted stays in the queue.
 struct ServiceFixture : Endpoints {
   bool with_journal;
   std::chrono::milliseconds accept_within;
@@ -69,7 +69,7 @@ struct ServiceFixture : Endpoints {
                            },
                            [this](control::BlobId id) { return blobs.bytes(id); },
                            journal::Calendar{0}};
-  service::ClientService gateway{
+  service::ClientService clients{
       {},
       {.io = io,
        .server = server,
@@ -117,18 +117,18 @@ struct ServiceFixture : Endpoints {
     test::sample_model();  // read here, not on the reader's thread
     members.spawned(members.add("here", "cpu").id, 77, 1);
     use(desk);
-    runner.listen(gateway);
+    runner.listen(clients);
     server.on_message([this](auto peer, const auto& header, auto payload) {
-      cluster::deliver({.server = &server, .introspection = introspection, .clients = &gateway},
+      cluster::deliver({.server = &server, .introspection = introspection, .clients = &clients},
                        cluster::Sender::client, {peer, header}, payload);
     });
-    server.on_lost([this](auto peer, const auto& loss) { gateway.client_lost(peer, loss); });
+    server.on_lost([this](auto peer, const auto& loss) { clients.client_lost(peer, loss); });
   }
   ~ServiceFixture() { gate.open(); }
 
   void use(service::Introspection& from_now_on) {
     introspection = &from_now_on;
-    gateway.use(from_now_on);
+    clients.use(from_now_on);
   }
 
   std::unique_ptr<control::Connection> connect() {
@@ -140,6 +140,14 @@ struct ServiceFixture : Endpoints {
     connection->start([](const auto&) {}, [](const auto& failure) { FAIL(failure.what); });
     REQUIRE(until([&] { return connection->connected(); }));
     return connection;
+  }
+  /// Returns how the client's process connects its blob channel.
+  control::ConnectionOptions blob_options() const {
+    control::ConnectionOptions options;
+    options.endpoint = blob_server.endpoint();
+    options.hello.role = PeerRole::client;
+    options.incarnation = client->incarnation();
+    return options;
   }
   /// The answer as text: the job's number, or why there is none.
   void submit(control::Connection& from, const std::string& model, std::vector<std::string>& said,

@@ -9,7 +9,7 @@
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
 
-// What a gateway refuses before a job is made of it.
+// What the service room refuses before a job is made of it.
 
 using namespace troupe;
 using troupe::test::ServiceFixture;
@@ -118,11 +118,7 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   ServiceFixture fixture;
   fixture.gate.open();
   control::BlobStore own;
-  control::ConnectionOptions options;
-  options.endpoint = fixture.blob_server.endpoint();
-  options.hello.role = PeerRole::client;
-  options.incarnation = fixture.client->incarnation();
-  control::BlobConnection channel(fixture.io, options, own);
+  control::BlobConnection channel(fixture.io, fixture.blob_options(), own);
   channel.start({}, [](const auto& failure) { FAIL(failure.what); });
   const auto refusal = [&](const std::string& bytes, std::uint64_t size,
                            const std::string& mask = "") {

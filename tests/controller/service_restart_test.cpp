@@ -36,7 +36,7 @@ TEST_CASE("after a restart: who does not come back loses its job, who comes back
   auto store = left_with({1, 2});
   ServiceFixture fixture(/*journaled=*/true);
   fixture.gate.open();
-  fixture.gateway.take_up(revived(fixture, store), "killed");
+  fixture.clients.take_up(revived(fixture, store), "killed");
   bool back = false;
   fixture.client->request(wire::WaitJob{2}, std::chrono::seconds(60),
                           [&](const auto&) { back = true; });
@@ -57,7 +57,7 @@ TEST_CASE("after a restart a job waits for a host with memory enough to join aga
     const auto revival = revived(fixture, store);
     auto& job = *fixture.table.find(1);
     job.client.detached = true;
-    fixture.gateway.take_up(revival, "killed");
+    fixture.clients.take_up(revival, "killed");
     REQUIRE(fixture.until([&] { return job.model != nullptr; }));
     // Its only actor has not said yet how much it may hold.
     CHECK(fixture.table.queue().empty());
@@ -91,7 +91,7 @@ TEST_CASE("a job whose model is gone after a restart fails, and says why") {
   job.state = JobState::running;
   job.client.detached = true;
   fixture.table.restore(job);
-  fixture.gateway.take_up({.to_plan = {4}, .cancelled = {}}, "killed");
+  fixture.clients.take_up({.to_plan = {4}, .cancelled = {}}, "killed");
   REQUIRE(fixture.until([&] { return fixture.table.find(4)->state == JobState::failed; }));
   CHECK(fixture.table.find(4)->failure.what ==
         "killed, and the job cannot go on: [read_model] bad: no such folder");
@@ -106,7 +106,7 @@ TEST_CASE("a job that was to be cancelled when its controller ended is cancelled
   job.cancel_asked = true;
   job.failure = {wire::FailureCode::cancelled, "not wanted"};
   fixture.table.restore(job);
-  fixture.gateway.take_up({.to_plan = {}, .cancelled = {4}}, "killed");
+  fixture.clients.take_up({.to_plan = {}, .cancelled = {4}}, "killed");
   CHECK(fixture.table.find(4)->state == JobState::cancelled);
   CHECK(fixture.table.find(4)->failure.what == "not wanted");
   REQUIRE(fixture.recorder.find(4));

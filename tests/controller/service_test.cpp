@@ -61,7 +61,7 @@ TEST_CASE("a cluster that stops takes in no job whose model was being read") {
   fixture.client->request(wire::ListJobs{}, std::chrono::seconds(60),
                           [&](const auto&) { asked = true; });
   REQUIRE(fixture.until([&] { return asked; }));
-  fixture.gateway.close("the cluster is stopping");
+  fixture.clients.close("the cluster is stopping");
   fixture.gate.open();
   REQUIRE(fixture.until([&] { return !said.empty(); }));
   CHECK(said == std::vector<std::string>{"the cluster is stopping"});

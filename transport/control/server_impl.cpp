@@ -455,7 +455,7 @@ void Server::Impl::greet(std::string_view routing, std::string_view user_id,
   Peer* known = find(routing);
   const bool fresh = !known || known->info.incarnation != header.incarnation;
   if (!fresh) {
-    // It asks again because the welcome was lost or is late.
+    // The peer asks again where its welcome was lost or is late.
     ++counters_.duplicates;
   } else {
     if (known) lose(known->info.id, "replaced by a new incarnation");

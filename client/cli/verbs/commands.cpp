@@ -34,6 +34,7 @@ const std::vector<Command>& command_table() {
        .details =
            "The options are those of `troupe submit`; `submit --help` lists them. The job goes on\n"
            "when the console is left. --output FILE.png waits for it and writes its pictures.",
+       .shows_progress = true,
        .has_options = true,
        .shared = cli::make_submit},
       {.name = "wait",
@@ -47,6 +48,7 @@ const std::vector<Command>& command_table() {
                   "with --save-latents F.safetensors its latents, if it was asked for them.",
        .completes = {Argument::job},
        .run = follow,
+       .shows_progress = true,
        .has_options = true},
       {.name = "jobs",
        .arguments = "[ID] [OPTIONS]",
