@@ -18,6 +18,28 @@ kernels::KeyValueRun run_of(const at::Tensor& kv) {
   return {batch_first.select(2, 0), batch_first.select(2, 1), {}, {}, {}};
 }
 
+/// kv [tokens of `runs`, B, 2, H, d] → what of it is no padding, neighbours as one run.
+std::vector<kernels::KeyValueRun> seen_runs(const at::Tensor& kv, const models::TokenRuns& runs,
+                                            models::TokenRun padding) {
+  if (padding.size() == 0) return {run_of(kv)};
+  models::TokenRuns places;  // in kv
+  std::int64_t offset = 0;
+  for (const auto& run : runs) {
+    for (const auto& part : models::without(run, padding)) {
+      const auto begin = offset + part.begin - run.begin;
+      if (!places.empty() && places.back().end == begin)
+        places.back().end = begin + part.size();
+      else
+        places.push_back({begin, begin + part.size()});
+    }
+    offset += run.size();
+  }
+  std::vector<kernels::KeyValueRun> seen;
+  for (const auto& place : places)
+    seen.push_back(run_of(kv.slice(0, place.begin, place.end)));
+  return seen;
+}
+
 }  // namespace
 
 HeadExchange::HeadExchange(std::shared_ptr<tensor::Group> group, std::int64_t heads,
@@ -133,6 +155,28 @@ std::vector<RingAttention::Incoming> RingAttention::exchange(const at::Tensor& k
   return incoming;
 }
 
+std::vector<RingAttention::Alike> RingAttention::alike(std::int64_t first,
+                                                       std::int64_t count) const {
+  if (padding_.empty()) return {{{first, first + count}, {}}};
+  std::vector<Alike> found;
+  for (auto item = first; item < first + count; ++item) {
+    const auto& padding = padding_.at(static_cast<std::size_t>(item));
+    if (!found.empty() && found.back().padding == padding)
+      ++found.back().items.end;
+    else
+      found.push_back({{item, item + 1}, padding});
+  }
+  return found;
+}
+
+void RingAttention::keep(int block, int step, const models::TokenRuns& runs, const at::Tensor& kv,
+                         bool fits, std::int64_t first_item) {
+  for (const auto& [items, padding] : alike(first_item, kv.size(1))) {
+    const auto own = kv.slice(1, items.begin - first_item, items.end - first_item);
+    store_->put(block, step, runs, own, fits, items.begin, padding);
+  }
+}
+
 void RingAttention::settle(int block) {
   const auto waiting = later_.find(block);
   if (waiting == later_.end()) return;
@@ -140,14 +184,12 @@ void RingAttention::settle(int block) {
   while (!blocks.empty() && blocks.front().step < call_.step) {
     links_.wait(blocks.front().work);
     const auto& one = blocks.front();
-    store_->put(block, one.step, one.runs, one.kv, false, one.first_item);
+    keep(block, one.step, one.runs, one.kv, false, one.first_item);
     blocks.erase(blocks.begin());
   }
 }
 
-at::Tensor RingAttention::factors(int block, const std::vector<models::KvStore::Choice>& choices,
-                                  models::KvStore::Items items) {
-  if (!models::KvStore::needs_factors(choices)) return {};
+at::Tensor RingAttention::factors(int block, models::KvStore::Items items) {
   auto sums = store_->sums(block).slice(0, items.begin, items.end);
   if (links_.fresh) {
     sums = sums.clone();
@@ -156,45 +198,82 @@ at::Tensor RingAttention::factors(int block, const std::vector<models::KvStore::
   return kernels::extrapolation_factors(sums);
 }
 
+std::vector<std::vector<kernels::KeyValueRun>> RingAttention::kept(int block,
+                                                                   const std::vector<Alike>& of,
+                                                                   const models::TokenRuns& fresh) {
+  std::vector<std::vector<models::KvStore::Choice>> choices;
+  bool extrapolates = false;
+  for (const auto& [items, padding] : of) {
+    choices.push_back(store_->choose(block, call_.step, fresh, items.begin));
+    extrapolates = extrapolates || models::KvStore::needs_factors(choices.back());
+  }
+  const models::KvStore::Items all{of.front().items.begin, of.back().items.end};
+  const auto of_all = extrapolates ? factors(block, all) : at::Tensor();
+  std::vector<std::vector<kernels::KeyValueRun>> runs;
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    const auto& items = of[i].items;
+    const auto own = extrapolates ? of_all.slice(0, items.begin - all.begin, items.end - all.begin)
+                                  : at::Tensor();
+    runs.push_back(store_->runs(block, choices[i], own, items));
+  }
+  return runs;
+}
+
 at::Tensor RingAttention::attend(int block, const at::Tensor& qkv) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(qkv.size(4)));
-  const auto q = qkv.select(2, 0).transpose(0, 1);
   const auto kv = qkv.slice(2, 1, 3);
   const bool delay = delayed();
   if (store_) settle(block);
   auto incoming = exchange(kv, !(delay && call_.last_step));
-  std::vector<kernels::KeyValueRun> here{run_of(kv)};
+  const auto groups = alike(call_.first_item, kv.size(1));
+  const auto of_group = [&](const at::Tensor& all, const Alike& of) {
+    return all.slice(1, of.items.begin - call_.first_item, of.items.end - call_.first_item);
+  };
+  std::vector<std::vector<kernels::KeyValueRun>> here;
+  for (const Alike& of : groups)
+    here.push_back(seen_runs(of_group(kv, of), call_.tokens[rank_], of.padding));
   if (store_) {
-    store_->put(block, call_.step, call_.tokens[rank_], kv, !call_.synchronous, call_.first_item);
-    const models::KvStore::Items items{call_.first_item, call_.first_item + kv.size(1)};
+    keep(block, call_.step, call_.tokens[rank_], kv, !call_.synchronous, call_.first_item);
     const auto fresh = fresh_tokens();
     if (!call_.synchronous && models::count_of(fresh) > 0) {
       // If nothing comes from other ranks, the fresh rows are read back with the others, as one
       // run.
       const bool together = !links_.ring && !delay;
-      const auto choices =
-          store_->choose(block, call_.step, together ? models::TokenRuns{} : fresh, items.begin);
-      if (together) here.clear();
-      auto kept = store_->runs(block, choices, factors(block, choices, items), items);
-      here.insert(here.end(), std::make_move_iterator(kept.begin()),
-                  std::make_move_iterator(kept.end()));
+      auto others = kept(block, groups, together ? models::TokenRuns{} : fresh);
+      for (std::size_t i = 0; i < groups.size(); ++i) {
+        if (together) here[i].clear();
+        here[i].insert(here[i].end(), std::make_move_iterator(others[i].begin()),
+                       std::make_move_iterator(others[i].end()));
+      }
     }
   }
+  std::vector<at::Tensor> queries, outputs;
+  for (const Alike& of : groups)
+    queries.push_back(of_group(qkv.select(2, 0), of).transpose(0, 1));
   if (delay || incoming.empty()) {
     auto& later = later_[block];
     later.insert(later.end(), std::make_move_iterator(incoming.begin()),
                  std::make_move_iterator(incoming.end()));
-    return kernels::attention(q, here, scale);
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      outputs.push_back(kernels::attention(queries[i], here[i], scale));
+    return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
   }
-  auto sum = kernels::attention_part(q, here, scale);
-  const auto type = sum.out.scalar_type();
-  if (incoming.size() > 1) sum.out = sum.out.to(at::kFloat);
+  std::vector<kernels::PartialAttention> sums;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    sums.push_back(kernels::attention_part(queries[i], here[i], scale));
+    if (incoming.size() > 1) sums.back().out = sums.back().out.to(at::kFloat);
+  }
   for (auto& one : incoming) {
     links_.wait(one.work);
-    kernels::merge_attention(sum, kernels::attention_part(q, {run_of(one.kv)}, scale));
-    if (store_) store_->put(block, call_.step, one.runs, one.kv, false, call_.first_item);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const auto runs = seen_runs(of_group(one.kv, groups[i]), one.runs, groups[i].padding);
+      kernels::merge_attention(sums[i], kernels::attention_part(queries[i], runs, scale));
+    }
+    if (store_) keep(block, call_.step, one.runs, one.kv, false, call_.first_item);
   }
-  return sum.out.to(type);
+  for (const auto& sum : sums)
+    outputs.push_back(sum.out.to(qkv.scalar_type()));
+  return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
 }
 
 SequenceAttention::Call SequenceAttention::call_of(const std::vector<models::TokenRuns>& tokens,

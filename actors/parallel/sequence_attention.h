@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "actors/parallel/wait_for_work.h"
@@ -64,6 +65,9 @@ class RingAttention {
   /// `store` is null where every call is synchronous.
   RingAttention(int rank, std::unique_ptr<models::KvStore> store, Links links);
 
+  /// Sets which tokens of each batch item are padding, which nobody attends to; where it is not
+  /// called, none are.
+  void set_padding(std::vector<models::TokenRun> of_items) { padding_ = std::move(of_items); }
   void begin(Call call);
   /// Forgets all values of earlier calls.
   void forget();
@@ -84,16 +88,28 @@ class RingAttention {
     tensor::Work work;
   };
 
+  /// Batch items side by side with the same padding, counted in the whole batch.
+  struct Alike {
+    models::KvStore::Items items;
+    models::TokenRun padding;
+  };
+
   bool delayed() const;
+  std::vector<Alike> alike(std::int64_t first, std::int64_t count) const;
+  void keep(int block, int step, const models::TokenRuns& runs, const at::Tensor& kv, bool fits,
+            std::int64_t first_item);
+  /// Returns the kept keys and values that the call's items `of` attend to beside the fresh ones.
+  std::vector<std::vector<kernels::KeyValueRun>> kept(int block, const std::vector<Alike>& of,
+                                                      const models::TokenRuns& fresh);
   std::vector<Incoming> exchange(const at::Tensor& kv, bool needed);
   void settle(int block);
   models::TokenRuns fresh_tokens() const;
-  at::Tensor factors(int block, const std::vector<models::KvStore::Choice>& choices,
-                     models::KvStore::Items items);
+  at::Tensor factors(int block, models::KvStore::Items items);
 
   int rank_;
   std::unique_ptr<models::KvStore> store_;
   Links links_;
+  std::vector<models::TokenRun> padding_;  // by batch item; empty: none
   Call call_;
   std::map<int, std::vector<Incoming>> later_;  // by block: to be kept before the next step's call
   std::vector<tensor::Work> sends_;
@@ -121,6 +137,10 @@ class SequenceAttention final : public models::AttentionPort {
   /// tokens of one kind.
   void begin(const std::vector<models::TokenRuns>& tokens, int step, bool synchronous,
              bool last_step, std::int64_t first_item = 0, std::int64_t text_tokens = 0);
+  /// Does the same as RingAttention::set_padding.
+  void set_padding(std::vector<models::TokenRun> of_items) {
+    ring_.set_padding(std::move(of_items));
+  }
   /// Forgets all values of earlier calls.
   void forget() { ring_.forget(); }
   at::Tensor attend(int slot, const at::Tensor& qkv,

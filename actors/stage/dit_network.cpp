@@ -112,6 +112,12 @@ spec::TextShare DitJob::text_of(int patch, int sequence_rank) const {
 
 void DitJob::keep_text(const models::Caption& text, const at::Tensor& mask) {
   caption_ = transformer_.cache_caption(text, mask);
+  if (!facts_.joint || facts_.pads_text) return;
+  std::vector<models::TokenRun> padding;
+  const auto lengths = mask.sum(1).cpu();
+  for (std::int64_t item = 0; item < lengths.size(0); ++item)
+    padding.push_back({lengths[item].item<std::int64_t>(), text_tokens()});
+  attention_->set_padding(std::move(padding));
 }
 
 std::shared_ptr<const models::CaptionCache> DitJob::caption_of(wire::RowRange items) const {

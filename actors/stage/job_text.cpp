@@ -388,10 +388,12 @@ void JobText::keep(const EncodedText& text) {
     if (own.pooled.defined()) own.pooled = own.pooled.slice(0, first, first + images);
     lengths = lengths.slice(0, first, first + images);
   }
-  const auto longest = lengths.max().item<std::int64_t>();
-  own.states = own.states.slice(1, 0, longest).contiguous();
+  // The sequence of a joint model has as many text tokens in every job of this request.
+  const auto& facts = job_.tools.stage.spec().transformer;
+  const auto tokens = facts.joint ? own.states.size(1) : lengths.max().item<std::int64_t>();
+  own.states = own.states.slice(1, 0, tokens).contiguous();
   const auto mask =
-      at::arange(longest, at::kLong).unsqueeze(0).lt(lengths.unsqueeze(1)).to(own.states.device());
+      at::arange(tokens, at::kLong).unsqueeze(0).lt(lengths.unsqueeze(1)).to(own.states.device());
   network_.keep_text(own, mask);
 }
 

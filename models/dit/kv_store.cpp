@@ -31,6 +31,14 @@ int64_t count_of(const TokenRuns& runs) {
                          [](int64_t sum, const TokenRun& run) { return sum + run.size(); });
 }
 
+TokenRuns without(TokenRun run, TokenRun hole) {
+  TokenRuns parts{{run.begin, std::min(run.end, hole.begin)},
+                  {std::max(run.begin, hole.end), run.end}};
+  if (hole.size() <= 0) parts = {run};
+  std::erase_if(parts, [](const TokenRun& part) { return part.size() <= 0; });
+  return parts;
+}
+
 KvStore::KvStore(const Shape& shape, at::ScalarType dtype, at::Device device)
     : shape_(shape),
       versions_((shape.freshness == Freshness::step_before ? 2 : 1) + (shape.predicts ? 1 : 0)) {
@@ -132,7 +140,7 @@ at::Tensor KvStore::rows(size_t slot, int version, TokenRun run) const {
 }
 
 void KvStore::put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits,
-                  int64_t first_item) {
+                  int64_t first_item, TokenRun padding) {
   const size_t own = slot(block);
   Block& kept = blocks_[own];
   if (kv.dim() != 5 || kv.size(0) != count_of(runs) || first_item < 0 ||
@@ -156,9 +164,12 @@ void KvStore::put(int block, int step, const TokenRuns& runs, const at::Tensor& 
       text << "tokens " << run.begin << " to " << run.end << " of " << shape_.tokens;
       refuse(text.str());
     }
-    const at::Tensor fresh = kv.slice(0, offset, offset + run.size());
-    for (int64_t item = 0; item < kv.size(1); ++item)
-      put_run(own, first_item + item, step, run, fresh.slice(1, item, item + 1), fits);
+    for (const TokenRun& part : without(run, padding)) {
+      const int64_t first = offset + part.begin - run.begin;
+      const at::Tensor fresh = kv.slice(0, first, first + part.size());
+      for (int64_t item = 0; item < kv.size(1); ++item)
+        put_run(own, first_item + item, step, part, fresh.slice(1, item, item + 1), fits);
+    }
     offset += run.size();
   }
 }

@@ -22,6 +22,8 @@ struct TokenRun {
 using TokenRuns = std::vector<TokenRun>;
 
 int64_t count_of(const TokenRuns& runs);
+/// Returns what of `run` is not in `hole`: up to two runs, none of them empty.
+TokenRuns without(TokenRun run, TokenRun hole);
 
 /// Keys and values of all tokens of the picture, kept per block from step to step, for patches that
 /// attend to more than is computed in their own call. Rows that were never computed are absent.
@@ -52,9 +54,9 @@ class KvStore {
   /// Stores the keys and values that step `step` computed for `runs`: kv
   /// [tokens of the runs, b, 2, H, d], any strides, of batch items [first_item, first_item + b).
   /// With `fits`, the rows count for the extrapolation's sums of this block, these items and this
-  /// step.
+  /// step. Rows of the tokens `padding` are left out, and so remain absent.
   void put(int block, int step, const TokenRuns& runs, const at::Tensor& kv, bool fits,
-           int64_t first_item = 0);
+           int64_t first_item = 0, TokenRun padding = {});
 
   /// Forgets all keys and values, so that the store is empty again.
   void forget();

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
+
 namespace troupe::models {
 
 /// Tokens that the tokens of a call attend to.
@@ -45,7 +47,13 @@ class WholeWeights final : public TensorParallelPort {
 /// The call holds all tokens: nothing is kept, nothing is fetched.
 class LocalAttention : public AttentionPort {
  public:
+  /// `text` [B, T], if it is defined, is false for those of the first T tokens that are padding,
+  /// which nobody attends to.
+  explicit LocalAttention(at::Tensor text = {}) : text_(std::move(text)) {}
   at::Tensor attend(int slot, const at::Tensor& qkv, Attend to = Attend::everything) override;
+
+ private:
+  at::Tensor text_;
 };
 
 }  // namespace troupe::models
