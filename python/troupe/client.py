@@ -410,6 +410,8 @@ class Client:
                 if not text:
                     if data:
                         yield name, "\n".join(data)
+                        if deadline is not None and time.monotonic() >= deadline:
+                            return  # they may come faster than the socket's timeout
                     name, data = "message", []
                     continue
                 key, _, value = text.partition(":")  # a comment has no key

@@ -702,10 +702,8 @@ class Errors(WithServer):
             job.wait(timeout=0.5)
         self.assertFalse(self.server.jobs[-1].cancelled.is_set())
         job.cancel()
-        began = time.monotonic()
         with self.assertRaises(troupe.APITimeoutError):
             self.pipe("slow", timeout=0.3)
-        self.assertLess(time.monotonic() - began, 60)  # the job itself takes 200 s
         self.assertTrue(self.server.jobs[-1].cancelled.is_set())
 
     def test_streams_that_break_are_opened_again(self):

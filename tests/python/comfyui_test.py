@@ -128,9 +128,17 @@ class Nodes(unittest.TestCase):
 
     def test_cancel(self):
         cluster = self.run_node("TroupeConnect", url=self.server.url)
-        threading.Timer(0.3, lambda: setattr(self.comfy, "interrupted", True)).start()
+
+        def cancel():
+            while not self.server.jobs or self.server.jobs[-1].info["step"] == 0:
+                time.sleep(0.01)
+            self.comfy.interrupted = True
+
+        button = threading.Thread(target=cancel, daemon=True)
+        button.start()
         with self.assertRaises(Interrupted):
             self.run_node("TroupeGenerate", cluster=cluster, prompt="slow")
+        button.join()
         self.assertTrue(self.server.jobs[-1].cancelled.is_set())
         self.run_node("TroupeGenerate", cluster=cluster, prompt="a cat")
 

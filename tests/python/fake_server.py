@@ -4,7 +4,7 @@ prompt     what becomes of the job
 "fails"    it fails after two steps
 "breaks"   its stream of events breaks after each event
 "errs"     its first stream of events ends with an error
-"slow"     it makes a step in 0.2 s and would need a thousand
+"slow"     it stands still at its third step, until it is cancelled
 "quick"    its events leave steps out
 "warns"    its text was cut, which is told at its first step
 else       it succeeds
@@ -72,9 +72,10 @@ class FakeJob:
         self.info["state"] = "running"
         self.info["phase"] = "denoising"
         while self.info["step"] < self.info["steps"]:
-            if self.cancelled.wait(0.2 if self.prompt == "slow" else 0.002):
+            if self.cancelled.wait(0.02 if self.prompt == "slow" else 0.002):
                 break
-            self.info["step"] = min(self.info["step"] + (3 if self.prompt == "quick" else 1), self.info["steps"])
+            last = 3 if self.prompt == "slow" else self.info["steps"]
+            self.info["step"] = min(self.info["step"] + (3 if self.prompt == "quick" else 1), last)
             self.info["timestep"] = 1000.5 - self.info["step"]
             if self.prompt == "warns":
                 self.info["warnings"] = ["the prompt was cut; `method` exact, `num_pipeline_patch` 4 and --elastic change nothing, --nothing either"]
