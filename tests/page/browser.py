@@ -94,11 +94,11 @@ class Browser:
         self.until(lambda: words in self.text(selector), f'"{words}" does not come')
 
     def until_step(self, least):
-        """The job in the middle is at this step or a later one: a browser that stands still skips some."""
+        """The step that the job in the middle is at: this one or a later one."""
         def come():
             step = re.search(r'Step (\d+) of', self.text('.stage'))
-            return step and int(step.group(1)) >= least
-        self.until(come, f'step {least} does not come')
+            return step and int(step.group(1)) >= least and int(step.group(1))
+        return self.until(come, f'step {least} does not come')
 
     def complaints(self):
         """What the console complains of: exceptions, and what the content security policy forbids. Answers with an

@@ -69,6 +69,7 @@ class Job:
         self.created, self.began, self.ended = time.time(), None, None
         self.patches = request.get('num_pipeline_patch') or 1
         self.tasks, self.done_at, self.warnings = [], {}, []
+        self.preview = None  # the newest one
 
     def size(self):
         return self.request.get('width') or 64, self.request.get('height') or 64
@@ -82,6 +83,7 @@ class Cluster:
         self.start = time.monotonic()
         self.seconds = seconds_per_task
         self.seconds_dead = 2  # of an actor that is killed
+        self.held_before = None  # a step: no job computes it, or a later one
         self.actors = [{'id': i, 'host': f'host-{"abcdefgh"[i // 4 % 8]}', 'device': f'cuda:{i % 4}', 'state': 'ready',
                         'doing': '', 'memory_bytes': 3_000_000_000 + 400_000_000 * i,
                         'memory_limit_bytes': 8_000_000_000, 'restarts': 0, 'pid': 4000 + i, 'groups': []}
@@ -169,7 +171,7 @@ class Cluster:
                         if task[3] in seen:
                             continue
                         seen.add(task[3])
-                        if self.complete_before(job, task):
+                        if self.complete_before(job, task) and not self.holds(task):
                             begin = max(self.free_at[task[3]], self.ready_at(job, task))
                             choices.append((begin, int(job.id), task, job))
                 choices = [choice for choice in choices if choice[0] + self.length(choice[3], choice[2]) < now]
@@ -188,6 +190,18 @@ class Cluster:
                 actor['doing'] = f"job {last['job']} step {last['step']} patch {last['patch']}" if last else ''
                 if actor['state'] in ('ready', 'busy'):
                     actor['state'] = 'busy' if last else 'ready'
+
+    def holds(self, task):
+        return self.held_before is not None and task[0] == 'step' and task[1] >= self.held_before
+
+    def hold(self, step):
+        """Lets jobs come to this step and stand still there: what a test is to see of them stays until `release`."""
+        with self.lock:
+            self.free_at = [max(self.now(), free) for free in self.free_at]  # nothing was computed in the time before
+            self.held_before = step
+
+    def release(self):
+        self.hold(None)
 
     def complete_before(self, job, task):
         kind, step, patch, stage = task
@@ -220,8 +234,8 @@ class Cluster:
             self.tell(job, 'progress')
             if job.request.get('preview_every') and step % job.request['preview_every'] == 0:
                 picture = png(32, 32, int(job.id), (step + 1) / job.steps)
-                self.tell(job, 'preview', {'step': step + 1, 'steps': job.steps,
-                                           'b64_png': base64.b64encode(picture).decode()})
+                job.preview = {'step': step + 1, 'steps': job.steps, 'b64_png': base64.b64encode(picture).decode()}
+                self.tell(job, 'preview', job.preview)
 
     def kill(self, actor):
         with self.lock:
@@ -307,6 +321,7 @@ class Handler(BaseHTTPRequestHandler):
         url = urllib.parse.urlparse(self.path)
         try:
             if self.server.lost:
+                self.server.asked_in_vain += 1
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
@@ -461,6 +476,8 @@ class Handler(BaseHTTPRequestHandler):
         entry = (job.id, out)
         with cluster.lock:
             out.put((job.state if job.state in ENDED else 'progress', cluster.view(job)))
+            if job.preview:
+                out.put(('preview', job.preview))
             cluster.listeners.append(entry)
         try:
             while not self.server.lost:
@@ -501,6 +518,7 @@ class FakeServer(ThreadingHTTPServer):
     def __init__(self, port=0, key='', **cluster):
         super().__init__(('127.0.0.1', port), Handler)
         self.cluster, self.key, self.lost, self.sockets = Cluster(**cluster), key, False, set()
+        self.asked_in_vain = 0  # while it was lost
         self.url = f'http://127.0.0.1:{self.server_address[1]}/'
         threading.Thread(target=self.serve_forever, daemon=True).start()
         threading.Thread(target=self.tick, daemon=True).start()

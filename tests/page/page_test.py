@@ -23,8 +23,10 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / 'python'))
 from browser import Browser, what_is_missing  # noqa: E402
 from fake_server import FakeServer, png  # noqa: E402
+from holds import Holds  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TROUPE = ''  # the command
@@ -57,18 +59,12 @@ class FakeTest(unittest.TestCase):
 
     def setUp(self):
         self.server = FakeServer(seconds_per_task=0.02, **self.settings)
+        self.cluster = self.server.cluster
         self.addCleanup(self.server.lose)
         self.browser.dark(False)
         self.browser.resize(1280, 900)
         self.browser.open(self.server.url)
         self.addCleanup(lambda: self.assertEqual(self.browser.complaints(), []))
-
-    def slowly(self):
-        """What is seen of a job that runs is seen, however long the browser takes."""
-        self.server.cluster.seconds = 0.1
-
-    def quickly(self):
-        self.server.cluster.seconds = 0.02
 
     def another_person(self):
         browser = Browser()
@@ -76,18 +72,20 @@ class FakeTest(unittest.TestCase):
         return browser
 
     def jobs(self):
-        return list(self.server.cluster.jobs.values())
+        return list(self.cluster.jobs.values())
 
 
 class Paint(FakeTest):
     def test_a_picture_grows_and_comes(self):
         browser = self.browser
-        self.slowly()
+        self.cluster.hold(3)
         browser.paint('a red circle', method='pipefusion', seed='7')
+        browser.until_text('Step 3 of', '.stage')
         first = browser.until(lambda: browser.run('return document.querySelector("img.preview")?.src'), 'there is no preview')
-        grown = 'const image = document.querySelector("img.preview"); return !image || image.src !== arguments[0]'
+        self.cluster.hold(6)
+        grown = 'return document.querySelector("img.preview").src !== arguments[0]'
         browser.until(lambda: browser.run(grown, first), 'the preview does not grow')
-        self.quickly()
+        self.cluster.release()
         browser.until(browser.has_picture, 'the picture does not come')
         browser.until_text('Painted in')
         browser.until_text('Seed 7; pp 4', '.stage')
@@ -97,7 +95,7 @@ class Paint(FakeTest):
         self.assertEqual(len(browser.all('.gallery li')), 1)
 
     def test_cancel(self):
-        self.server.cluster.seconds = 0.5
+        self.cluster.hold(1)
         self.browser.paint('something slow')
         self.browser.button('Cancel').click()
         self.browser.until_text('Cancelled by you')
@@ -105,7 +103,8 @@ class Paint(FakeTest):
         self.browser.driver.refresh()
         self.browser.until_text('Cancelled by you')
         self.browser.paint('another one', seed='9', size='other', width='96', height='64')
-        self.server.cluster.cancel(self.jobs()[1])
+        self.browser.until(lambda: len(self.jobs()) == 2, 'nothing is painted')
+        self.cluster.cancel(self.jobs()[1])
         self.browser.until_text('Cancelled: cancelled by a client')
         self.browser.type('[name=prompt]', 'something else')
         self.browser.type('[name=seed]', '1')
@@ -139,9 +138,11 @@ class Paint(FakeTest):
         browser.until_text('With “Sampler” ddim', '#field-eta-hint')
         browser.paint('a circle', size='other', width='64', height='65')
         browser.until_text('is not a multiple of 16; see “Patches”', '#field-height-wrong')
+        self.cluster.hold(1)
         browser.paint('a circle', height='64')
         browser.until(lambda: self.jobs(), 'nothing is painted')
         self.jobs()[0].warnings = ['old values may show; `method` exact uses none (`troupe start --max-batch 1`)']
+        self.cluster.release()
         told = 'old values may show; “Method” exact uses none (`troupe start --max-batch 1`)'
         browser.until_text(told, '.stage')
         browser.until(browser.has_picture, 'the picture does not come')
@@ -152,25 +153,25 @@ class Paint(FakeTest):
     def test_on_a_telephone_the_picture_is_seen_after_paint(self):
         browser = self.browser
         browser.resize(400, 780)
-        self.slowly()
+        self.cluster.hold(3)
         browser.paint('a lighthouse in a storm')
         seen = """const box = document.querySelector(arguments[0])?.getBoundingClientRect();
             return box && box.height > 0 && box.top >= 0 && box.bottom <= innerHeight"""
         for part in ('.stage h1', '.stage progress', '.stage img.preview', '.stage button'):
             browser.until(lambda: browser.run(seen, part), f'{part} is not in view')
-        self.quickly()
+        self.cluster.release()
         browser.until(browser.has_picture, 'the picture does not come')
         browser.until(lambda: browser.run(seen, '.pictures img'), 'the picture is not in view')
 
     def test_a_reload_in_the_middle_loses_nothing(self):
         browser = self.browser
-        self.slowly()
+        self.cluster.hold(3)
         browser.paint('a blue square')
-        browser.until_step(3)
+        browser.until_text('Step 3 of', '.stage')
         browser.driver.refresh()
         browser.until_text('a blue square', '.stage')
         browser.find('img.preview')
-        self.quickly()
+        self.cluster.release()
         browser.until(browser.has_picture, 'the picture does not come after a reload')
         self.assertEqual(len(self.jobs()), 1)
 
@@ -188,14 +189,15 @@ class Paint(FakeTest):
             browser.until_text(own, 'table')
 
     def test_a_lost_server_is_shown_and_found_again(self):
-        self.slowly()
         browser = self.browser
+        self.cluster.hold(1)
         browser.paint('a patient picture')
-        browser.until_step(1)
+        browser.until_text('Step 1 of', '.stage')
         self.server.lose()
         browser.until_text('Connection lost', '#connection')
-        time.sleep(1)
-        self.server.cluster.seconds = 0.01
+        asked = self.server.asked_in_vain
+        browser.until(lambda: self.server.asked_in_vain > asked + 1, 'the page does not try again')
+        self.cluster.release()
         self.server.find()
         browser.until(lambda: not browser.find('#connection').is_displayed(), 'the connection stays lost')
         browser.until(browser.has_picture, 'the picture does not come after the loss')
@@ -273,7 +275,7 @@ class Paint(FakeTest):
         browser.paint(EVIL)
         browser.until(browser.has_picture, 'the picture does not come')
         self.assertIn(EVIL, browser.text('.stage'))
-        self.server.cluster.failures.append(EVIL)
+        self.cluster.failures.append(EVIL)
         for view in ('#jobs', '#jobs/1', '#cluster'):
             browser.open(self.server.url + view)
             browser.until_text('<script>', 'main')
@@ -319,14 +321,18 @@ class Asked(FakeTest):
 class Cluster(FakeTest):
     def test_the_pipeline_and_a_kill(self):
         browser = self.browser
-        self.slowly()
-        self.server.cluster.seconds_dead = 600
+        self.cluster.hold(6)
+        self.cluster.seconds_dead = 600
         browser.paint('first', method='pipefusion')
         browser.paint('second', method='pipefusion')
         browser.until(lambda: len(self.jobs()) == 2, 'two jobs were not accepted')
         browser.open(self.server.url + '#cluster')
+        browser.choose('.panel-head select', '60')
         browser.until_text('job 2: second', '.legend')
-        busy = 'const data = document.querySelector("canvas").getContext("2d").getImageData(100, 0, 1000, 118).data;' \
+        # Of a copy: Chromium complains of who looks into a canvas again and again.
+        busy = 'const copy = new OffscreenCanvas(1100, 118).getContext("2d");' \
+            'copy.drawImage(document.querySelector("canvas"), 0, 0);' \
+            'const data = copy.getImageData(100, 0, 1000, 118).data;' \
             'const seen = new Set(); for (let i = 0; i < data.length; i += 4) seen.add(data.slice(i, i + 3).join());' \
             'return seen.size'
         browser.until(lambda: browser.run(busy) > 8, 'the chart has no slices of several steps')
@@ -334,26 +340,29 @@ class Cluster(FakeTest):
         self.assertIn('Actor 3: busy', label)
         browser.find('[aria-label="Kill actor 1"]').click()
         browser.button('Keep it').click()
-        self.assertEqual(self.server.cluster.actors[1]['restarts'], 0)
+        self.assertEqual(self.cluster.actors[1]['restarts'], 0)
         browser.find('[aria-label="Kill actor 1"]').click()
         browser.button('Kill it').click()
         browser.until_text('Another takes its place')
         browser.until_text('starting', 'table')
         browser.until_text('actor 1 on host-a was killed by signal 9')
-        self.quickly()
-        self.server.cluster.revive(1)
+        self.cluster.release()
+        self.cluster.revive(1)
         browser.until(lambda: all(job.state == 'succeeded' for job in self.jobs()), 'the jobs do not go on')
-        self.assertEqual(self.server.cluster.actors[1]['restarts'], 1)
+        self.assertEqual(self.cluster.actors[1]['restarts'], 1)
 
     def test_the_chart_by_keyboard(self):
         browser = self.browser
-        self.slowly()
+        self.cluster.hold(3)
         browser.paint('first')
         browser.open(self.server.url + '#cluster')
+        for seconds in ('15', '60', '60'):
+            browser.find('canvas').send_keys('-')
+            self.assertEqual(browser.find('.panel-head select').get_attribute('value'), seconds)
         browser.until_text('job 1', '.legend')
         browser.find('canvas').send_keys(' ')
         browser.button('Go on')
-        browser.find('canvas').send_keys('-')
+        browser.find('canvas').send_keys('+')
         self.assertEqual(browser.find('.panel-head select').get_attribute('value'), '15')
 
 
@@ -436,7 +445,7 @@ class Views(FakeTest):
         browser.until(lambda: len(browser.all('path.curve')) > 5, 'there are no curves')
         browser.until_text('succeeded: 0')
         browser.until_text('actor 3: 4.2 GB')
-        job = self.server.cluster.add({'prompt': 'x'})
+        job = self.cluster.add({'prompt': 'x'})
         job.state, job.ended = 'succeeded', job.created + 1.75
         browser.until_text('half are quicker than: 1.8 s')  # the middle of (1, 2.5], as Prometheus estimates it
 
@@ -450,13 +459,15 @@ class RealTest(unittest.TestCase):
         cls.addClassCleanup(cls.folder.cleanup)
         environment = {name: value for name, value in os.environ.items() if not name.startswith('TROUPE_')}
         cls.environment = {**environment, 'XDG_RUNTIME_DIR': cls.folder.name}
-        cls.url = cls.serve('--model', str(ROOT / 'examples/demo/model'), '--actors', '2')
+        served = cls.serve('--model', str(ROOT / 'examples/demo/model'), '--actors', '2')
+        cls.url = served['url'] + '/'
+        cls.holds = Holds(TROUPE, served['clusters'][0], env=cls.environment)
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.close)
 
     @classmethod
     def serve(cls, *options):
-        """Starts `troupe serve`, to be ended with the class; returns its address."""
+        """Starts `troupe serve`, to be ended with the class; returns what it says of itself."""
         server = subprocess.Popen([TROUPE, 'serve', '--json', '--http', '127.0.0.1:0', *options],
                                   stdout=subprocess.PIPE, text=True, env=cls.environment)
         cls.addClassCleanup(cls.end, server)
@@ -466,7 +477,7 @@ class RealTest(unittest.TestCase):
             if not line:
                 raise AssertionError(f'troupe serve ended with {server.wait()}')
             text += line
-        return json.loads(text)['url'] + '/'
+        return json.loads(text)
 
     @staticmethod
     def end(server):
@@ -483,20 +494,25 @@ class RealTest(unittest.TestCase):
     def open(self, view):
         self.browser.open(self.url + view)
 
+    def hold(self, at):
+        """Lets the next job stand still there, or the one that is held already, whichever actors it has."""
+        self.holds.hold(0, 1, at=at)
+        self.addCleanup(self.holds.release, 0, 1)
+
+    def release(self):
+        self.holds.release(0, 1)
+
     def chosen_job(self):
         return self.browser.run('return JSON.parse(localStorage.getItem("troupe.jobs"))[0]')
 
     def test_paint_and_paint_again_with_its_settings(self):
         browser = self.browser
         browser.find('[name=prompt]')
-        # The page itself looks whether a preview was put in: it may be gone before it is asked, or when the observer runs.
-        browser.run("""new MutationObserver((records) => {
-              const added = records.flatMap((record) => [...record.addedNodes]);
-              window.previewed ||= added.some((node) => node.matches?.('img.preview'));
-            }).observe(document.body, {childList: true, subtree: true});""")
-        browser.paint('a red circle above a blue square on a white background', steps='40', seed='5')
+        self.hold('step 9')
+        browser.paint('a red circle above a blue square on a white background', steps='20', seed='5')
+        browser.find('img.preview')
+        self.release()
         browser.until(browser.has_picture, 'the picture does not come')
-        self.assertTrue(browser.run('return window.previewed'), 'no preview was shown')
         browser.until_text('256 × 256 pixels')
         first = self.chosen_job()
         browser.fill('something else', steps='3', seed='6')
@@ -519,7 +535,8 @@ class RealTest(unittest.TestCase):
 
     def test_cancel_and_reload(self):
         browser = self.browser
-        browser.paint('a blue square', steps='900')
+        self.hold('step 3')
+        browser.paint('a blue square', steps='20')
         browser.until_text('Step ', '.stage')
         browser.driver.refresh()
         browser.until_text('a blue square', '.stage')
@@ -529,12 +546,17 @@ class RealTest(unittest.TestCase):
 
     def test_a_killed_actor_and_a_job_that_goes_on(self):
         browser = self.browser
-        browser.paint('a green circle', steps='900', method='pipefusion', sharing='hand', pp='2')
+        self.hold('step 3')
+        browser.paint('a green circle', steps='20', method='pipefusion', sharing='hand', pp='2')
         browser.until_text('Step ', '.stage')
         job = self.chosen_job()
         self.open('#cluster')
-        browser.until_text(f'job {job}: a green circle', '.legend')
+        browser.choose('.panel-head select', '60')
         browser.until_text('pipeline stage 2 of 2', 'table')
+        self.holds.go_on(0, 1, at='step 6')
+        browser.until_text(f'job {job}: a green circle', '.legend')
+        self.holds.held(0, 1)
+        self.hold('step 9')
         browser.find('[aria-label="Kill actor 1"]').click()
         browser.button('Kill it').click()
         browser.until_text('Another takes its place')
@@ -542,9 +564,9 @@ class RealTest(unittest.TestCase):
                       'no other actor takes the place')
         self.open(f'#jobs/{job}')
         browser.until_text('goes on from step', '.stage')
-        step = lambda: int(re.search(r'Step (\d+) of', browser.text('.stage')).group(1))
-        began_again = step()
-        browser.until(lambda: step() > began_again, 'the job does not go on')
+        began_again = browser.until_step(1)
+        self.holds.go_on(0, 1, at='step 12')
+        browser.until_step(began_again + 1)
         browser.button('Refresh').click()
         browser.until(lambda: 'Actor 1: busy' in str(browser.find('canvas').get_attribute('aria-label')),
                       'there is no time line')
@@ -570,7 +592,7 @@ class RealTest(unittest.TestCase):
         endpoint = f'ipc://{self.folder.name}/other.sock'
         run('start', '--listen', endpoint, '--model', str(ROOT / 'examples/demo/model'), '--detach')
         pid = json.loads(run('status', '--connect', endpoint, '--json').stdout)['pid']
-        self.browser.open(self.serve('--connect', endpoint))
+        self.browser.open(self.serve('--connect', endpoint)['url'] + '/')
         self.browser.find('[name=prompt]')
         os.kill(pid, signal.SIGKILL)
         self.browser.until_text('Nothing can be painted now', '#connection')
