@@ -23,14 +23,15 @@ import openai
 import PIL.Image
 import PIL.ImageChops
 import webuiapi
+from holds import Holds
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TROUPE = ""
 WAN = str(ROOT / "tests/fixtures/tiny-wan")
 SMALL = {"steps": 2}
 PATIENCE = 120  # seconds, for what must come
-# Is always cancelled, or lost.
-LONG = {"steps": 900, "height": 256, "width": 256}
+# Is always held, and then cancelled or lost.
+HELD = {"steps": 20, "height": 256, "width": 256}
 
 
 def png_size(png):
@@ -84,6 +85,7 @@ class ClientsTest(unittest.TestCase):
         cls.gateway = Gateway("--model", str(ROOT / "examples/demo/model"), "--actors", "1", "--allow-models", WAN)
         cls.http = httpx.Client(base_url=cls.gateway.url, timeout=PATIENCE)
         cls.gateway.connected(cls.http)
+        cls.holds = Holds(TROUPE, cls.gateway.ready["clusters"][0])
         cls.openai = openai.OpenAI(base_url=cls.gateway.url + "/v1", api_key="none", max_retries=0)
 
     @classmethod
@@ -97,6 +99,11 @@ class ClientsTest(unittest.TestCase):
         while not condition():
             self.assertLess(time.monotonic(), until, "it did not come")
             time.sleep(0.05)
+
+    def hold(self, at):
+        """Lets the only actor stand still when the next job comes there."""
+        self.holds.hold(0, at=at)
+        self.addCleanup(self.holds.release, 0)
 
     def job(self, body):
         answer = self.http.post("/api/v1/jobs", json=body)
@@ -129,9 +136,13 @@ class ClientsTest(unittest.TestCase):
             self.assertTrue(base64.b64decode(made.data[0].b64_json).startswith(beginning))
 
     def test_openai_stream(self):
-        stream = self.openai.images.generate(prompt="a red circle", size="64x64", stream=True, partial_images=2,
-                                             extra_body={"steps": 9, "seed": 5})
-        events = list(stream)
+        self.hold("step 7")
+        events = []
+        for event in self.openai.images.generate(prompt="a red circle", size="64x64", stream=True, partial_images=2,
+                                                 extra_body={"steps": 9, "seed": 5}):
+            events.append(event)
+            if len(events) == 2:
+                self.holds.release(0)
         self.assertEqual([event.type for event in events],
                          ["image_generation.partial_image"] * 2 + ["image_generation.completed"])
         self.assertEqual([event.partial_image_index for event in events[:2]], [0, 1])
@@ -266,8 +277,9 @@ class ClientsTest(unittest.TestCase):
                 self.assertTrue(said in done.stderr if said else "counted from 0" not in done.stderr, done.stderr)
 
     def events(self, path, wanted):
-        """The data of the first event of that stream for which WANTED holds."""
-        with self.http.stream("GET", path, timeout=60) as answer:
+        """The data of the first event of that stream for which WANTED holds. Who is held is released when it has begun."""
+        with self.http.stream("GET", path, timeout=PATIENCE) as answer:
+            self.holds.release(0)
             for line in answer.iter_lines():
                 if line.startswith("data: ") and wanted(json.loads(line[6:])):
                     return json.loads(line[6:])
@@ -277,6 +289,7 @@ class ClientsTest(unittest.TestCase):
         cluster = self.events("/api/v1/cluster/events", lambda data: data["actors"])
         self.assertEqual(cluster["models"], ["model"])
         self.assertEqual(cluster["actors"][0]["id"], 0)
+        self.hold("text")
         job = self.job({"prompt": "sliced", "height": 64, "width": 64, "steps": 4})
         kinds = set()
         def seen(data):
@@ -332,7 +345,8 @@ class ClientsTest(unittest.TestCase):
         return PIL.Image.open(io.BytesIO(png)).text[keyword]
 
     def test_web_ui_interrupts_its_own_alone(self):
-        job = self.http.post("/api/v1/jobs", json={**LONG, "prompt": "a"}).json()["id"]
+        self.hold("step 1")
+        job = self.http.post("/api/v1/jobs", json={**HELD, "prompt": "a"}).json()["id"]
         self.assertEqual(self.http.post("/sdapi/v1/interrupt").json(), {})
         self.http.post(f"/api/v1/jobs/{job}/cancel")
         self.wait_for(lambda: self.http.get(f"/api/v1/jobs/{job}").json()["state"] == "cancelled")
@@ -340,8 +354,9 @@ class ClientsTest(unittest.TestCase):
 
     def test_web_ui_interrupts(self):
         def paint():
-            return self.http.post("/sdapi/v1/txt2img", json={**LONG, "prompt": "a"})
+            return self.http.post("/sdapi/v1/txt2img", json={**HELD, "prompt": "a"})
 
+        self.hold("step 10")
         with concurrent.futures.ThreadPoolExecutor() as pool:
             painting = pool.submit(paint)
             self.wait_for(lambda: self.http.get("/sdapi/v1/progress").json()["current_image"])
@@ -352,12 +367,13 @@ class ClientsTest(unittest.TestCase):
         width, height = png_size(base64.b64decode(answer.json()["images"][0]))
         self.assertEqual(width, height)
         info = json.loads(answer.json()["info"])
-        self.assertRegex(" ".join(info["warnings"]), r"interrupted at step \d+ of 900: .*small and rough")
+        self.assertRegex(" ".join(info["warnings"]), r"interrupted at step \d+ of 20: .*small and rough")
         self.assertEqual((info["width"], info["infotexts"]), (256, [""]))
 
     def test_who_cancels_is_told(self):
+        self.hold("step 1")
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            painting = pool.submit(lambda: self.http.post("/v1/images/generations", json={**LONG, "prompt": "to be cancelled"}))
+            painting = pool.submit(lambda: self.http.post("/v1/images/generations", json={**HELD, "prompt": "to be cancelled"}))
             self.wait_for(lambda: self.http.get("/api/v1/jobs?limit=1").json()["jobs"][0]["prompt"] == "to be cancelled")
             job = self.http.get("/api/v1/jobs?limit=1").json()["jobs"][0]["id"]
             self.assertEqual(self.http.post(f"/api/v1/jobs/{job}/cancel").status_code, 200)
@@ -530,17 +546,21 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(caught.exception.param, "size")
 
     def test_a_client_that_goes_away_cancels_its_job(self):
+        self.hold("step 15")
         with self.openai.images.with_streaming_response.generate(
-                prompt="to be left", stream=True, partial_images=3, extra_body={**LONG, "height": 128, "width": 128}) as answer:
+                prompt="to be left", stream=True, partial_images=3, extra_body={**HELD, "height": 128, "width": 128}) as answer:
             for line in answer.iter_lines():
                 break
         gone = lambda: [job for job in self.http.get("/api/v1/jobs").json()["jobs"] if job["prompt"] == "to be left"]
         self.wait_for(lambda: gone() and gone()[0]["state"] == "cancelled")
 
     def test_job_of_our_own(self):
+        self.hold("step 3")
         job = self.job({"prompt": "a blue square", "height": 64, "width": 64, "steps": 6, "preview_every": 2, "seed": 3})
         events = []
         with self.http.stream("GET", f"/api/v1/jobs/{job}/events") as answer:
+            self.holds.held(0)
+            self.holds.release(0)
             self.assertEqual(answer.headers["content-type"], "text/event-stream")
             for line in answer.iter_lines():
                 if line.startswith("event: "):
@@ -568,7 +588,8 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual(self.http.get("/api/v1/jobs/none").json()["error"]["code"], "not_found")
 
     def test_cancel_and_the_list_of_jobs(self):
-        first, second = (self.job({"prompt": name, **LONG}) for name in ("one", "two"))
+        self.hold("step 1")
+        first, second = (self.job({"prompt": name, **HELD}) for name in ("one", "two"))
         self.wait_for(lambda: self.state(first) == "running")
         self.assertEqual(self.http.get(f"/api/v1/jobs/{first}/pictures/0").status_code, 409)
         newest = self.http.get("/api/v1/jobs", params={"limit": 1}).json()
@@ -577,6 +598,8 @@ class ClientsTest(unittest.TestCase):
         self.assertEqual([job["id"] for job in older["jobs"]], [first])
         for job in (first, second):
             self.assertEqual(self.http.post(f"/api/v1/jobs/{job}/cancel").status_code, 200)
+        self.holds.release(0)  # where they share it, the hold is to end first
+        for job in (first, second):
             self.wait_for(lambda: self.state(job) == "cancelled")
         self.assertIn("event: cancelled", self.http.get(f"/api/v1/jobs/{first}/events").text)
 
@@ -612,6 +635,7 @@ class RestartTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
         self.endpoint = f"ipc://{folder.name}/control.sock"
+        self.holds = Holds(TROUPE, self.endpoint)
         self.log = open(f"{folder.name}/log", "w+")
         self.addCleanup(self.log.close)
 
@@ -656,7 +680,7 @@ class RestartTest(unittest.TestCase):
             return http.request(method, path, headers={"Authorization": f"Bearer {keys[key]}"}, **more)
 
         def hand_in(key):
-            answer = ask("POST", "/api/v1/jobs", key, json={"prompt": "a", **LONG})
+            answer = ask("POST", "/api/v1/jobs", key, json={"prompt": "a", **HELD})
             return None if answer.status_code == 503 else answer  # not before it knows which jobs there are
 
         def answered(key):
@@ -664,6 +688,7 @@ class RestartTest(unittest.TestCase):
             self.wait_for(lambda: answers.append(hand_in(key)) or answers[-1])
             return answers[-1]
 
+        self.holds.hold(0, at="step 1")
         job = answered("one").json()["id"]
         gateway.end()
         gateway, http = self.gateway("--api-keys", file)
@@ -697,7 +722,8 @@ class RestartTest(unittest.TestCase):
         gateway, http = self.gateway()
         old = self.paint(http, seed=1)
         picture = http.get(f"/api/v1/jobs/{old}/pictures/0").content
-        unended = http.post("/api/v1/jobs", json={"prompt": "b", **LONG}).json()["id"]
+        self.holds.hold(0, at="step 1")
+        unended = http.post("/api/v1/jobs", json={"prompt": "b", **HELD}).json()["id"]
         with http.stream("GET", f"/api/v1/jobs/{unended}/events") as events:
             cluster.kill()
             cluster.wait()
@@ -762,8 +788,9 @@ class RestartTest(unittest.TestCase):
     def test_a_cluster_that_stops_is_no_conflict(self):
         cluster = self.start()
         _, http = self.gateway()
+        self.holds.hold(0, at="step 1")
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            answer = pool.submit(lambda: http.post("/v1/images/generations", json={"prompt": "stopped", **LONG}))
+            answer = pool.submit(lambda: http.post("/v1/images/generations", json={"prompt": "stopped", **HELD}))
             self.wait_for(lambda: any(job["state"] == "running" for job in http.get("/api/v1/jobs").json()["jobs"]))
             cluster.send_signal(signal.SIGTERM)
             refused = answer.result()
@@ -806,9 +833,17 @@ class KeysTest(unittest.TestCase):
                 self.assertEqual(ask(f"/api/v1/jobs/{job.json()['id']}", keys[1]).json()["share"], "one")
                 # The highres fix of two pictures is three jobs, and one request for the key's limits.
                 twice = {**body, "batch_size": 2, "enable_hr": True, "hr_upscaler": "None", "hr_scale": 1.5}
-                painted = ask("/sdapi/v1/txt2img", keys[2], method="POST", json=twice)
+                for path in (f"/api/v1/jobs/{job.json()['id']}/events", f"/api/v1/jobs/{theirs}/events"):
+                    self.assertIn("event: succeeded", ask(path, keys[1]).text)
+                holds = Holds(TROUPE, gateway.ready["clusters"][0])
+                holds.hold(0, at="step 1")
+                with concurrent.futures.ThreadPoolExecutor() as pool:
+                    painting = pool.submit(lambda: ask("/sdapi/v1/txt2img", keys[2], method="POST", json=twice))
+                    holds.held(0)
+                    self.assertEqual(ask("/api/v1/jobs", keys[2], method="POST", json=body).status_code, 429)
+                    holds.release(0)
+                    painted = painting.result()
                 self.assertEqual((painted.status_code, len(painted.json().get("images", []))), (200, 2), painted.text)
-                self.assertEqual(ask("/api/v1/jobs", keys[2], method="POST", json=body).status_code, 429)
                 self.assertEqual(ask("/api/v1/actors/0/kill", keys[0], method="POST").status_code, 403)
                 self.assertEqual(ask("/api/v1/actors/0/kill", keys[1], method="POST").status_code, 200)
             finally:
