@@ -255,7 +255,10 @@ void ClientService::handle(const Asker& asker, const wire::GetStatus& wanted) {
 }
 
 void ClientService::handle(const Asker& asker, const wire::StopCluster&) {
-  reply(asker, wire::Done{"the cluster is stopping"});
+  const auto open = std::ranges::count_if(
+      tools_.table.all(), [](const auto& listed) { return !has_ended(listed.second.state); });
+  reply(asker, wire::Done{counted(open, "job") +
+                          (tools_.journal ? " kept in the journal" : " ended with it")});
   tools_.stop();
 }
 

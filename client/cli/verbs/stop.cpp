@@ -40,10 +40,12 @@ class StopVerb : public Verb {
     await_end(client, cluster);
     if (cluster.host == control::host_name())
       await_free_address(control::parse_endpoint(endpoint), cluster.pid);
+    const auto jobs = cluster.jobs_queued + cluster.jobs_running;
+    const std::string note = jobs > 0 && asked ? one_line(asked.value()) : "";
     if (json()) {
-      print_json({{"stopped", endpoint}, {"pid", cluster.pid}});
+      print_json({{"stopped", endpoint}, {"pid", cluster.pid}, {"jobs", jobs}, {"note", note}});
     } else {
-      std::cout << "stopped " << endpoint << std::endl;
+      std::cout << "stopped " << endpoint << (note.empty() ? "" : ": " + note) << std::endl;
     }
     return kOk;
   }
