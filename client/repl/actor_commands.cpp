@@ -264,7 +264,7 @@ void inject(Session& session, const Words& words) {
   const bool holds = fault->second == Fault::hold;
   const bool lasts = holds || fault->second == Fault::stop || fault->second == Fault::delay;
   if (holds ? words.size() < 4 : words.size() != (lasts ? 3 : 2)) {
-    throw UsageError("usage: inject " + words[0] + " ACTOR" + (lasts ? " SECONDS" : "") +
+    throw UsageError("inject " + words[0] + " takes ACTOR" + (lasts ? " SECONDS" : "") +
                      (holds ? " PHASE" : ""));
   }
   const auto actor = actor_of(words[1]);

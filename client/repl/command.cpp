@@ -32,11 +32,9 @@ const std::vector<Command>& all_commands() {
 
 const Command* find_command(const std::string& name) {
   const auto& commands = all_commands();
-  auto wanted = name;
-  if (name == "exit" || name == "q") wanted = "quit";
-  if (name == "?" || name == "h") wanted = "help";
-  const auto found = std::find_if(commands.begin(), commands.end(),
-                                  [&](const Command& command) { return command.name == wanted; });
+  const auto found = std::ranges::find_if(commands, [&](const Command& command) {
+    return command.name == name || std::ranges::count(command.aliases, name) > 0;
+  });
   return found == commands.end() ? nullptr : &*found;
 }
 

@@ -50,13 +50,14 @@ struct Command {
   std::size_t most = 0;
   /// `words` without the command's name. Prints to standard output; throws what went wrong.
   std::function<void(Session&, const Words& words)> run = {};
-  bool shows_progress = false;  // prints while it runs, so that nothing of it may be kept back
-  bool has_options = false;  // the command parses its words itself; `least` and `most` do not count
   std::unique_ptr<cli::Verb> (*verb)(cli::Options&) = nullptr;  // of the shell alone
-  /// Command of the shell and of the console: there, too, its options are the verb's.
+  /// Command with options, of the shell and of the console: there, too, its options are the verb's,
+  /// and `least` and `most` do not count.
   std::unique_ptr<cli::SharedVerb> (*shared)(cli::Options&, cli::Where) = nullptr;
+  bool console_alone = false;             // `shared` is no verb of the shell
+  std::vector<std::string> aliases = {};  // in the console
 
-  bool in_shell() const { return verb != nullptr || shared != nullptr; }
+  bool in_shell() const { return verb != nullptr || (shared != nullptr && !console_alone); }
   bool in_console() const { return run || shared != nullptr; }
 };
 
@@ -83,7 +84,6 @@ void until(Session& session, const Words& words);
 void resume(Session& session, const Words& words);
 void dump(Session& session, const Words& words);
 void preview(Session& session, const Words& words);
-void follow(Session& session, const Words& words);
 void mailbox(Session& session, const Words& words);
 void tensors(Session& session, const Words& words);
 void slice(Session& session, const Words& words);

@@ -86,8 +86,8 @@ std::vector<std::string> argument_words(Argument argument, const Words& words,
 
 /// Returns the possible values of an option, or the options that there are; nothing where the word
 /// is neither.
-std::optional<std::vector<std::string>> option_words(const Words& words) {
-  const auto options = options_of(words.front());
+std::optional<std::vector<std::string>> option_words(const Command& command, const Words& words) {
+  const auto options = options_of(command);
   const std::string& option = words[words.size() - 2];
   const auto found =
       std::ranges::find_if(options, [&](const auto& one) { return one.name == option; });
@@ -113,9 +113,8 @@ std::vector<std::string> known_words(const Words& words, const std::vector<Comma
   const auto command =
       std::ranges::find_if(commands, [&](const Command& one) { return one.name == words.front(); });
   if (command == commands.end()) return {};
-  if (command->has_options) {
-    if (const auto of_options = option_words(words)) return *of_options;
-  }
+  if (command->shared)
+    if (const auto of_options = option_words(*command, words)) return *of_options;
   const std::size_t position = words.size() - 2;
   if (position >= command->completes.size()) return {};
   return argument_words(command->completes[position], words, words_for);

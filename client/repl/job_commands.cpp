@@ -15,7 +15,6 @@
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "client/repl/command.h"
-#include "client/repl/options.h"
 #include "client/repl/session.h"
 
 namespace troupe::repl {
@@ -78,7 +77,7 @@ void control(Session& session, const Words& words, JobAction action) {
 void graph(Session& session, const Words& words) {
   const auto job = job_of(words[0]);
   const bool all = words.size() > 1;
-  if (all && words[1] != "all") throw UsageError("usage: graph JOB [all]");
+  if (all && words[1] != "all") throw UsageError("graph takes JOB [all]");
   auto document = nlohmann::json::parse(take(session.inspector().graph(job)));
   if (session.json()) {
     document["job"] = job;
@@ -215,24 +214,6 @@ void preview(Session& session, const Words& words) {
   const auto now = take(session.inspector().picture(job));
   cli::write_file(words[1], now.png);
   tell(session, words[1], job, "", now.first_step, now.last_step);
-}
-
-void follow(Session& session, const Words& words) {
-  FollowLine line;
-  if (!parse(line.app, words, session.json())) return;
-  const auto job = job_of(line.job);
-  const bool writes = line.app.count("--output") > 0 || line.app.count("--save-latents") > 0;
-  if (line.results.frames_per_second && !writes)
-    throw UsageError("--fps needs --output: else no file is written");
-  if (!writes) {
-    cli::show_progress(session.client(), job, line.results, session.report(), session.signals());
-    return;
-  }
-  cli::check_outputs(line.results, 1, session.report());
-  line.results.cancels = false;
-  cli::follow_job(
-      session.client(), [&](const Client::OnProgress&) { return job; }, line.results,
-      session.report(), session.signals());
 }
 
 }  // namespace troupe::repl

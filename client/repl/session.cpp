@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <iostream>
 #include <sstream>
 
@@ -20,7 +20,6 @@
 #include "client/cli/options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"
-#include "client/repl/options.h"
 #include "troupe/actor.h"
 
 namespace troupe::repl {
@@ -30,10 +29,9 @@ using cli::take;
 using cli::UsageError;
 
 void check_count(const Command& command, std::size_t arguments) {
-  if (command.has_options) return;
   if (arguments >= command.least && arguments <= command.most) return;
-  throw UsageError("usage: " + command.name +
-                   (command.arguments.empty() ? "" : " " + command.arguments));
+  throw UsageError(command.name + " takes " +
+                   (command.arguments.empty() ? "no argument" : command.arguments));
 }
 
 /// A command's output, kept until its end.
@@ -64,24 +62,14 @@ bool shown_by_pager(const std::string& text) {
   return !(WIFEXITED(status) && WEXITSTATUS(status) == kNoSuchProgram);
 }
 
-void run_command(const Command& command, Session& session, const Words& arguments) {
-  if (command.shared) return run_shared(session, command, arguments);
-  command.run(session, arguments);
-}
-
-/// Returns whether the command prints while it runs, so that nothing of it may be kept back.
-bool shows_progress(const Command& command, const Words& arguments) {
-  return command.shows_progress ||
-         std::ranges::find_first_of(arguments, std::array{"--follow", "-f"}) != arguments.end();
-}
-
-void run_paged(const Command& command, Session& session, const Words& arguments) {
+/// Does `work`, and shows what it prints in a pager where the screen does not hold it.
+void paged(const std::function<void()>& work) {
   std::string text;
   std::exception_ptr failure;
   {
     const KeptOutput kept;
     try {
-      run_command(command, session, arguments);
+      work();
     } catch (...) {
       failure = std::current_exception();
     }
@@ -117,25 +105,47 @@ Session::Session(cli::Target target, bool json) : target_(std::move(target)), js
 void Session::complain(const Error& error) const {
   if (json_) cli::print_json_line({{"error", cli::to_json(error)}});
   std::cout << std::flush;
-  std::cerr << "error: " << cli::one_line(error.what) << std::endl;
+  cli::say(cli::one_line(error.what));
+}
+
+/// Does what the words behind the command's name say, and returns its exit code.
+int Session::carry_out(const Command& command, const Words& arguments) {
+  int code = cli::kOk;
+  if (!command.shared) {
+    check_count(command, arguments.size());
+    const auto work = [&] { command.run(*this, arguments); };
+    pages_ ? paged(work) : work();
+    return code;
+  }
+  cli::Options options(command.summary, command.name);
+  const auto verb = command.shared(options, cli::Where::console);
+  const bool helps = options.parse(arguments) == cli::Options::Parsed::help;
+  if (const auto why = options.complaint(options.remaining()); !helps && !why.empty())
+    throw UsageError(why);
+  const auto work = [&] {
+    if (!helps)
+      code = verb->run_in_console(*this, json_);
+    else if (json_)
+      cli::print_json_line({{"help", options.help()}});
+    else
+      std::cout << options.help();
+  };
+  pages_ && (helps || !verb->shows_progress()) ? paged(work) : work();
+  return code;
 }
 
 bool Session::run(const Words& words) {
   caught_ = 0;
+  std::string name;
   try {
     const Command& command = named(words.front());
-    const Words arguments(words.begin() + 1, words.end());
-    check_count(command, arguments.size());
+    name = command.name;
     signals_ = std::make_unique<cli::SignalWatch>();
-    if (pages_ && !shows_progress(command, arguments)) {
-      run_paged(command, *this, arguments);
-    } else {
-      run_command(command, *this, arguments);
-    }
+    const int code = carry_out(command, {words.begin() + 1, words.end()});
     caught_ = signals_->caught();
     signals_.reset();
     std::cout << std::flush;
-    if (std::cout.good()) return caught_ == 0;
+    if (std::cout.good()) return caught_ == 0 && code == cli::kOk;
     quit();  // whoever runs the console's verb says why
   } catch (const cli::CommandError& error) {
     if (signals_) caught_ = signals_->caught();
@@ -143,7 +153,7 @@ bool Session::run(const Words& words) {
     reconnect_if_lost(error.error.code);
   } catch (const UsageError& error) {
     if (signals_) caught_ = signals_->caught();
-    complain(std::string(error.what()));
+    complain(error.what() + (name.empty() ? "" : " (see help " + name + ")"));
   } catch (const std::exception& error) {
     if (signals_) caught_ = signals_->caught();
     complain(Error{ErrorCode::failed, error.what()});
@@ -167,7 +177,7 @@ void Session::reconnect_if_lost(ErrorCode code) {
   if (!client || !inspector) return;
   client_ = std::move(client.value());
   inspector_ = std::move(inspector.value());
-  std::cerr << "connected again to " << target_.endpoint << std::endl;
+  cli::say("connected again to " + target_.endpoint);
 }
 
 std::vector<std::string> Session::job_ids() {

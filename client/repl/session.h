@@ -62,6 +62,7 @@ class Session : public cli::Connections {
   std::vector<std::string> methods(const std::string& actor);
 
  private:
+  int carry_out(const Command& command, const Words& arguments);
   void complain(const Error& error) const;
   void reconnect_if_lost(ErrorCode code);
 

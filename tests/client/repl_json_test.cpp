@@ -148,7 +148,7 @@ TEST_CASE("repl: a lost actor is not a lost controller") {
   const auto result =
       testing::troupe("repl -c 'mailbox 1; jobs'", "TROUPE_ADDRESS=" + controller.endpoint());
   CHECK(result.exit_code == 1);
-  CHECK(result.err == "error: actor 1 is lost\n");
+  CHECK(result.err == "troupe: actor 1 is lost\n");
   CHECK(result.out.find("a cat") != std::string::npos);
 }
 

@@ -202,7 +202,7 @@ TEST_CASE("every argument that the help lists is completed") {
     std::size_t completed = 0;
     for (std::string word; words >> word;)
       completed += free.contains(word) ? 0 : 1;
-    if (!command.has_options) CHECK(command.completes.size() == completed);
+    if (!command.shared) CHECK(command.completes.size() == completed);
   }
 }
 
@@ -228,13 +228,14 @@ TEST_CASE(
     auto shell = options_in(cli::Where::shell), console = options_in(cli::Where::console);
     // The console is connected already, says for all commands whether they print JSON, and waits
     // for no job unless it is told to.
-    for (const char* alone : {"--connect", "--keys", "--json", "--detach"})
+    for (const char* alone : {"--connect", "--keys", "--json"})
       shell.erase(alone);
-    if (command.name == "submit") CHECK(console.erase("--follow") == 1);
+    if (shell.contains("--detach")) CHECK(console.erase("--follow") == 1);
     CHECK(shell == console);
   }
   for (const char* both : {"submit", "jobs", "cancel", "logs", "timeline"})
-    CHECK(static_cast<bool>(find_command(both)->shared));
+    CHECK(find_command(both)->in_shell());
+  CHECK_FALSE(find_command("follow")->in_shell());
 }
 
 TEST_CASE("every command says what it is for, and names are told apart") {
@@ -246,12 +247,14 @@ TEST_CASE("every command says what it is for, and names are told apart") {
     CHECK(command.in_console());
     CHECK_FALSE((command.run && command.shared));
     CHECK(command.least <= std::max(command.most, command.least));
-    CHECK((command.has_options || command.completes.size() <= command.most));
+    CHECK((command.shared || command.completes.size() <= command.most));
     CHECK(find_command(command.name) == &command);
   }
   std::sort(names.begin(), names.end());
   CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
   CHECK_FALSE(find_command("nonsense"));
+  CHECK(find_command("q") == find_command("quit"));
+  CHECK(find_command("?") == find_command("help"));
 }
 
 }  // namespace troupe::repl

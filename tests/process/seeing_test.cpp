@@ -135,7 +135,7 @@ TEST_CASE("the console does as it is told, and its errors are one line each") {
     CAPTURE(wrong);
     const auto result = stage.repl(std::string(wrong) + "; actors");
     CHECK(result.exit_code == 1);
-    CHECK(has(result.err, "error: "));
+    CHECK(has(result.err, "troupe: "));
     CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
     // It goes on with the next command, unless the whole line makes no sense.
     CHECK((has(result.out, "DEVICE") || std::string(wrong) == "\"open"));
