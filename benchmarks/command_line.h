@@ -33,7 +33,8 @@ int run_program(CLI::App& app, int argc, const char* const* argv, Work&& work) {
   app.allow_extras();
   try {
     app.parse(argc, argv);
-    if (!app.remaining().empty()) return wrong(cli::unexpected_text(app, app.remaining()));
+    if (const auto why = cli::unexpected_text(app, app.remaining()); !why.empty())
+      return wrong(why);
     return std::forward<Work>(work)();
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help() << std::flush;

@@ -34,6 +34,32 @@ std::string defaults_text(const std::string& path) {
   }
 }
 
+/// Returns a key of the file as option names are written: without quotes and spaces, with dashes.
+std::string as_option_name(std::string key) {
+  std::erase_if(key,
+                [](char c) { return c == '"' || c == '\'' || c == ' ' || c == '\t' || c == '\r'; });
+  std::ranges::replace(key, '_', '-');
+  return key;
+}
+
+/// Returns the number of the line, from 1 on, where the name is set in the section; 0 if it stands
+/// nowhere by itself. CLI11 does not say.
+int line_of(const std::string& text, const std::string& section, const std::string& name) {
+  const std::string wanted = section.empty() ? name : section + "." + name;
+  std::string heading;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    const auto key = as_option_name(line.substr(0, line.find_first_of("=#")));
+    if (key.starts_with('[') && key.ends_with(']'))
+      heading = key.substr(1, key.size() - 2) + ".";
+    else if (heading + key == wanted)
+      return number;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string default_endpoint() {
@@ -69,12 +95,16 @@ std::string defaults_file() {
 
 std::vector<Default> read_defaults(const std::string& path) {
   std::vector<Default> defaults;
+  const std::string text = defaults_text(path);
   try {
-    std::istringstream text(defaults_text(path));
-    for (CLI::ConfigItem& item : CLI::ConfigBase().from_config(text)) {
+    std::istringstream lines(text);
+    for (CLI::ConfigItem& item : CLI::ConfigBase().from_config(lines)) {
       if (item.name == "++" || item.name == "--") continue;  // a section begins, or ends
-      std::replace(item.name.begin(), item.name.end(), '_', '-');
-      defaults.push_back({CLI::detail::join(item.parents, "."), item.name, std::move(item.inputs)});
+      const std::string section = as_option_name(CLI::detail::join(item.parents, "."));
+      const std::string name = as_option_name(item.name);
+      const int line = line_of(text, section, name);
+      defaults.push_back({section, name, std::move(item.inputs),
+                          line == 0 ? path : path + ":" + std::to_string(line)});
     }
   } catch (const CLI::Error& error) {
     throw std::runtime_error(path + ": " + error.what());
@@ -83,19 +113,29 @@ std::vector<Default> read_defaults(const std::string& path) {
 }
 
 Result<Place> found_place(const std::string& endpoint, const std::string& keys) {
-  Place place{endpoint.empty() ? variable("TROUPE_ADDRESS") : endpoint,
-              keys.empty() ? variable("TROUPE_KEYS") : keys};
+  Place place{endpoint, keys.empty() ? variable("TROUPE_KEYS") : keys};
+  std::string from;  // where the endpoint stands
+  if (place.endpoint.empty()) {
+    place.endpoint = variable("TROUPE_ADDRESS");
+    from = "TROUPE_ADDRESS: ";
+  }
   try {
     const std::string path = place.endpoint.empty() ? defaults_file() : "";
-    for (const auto& [section, name, values] :
-         path.empty() ? std::vector<Default>{} : read_defaults(path)) {
-      if (!section.empty() || values.empty()) continue;
-      if (name == "connect") place.endpoint = values.front();
-      if (name == "keys" && place.keys.empty()) place.keys = values.front();
+    for (const auto& line : path.empty() ? std::vector<Default>{} : read_defaults(path)) {
+      if (!line.section.empty() || line.values.empty()) continue;
+      if (line.name == "connect") {
+        place.endpoint = line.values.front();
+        from = line.place + ": ";
+      }
+      if (line.name == "keys" && place.keys.empty()) place.keys = line.values.front();
     }
-    place.endpoint = full_endpoint(place.endpoint);
   } catch (const std::exception& error) {
     return Error{ErrorCode::bad_request, std::string("[client] ") + error.what()};
+  }
+  try {
+    place.endpoint = full_endpoint(place.endpoint);
+  } catch (const std::exception& error) {
+    return Error{ErrorCode::bad_request, "[client] " + from + error.what()};
   }
   return place;
 }

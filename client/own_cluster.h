@@ -23,6 +23,7 @@ struct Default {
   std::string section;              // "" before the first
   std::string name;                 // of an option, without dashes in front: "max-batch"
   std::vector<std::string> values;  // as typed
+  std::string place;                // the file and the line, as in "config.toml:3"
 };
 /// TOML as CLI11 reads it. Throws std::runtime_error naming the file.
 std::vector<Default> read_defaults(const std::string& path);

@@ -44,6 +44,7 @@ Option* add_actors_option(Options& app, int& actors, int least, const std::strin
 }
 
 Option* add_device_option(Options& app, std::string& device, const std::string& help) {
+  app.add_rivals({"--device", "--cuda-graphs", "--actors-per-gpu"});
   return app.add_option("--device", device, help)
       ->check(device_check())
       ->type_name("NAME")
@@ -81,6 +82,7 @@ void add_cuda_graphs_option(Options& app, bool& on) {
          "--cuda-graphs", [&on](const std::string& word) { on = word == "on"; },
          "With --device cuda: record what a stage computes again and again, and replay it "
          "(docs/gpu.md)")
+      ->restored_by([&on, before = on] { on = before; })
       ->check(one_of({"on", "off"}))
       ->type_name("on|off")
       ->default_str("off");

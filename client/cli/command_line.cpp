@@ -39,16 +39,13 @@ constexpr const char* kVersion = "troupe " TROUPE_VERSION;
 constexpr const char* kStartOne =
     "; start one with `troupe start`, or name another with --connect or TROUPE_ADDRESS";
 
-void say(const std::string& what) {
-  std::cerr << coloured("troupe:", Colour::red, STDERR_FILENO) << " " << what << std::endl;
-}
-
-int report(Error error, int exit_code, bool json) {
-  if (error.code == ErrorCode::unreachable) error.what = one_line(error.what) + kStartOne;
+int report(const Verb& verb, Error error, int exit_code) {
+  error.what = with_places(verb.app(), one_line(error.what));
+  if (error.code == ErrorCode::unreachable) error.what += kStartOne;
   // Where a terminal showed ^C.
   if (error.code == ErrorCode::interrupted && isatty(STDERR_FILENO)) std::cerr << "\r\x1b[K";
-  if (json) print_json({{"error", to_json(error)}});
-  say(one_line(error.what));
+  if (verb.json()) print_json({{"error", to_json(error)}});
+  say(error.what);
   return exit_code;
 }
 
@@ -78,17 +75,27 @@ int flushed(int exit_code, const std::string& goes_on = "") {
 
 int run_verb(Verb& verb) {
   try {
+    take_defaults(verb.app(), [&] { verb.check(); });
     return verb.run();
   } catch (const UsageError& error) {
-    if (verb.json()) print_json({{"error", to_json(Error{ErrorCode::usage, error.what()})}});
-    return usage(verb.app().name(), error.what());
+    const auto what = with_places(verb.app(), one_line(error.what()));
+    if (verb.json()) print_json({{"error", to_json(Error{ErrorCode::usage, what})}});
+    return usage(verb.app().name(), what);
   } catch (const CommandError& error) {
-    return report(error.error, error.exit_code, verb.json());
+    return report(verb, error.error, error.exit_code);
   } catch (const std::bad_alloc& error) {
-    return report({ErrorCode::out_of_memory, text_of(error)}, kFailed, verb.json());
+    return report(verb, {ErrorCode::out_of_memory, text_of(error)}, kFailed);
   } catch (const std::exception& error) {
-    return report({ErrorCode::failed, text_of(error)}, kFailed, verb.json());
+    return report(verb, {ErrorCode::failed, text_of(error)}, kFailed);
   }
+}
+
+/// Prints the help of what was parsed.
+int tell_help(const Options& app, const std::vector<std::unique_ptr<Verb>>& verbs) {
+  for (const auto& verb : verbs)
+    if (verb->app().parsed()) show_defaults(verb->app());
+  std::cout << app.help();
+  return flushed(kOk);
 }
 
 }  // namespace
@@ -98,56 +105,47 @@ int run_command_line(int argc, const char* const* argv) {
   app.set_footer(kExamples);
   app.set_version(kVersion);
   const auto verbs = make_verbs(app);
-
-  std::string command;
+  const auto parsed_verb = [&] {
+    return std::ranges::find_if(verbs, [](const auto& verb) { return verb->app().parsed(); });
+  };
   try {
-    for (const auto& verb : verbs) {
-      command = verb->app().name();
-      if (argc > 1 && command == argv[argc > 2 && argv[1] == std::string("help") ? 2 : 1])
-        take_defaults(verb->app());
+    switch (app.parse(argc, argv)) {
+      case Options::Parsed::help:
+        return tell_help(app, verbs);
+      case Options::Parsed::version:
+        std::cout << kVersion << std::endl;
+        return flushed(kOk);
+      case Options::Parsed::yes:
+        break;
     }
-    command.clear();
-    const auto parsed = app.parse(argc, argv);
-    if (parsed == Options::Parsed::help) std::cout << app.help();
-    if (parsed == Options::Parsed::version) std::cout << kVersion << std::endl;
-    if (parsed != Options::Parsed::yes) return flushed(kOk);
   } catch (const UsageError& error) {
-    for (const auto& verb : verbs)
-      if (verb->app().parsed()) command = verb->app().name();
-    return usage(command, error.what());
-  } catch (const std::runtime_error& error) {
-    return report({ErrorCode::failed, error.what()}, kFailed, false);
+    const auto verb = parsed_verb();
+    return usage(verb == verbs.end() ? "" : (*verb)->app().name(), error.what());
   }
-  const bool asks_help = app.remaining() == std::vector<std::string>{"help"};
-  for (const auto& verb : verbs) {
-    if (!verb->app().parsed()) continue;
-    command = verb->app().name();
-    const std::vector<std::string> extras = verb->app().remaining();
-    if (asks_help && argv[1] == std::string("help")) {
-      std::cout << app.help();  // of the verb that was parsed
-      return flushed(kOk);
-    }
-    if (!extras.empty()) return usage(command, unexpected_text(verb->app().cli(), extras));
-    if (const auto before = app.remaining(); !before.empty() && before.front()[0] != '-')
-      return usage("", unknown_verb_text(before.front(), command, verbs));
-    if (!app.remaining().empty())
-      return usage(command, unexpected_text(verb->app().cli(), app.remaining()));
-    const int exit_code = run_verb(*verb);
-    return flushed(exit_code, verb->goes_on());
+  auto words = app.remaining();
+  const bool asks_help = words == std::vector<std::string>{"help"};
+  if (const auto found = parsed_verb(); found != verbs.end()) {
+    Verb& verb = **found;
+    const std::string command = verb.app().name();
+    if (asks_help && argv[1] == words.front()) return tell_help(app, verbs);
+    if (const auto why = verb.app().complaint(verb.app().remaining()); !why.empty())
+      return usage(command, why);
+    if (!words.empty() && argv[1] == words.front() && words.front()[0] != '-')
+      return usage("", unknown_verb_text(words.front(), command, verbs));
+    if (const auto why = verb.app().complaint(words); !why.empty()) return usage(command, why);
+    const int exit_code = run_verb(verb);
+    return flushed(exit_code, verb.goes_on());
   }
-  if (app.remaining().empty()) {
+  if (!words.empty() && words.front() == "--") words.erase(words.begin());
+  if (words.empty()) {
     std::cerr << app.help();
     return kUsage;
   }
-  if (asks_help) {
-    std::cout << app.help();
-    return flushed(kOk);
-  }
-  auto words = app.remaining();
+  if (asks_help) return tell_help(app, verbs);
   if (words.size() > 1 && words.front() == "help") words.erase(words.begin());
   const std::string word = words.front();
   return usage("", word[0] == '-'
-                       ? unexpected_text(app.cli(), app.remaining())
+                       ? app.complaint(words)
                        : unknown_verb_text(word, words.size() > 1 ? words[1] : "", verbs));
 }
 

@@ -47,47 +47,98 @@ bool has_option(const Options& app, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Sets an option as if the values were its own default: the option does not count as given.
-void set_default(Option& option, const Values& values, const std::string& from) {
-  try {
-    option.set_default(values);
-  } catch (const UsageError& error) {
-    throw UsageError(from + ": " + error.what());
-  }
-}
+/// Default that the user has set for an option of a verb.
+struct Setting {
+  Option* option = nullptr;
+  Values values;
+  Source source = Source::file;
+  std::string place;
 
-/// The settings for one verb; those of its section go before the others.
-std::map<std::string, Values> settings_for(const Options& verb, const std::string& path) {
+  void apply() const { option->set_default(values, source, place); }
+};
+
+/// Returns the verb's lines of the file by option; those of its section go before the others.
+std::map<std::string, client::Default> lines_for(const Options& verb, const std::string& path) {
   const auto& verbs = verb.parent()->commands();
-  std::map<std::string, Values> common, own;
-  for (const auto& [section, name, values] : client::read_defaults(path)) {
-    if (section.empty()) {
+  std::map<std::string, client::Default> common, own;
+  for (const auto& line : client::read_defaults(path)) {
+    const auto& name = line.name;
+    if (line.section.empty()) {
       Values known;
       for (const auto& one : verbs)
         for (auto& option : option_names(*one))
           known.push_back(option);
-      if (std::find(known.begin(), known.end(), name) == known.end())
-        throw UsageError(path + ": " + name + " is no command's option" +
+      if (std::ranges::count(known, name) == 0)
+        throw UsageError(line.place + ": " + name + " is no command's option" +
                          did_you_mean(name, known));
-      if (has_option(verb, name)) common[name] = values;
+      if (has_option(verb, name)) common[name] = line;
       continue;
     }
-    const Options* meant = nullptr;
     Values known;
-    for (const auto& one : verbs) {
+    for (const auto& one : verbs)
       known.push_back(one->name());
-      if (one->name() == section) meant = one.get();
-    }
-    if (meant == nullptr)
-      throw UsageError(path + ": section " + section + " is no command" +
-                       did_you_mean(section, known));
-    if (!has_option(*meant, name))
-      throw UsageError(path + ": " + name + " is no option of " + section +
-                       did_you_mean(name, option_names(*meant)));
-    if (meant == &verb) own[name] = values;
+    const auto meant = std::ranges::find(known, line.section);
+    if (meant == known.end())
+      throw UsageError(line.place + ": section " + line.section + " is no command" +
+                       did_you_mean(line.section, known));
+    const Options& other = *verbs[meant - known.begin()];
+    if (!has_option(other, name))
+      throw UsageError(line.place + ": " + name + " is no option of " + line.section +
+                       did_you_mean(name, option_names(other)));
+    if (&other == &verb) own[name] = line;
   }
   own.merge(common);
   return own;
+}
+
+/// Returns the defaults of the options that the command line does not have.
+std::vector<Setting> settings_for(const Options& verb) {
+  const std::string path = client::defaults_file();
+  const auto lines =
+      path.empty() ? std::map<std::string, client::Default>{} : lines_for(verb, path);
+  std::vector<Setting> settings;
+  for (const auto& option : verb.all()) {
+    if (!option->is_configurable() || option->count() > 0) continue;
+    const std::string set = option->environment();
+    const std::string value = set.empty() ? "" : variable(set.c_str());
+    if (!value.empty()) {
+      settings.push_back({option.get(), {value}, Source::environment, set});
+      continue;
+    }
+    for (const std::string& name : long_names(*option))
+      if (const auto found = lines.find(name); found != lines.end())
+        settings.push_back({option.get(), found->second.values, Source::file, found->second.place});
+  }
+  return settings;
+}
+
+bool passes(const std::function<void()>& check) {
+  try {
+    check();
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+/// Leaves out as few of the defaults as can be that are rivals of what goes before them, until
+/// `check` finds nothing. Returns false, with all of them set, if that does not come to be.
+bool leave_rivals_out(const Options& verb, std::vector<Setting> settings,
+                      const std::function<void()>& check) {
+  std::ranges::stable_sort(settings, {}, &Setting::source);
+  std::vector<Setting> left_out;
+  bool good = false;
+  for (auto one = settings.begin(); one != settings.end() && !good; ++one) {
+    if (!verb.has_stronger_rival(*one->option)) continue;
+    one->option->leave_default_out();
+    left_out.push_back(*one);
+    good = passes(check);
+  }
+  for (auto one = left_out.rbegin(); one != left_out.rend(); ++one) {
+    one->apply();
+    if (good && !passes(check)) one->option->leave_default_out();
+  }
+  return good;
 }
 
 /// Variables of this name's kind that no option of the command reads: of the Python package, of
@@ -105,13 +156,8 @@ void warn_of_slips(const Options& app, const std::string& verb_name) {
       if (!option->is_configurable()) continue;
       const std::string own = option->environment();
       if (!own.empty()) known.push_back(own);
-      for (const std::string& name : long_names(*option)) {
-        const std::string usual = variable_of(name);
-        if (own.empty() || own == usual)
-          known.push_back(usual);
-        else
-          instead[usual] = own;
-      }
+      for (const std::string& name : long_names(*option))
+        if (const std::string usual = variable_of(name); own != usual) instead[usual] = own;
     }
   }
   constexpr std::string_view kPrefix = "TROUPE_";
@@ -141,22 +187,49 @@ void warn_of_slips(const Options& app, const std::string& verb_name) {
 
 }  // namespace
 
-void take_defaults(Options& verb) {
+void take_defaults(Options& verb, const std::function<void()>& check) {
+  if (!verb.takes_defaults()) return check();
   warn_of_slips(*verb.parent(), verb.name());
-  const std::string path = client::defaults_file();
-  const auto settings = path.empty() ? std::map<std::string, Values>{} : settings_for(verb, path);
-  for (const std::string& name : option_names(verb)) {
-    Option& option = *verb.get_option("--" + name);
-    if (!option.is_configurable()) continue;
-    const std::string set = variable_of(name);
-    // Others are read by CLI11 itself.
-    const std::string value = option.environment().empty() ? variable(set.c_str()) : "";
-    if (!value.empty()) {
-      set_default(option, {value}, set);
-    } else if (const auto found = settings.find(name); found != settings.end()) {
-      set_default(option, found->second, path);
+  const auto settings = settings_for(verb);
+  for (const Setting& one : settings)
+    one.apply();
+  try {
+    check();
+  } catch (const UsageError&) {
+    if (!leave_rivals_out(verb, settings, check)) throw;
+    check();
+  }
+}
+
+void show_defaults(Options& verb) {
+  try {
+    if (!verb.takes_defaults()) return;
+    for (const Setting& one : settings_for(verb))
+      one.apply();
+  } catch (const std::runtime_error& error) {
+    std::cerr << "troupe: warning: " << with_places(verb, one_line(error.what())) << std::endl;
+  }
+}
+
+std::string with_places(const Options& verb, const std::string& what) {
+  std::map<std::size_t, std::string> places;  // by where the option is named
+  const auto goes_on = [&](std::size_t at) {
+    return at < what.size() &&
+           (std::isalnum(static_cast<unsigned char>(what[at])) != 0 || what[at] == '-');
+  };
+  for (const auto& option : verb.all()) {
+    if (option->place().empty()) continue;
+    for (const std::string& name : long_names(*option)) {
+      std::size_t at = what.find("--" + name);
+      while (at != std::string::npos && goes_on(at + 2 + name.size()))
+        at = what.find("--" + name, at + 1);
+      if (at != std::string::npos) places[at] = option->place();
     }
   }
+  std::string text;
+  for (const auto& [at, place] : places)
+    text += (text.empty() ? "" : ", ") + place;
+  return text + (text.empty() ? "" : ": ") + what;
 }
 
 }  // namespace troupe::cli

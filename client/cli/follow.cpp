@@ -427,14 +427,14 @@ void add_result_options(Options& app, ResultOptions& options) {
       ->group(group);
   app.add_flag("--show", options.show, "Show the first picture in the terminal, too")->group(group);
   app.add_option("--show-as", options.show_as,
-                 "How the terminal shows it, where it does not say so itself: " +
+                 "With --show: how the terminal shows it, where it does not say so itself: " +
                      choices_text(choice_words<PictureProtocol>()))
       ->check(one_of(choice_words<PictureProtocol>()))
-      ->needs("--show")
       ->type_name("NAME")
       ->group(group);
   app.add_flag("--quiet,-q", options.quiet, "No progress, and no line about the result")
       ->group(group);
+  app.add_rivals({"--output", "--output-type", "--save-latents", "--fps", "--preview", "--json"});
 }
 
 void add_preview_options(Options& app, ResultOptions& options) {
@@ -450,18 +450,16 @@ void add_preview_options(Options& app, ResultOptions& options) {
       ->group("Result");
 }
 
-void check_preview_options(const Options& app) {
-  if (app.count("--preview-every") > 0 && app.count("--preview") == 0)
-    throw UsageError("--preview-every needs --preview");
-}
-
 void check_names(const ResultOptions& options) {
   check_extension("--save-latents", options.save_latents, ".safetensors");
   check_extension("--preview", options.preview, ".png");
 }
 
-void check_outputs(const ResultOptions& options, int pictures, Report wanted) {
+void check_results(const Options& app, const ResultOptions& options, int pictures, Report wanted) {
   check_names(options);
+  if (app.has("--preview-every") && app.count("--preview-every") > 0 && options.preview.empty())
+    throw UsageError("--preview-every needs --preview");
+  if (app.count("--show-as") > 0 && !options.show) throw UsageError("--show-as needs --show");
   if (options.show && isatty(shown_on()) != 1)
     throw UsageError("--show needs a terminal on standard output or standard error");
   if (options.output == kStandardOutput) {
@@ -472,29 +470,42 @@ void check_outputs(const ResultOptions& options, int pictures, Report wanted) {
           "--output - takes one picture, not {}: name files, as in {{}}.png", pictures));
     if (isatty(STDOUT_FILENO) == 1)
       throw UsageError("--output -: standard output is a terminal; name a file, or add > FILE.png");
-  }
-  if (is_latents_name(options.output)) {
+  } else if (is_latents_name(options.output)) {
     if (options.frames_per_second)
       throw UsageError("--fps does not go with --output " + options.output +
                        ": latents have no speed");
     if (!options.save_latents.empty())
       throw UsageError("--save-latents does not go with --output " + options.output +
                        ", which has the latents already");
-    check_writable("--output", options.output);
   } else if (is_folder_name(options.output)) {
     if (options.frames_per_second)
       throw UsageError("--fps does not go with --output " + options.output +
                        ": a folder's frames have no speed");
+  } else {
+    picture_paths(options.output, pictures);
+  }
+  if (!options.preview.empty() && options.preview == options.output)
+    throw UsageError("--preview and --output are both " + options.output);
+}
+
+void check_outputs(const ResultOptions& options, int pictures) {
+  if (is_latents_name(options.output)) {
+    check_writable("--output", options.output);
+  } else if (is_folder_name(options.output)) {
     check_frames_folder(options.output);
   } else if (options.output != kStandardOutput) {
     for (const std::string& path : picture_paths(options.output, pictures))
       check_writable("--output", path);
   }
   if (!options.save_latents.empty()) check_writable("--save-latents", options.save_latents);
-  if (options.preview.empty()) return;
-  if (options.preview == options.output)
-    throw UsageError("--preview and --output are both " + options.output);
-  check_writable("--preview", options.preview);
+  if (!options.preview.empty()) check_writable("--preview", options.preview);
+}
+
+void refuse_beside(const Options& app, const std::string& other,
+                   const std::vector<std::string>& names, const std::string& why) {
+  for (const std::string& name : names)
+    if (app.has(name) && app.count(name) > 0)
+      throw UsageError(name + " does not go with " + other + why);
 }
 
 std::string video_option(const ResultOptions& options) {
@@ -540,7 +551,7 @@ void settle_output(const Options& app, ImageRequest& request, ResultOptions& opt
                        options.output);
     request.output_type = latent;
   } else if (request.output_type == latent) {
-    if (app.count("--output") > 0)
+    if (app.get_option("--output")->source() != Source::built_in)
       throw UsageError("--output-type latent does not go with --output " + options.output +
                        ": latents are written as .safetensors");
     options.output = kDefaultLatents;

@@ -37,15 +37,20 @@ void add_preview_options(Options& app, ResultOptions& options);
 /// kind. Throws UsageError where the two contradict each other. Before check_outputs.
 void settle_output(const Options& app, ImageRequest& request, ResultOptions& options);
 
-/// Throws UsageError for `--preview-every` without `--preview`.
-void check_preview_options(const Options& app);
-
 /// Throws UsageError when a preview or latents could not have that file name.
 void check_names(const ResultOptions& options);
 
-/// Throws unless every file can be written: UsageError for its name, std::runtime_error for its
-/// folder. `wanted` has standard output for itself unless it is text.
-void check_outputs(const ResultOptions& options, int pictures, Report wanted);
+/// Throws UsageError for options that contradict each other, and for names that no file of so many
+/// pictures could have. `wanted` has standard output for itself unless it is text.
+void check_results(const Options& app, const ResultOptions& options, int pictures, Report wanted);
+
+/// Throws unless every file can be written. After check_results.
+void check_outputs(const ResultOptions& options, int pictures);
+
+/// Throws UsageError for the first of these options that is given: "--fps does not go with --all,
+/// which …".
+void refuse_beside(const Options& app, const std::string& other,
+                   const std::vector<std::string>& names, const std::string& why);
 
 /// Returns the given option that is for videos alone: `--fps`, or `--output` of a video file. "" if
 /// none is given.

@@ -54,17 +54,12 @@ Option* Option::default_str(const std::string& text) {
 }
 
 Option* Option::envname(const std::string& name) {
-  option_.envname(name);
+  environment_ = name;
   return this;
 }
 
 Option* Option::allow_extra_args(bool allowed) {
   option_.allow_extra_args(allowed);
-  return this;
-}
-
-Option* Option::needs(const std::string& other) {
-  option_.needs(other);
   return this;
 }
 
@@ -78,16 +73,37 @@ Option* Option::configurable(bool may) {
   return this;
 }
 
-void Option::set_default(const std::vector<std::string>& values) {
+Option* Option::restored_by(std::function<void()> restore) {
+  restore_ = std::move(restore);
+  return this;
+}
+
+void Option::set_default(const std::vector<std::string>& values, Source source,
+                         const std::string& place) {
+  if (source_ == Source::built_in) built_in_default_ = option_.get_default_str();
+  source_ = source;
+  place_ = place;
   try {
     for (const std::string& value : values)
       option_.add_result(value);
     option_.run_callback();
   } catch (const CLI::ParseError& error) {
+    option_.clear();
     throw UsageError(parse_error_text(error.what()));
   }
   option_.clear();
   option_.default_str(CLI::detail::join(values, " "));
+}
+
+void Option::leave_default_out() {
+  if (restore_) restore_();
+  option_.default_str(built_in_default_);
+  source_ = Source::built_in;
+  place_.clear();
+}
+
+Source Option::source() const {
+  return count() > 0 ? Source::command_line : source_;
 }
 
 bool Option::is_configurable() const {
@@ -95,7 +111,12 @@ bool Option::is_configurable() const {
 }
 
 std::string Option::environment() const {
-  return option_.get_envname();
+  if (!environment_.empty()) return environment_;
+  return option_.get_lnames().empty() ? "" : variable_of(option_.get_lnames().front());
+}
+
+void Option::show_environment() const {
+  option_.envname(environment_);
 }
 
 std::size_t Option::count() const {
@@ -145,13 +166,29 @@ void Options::usual_help() {
   app_->get_help_ptr()->group(kUsualOptions);
 }
 
-Option* Options::added(CLI::Option& option) {
-  return all_.emplace_back(std::make_unique<Option>(option)).get();
+void Options::add_rivals(std::vector<std::string> names) {
+  rivals_.push_back(std::move(names));
+}
+
+bool Options::has_stronger_rival(const Option& option) const {
+  for (const auto& group : rivals_) {
+    const auto is_named = [&](const std::string& name) { return find(name) == &option; };
+    if (std::ranges::none_of(group, is_named)) continue;
+    for (const std::string& name : group) {
+      const Option* other = find(name);
+      if (other != nullptr && other != &option && other->source() > option.source()) return true;
+    }
+  }
+  return false;
+}
+
+Option* Options::added(CLI::Option& option, std::function<void()> restore) {
+  return all_.emplace_back(std::make_unique<Option>(option, std::move(restore))).get();
 }
 
 template <class T>
 Option* Options::add_option(const std::string& name, T& value, const std::string& help) {
-  return added(*app_->add_option(name, value, help));
+  return added(*app_->add_option(name, value, help), [&value, before = value] { value = before; });
 }
 
 template <class T>
@@ -161,7 +198,7 @@ Option* Options::add_option_function(const std::string& name, std::function<void
 }
 
 Option* Options::add_flag(const std::string& name, bool& value, const std::string& help) {
-  return added(*app_->add_flag(name, value, help));
+  return added(*app_->add_flag(name, value, help), [&value, before = value] { value = before; });
 }
 
 template <class T>
@@ -177,6 +214,7 @@ Option* Options::add_list_option(const std::string& name, std::vector<T>& list,
   };
   const Check each([check](const std::string& text) { return read_list(text, check); });
   return add_option_function<std::vector<std::string>>(name, take_all, help)
+      ->restored_by([&list, before = list] { list = before; })
       ->allow_extra_args(false)
       ->check(each);
 }
@@ -219,32 +257,74 @@ std::size_t Options::count(const std::string& name) const {
   return app_->count(name);
 }
 
-namespace {
+const Option* Options::find(const std::string& name) const {
+  const CLI::Option* wanted = app_->get_option_no_throw(name);
+  if (wanted == nullptr) return nullptr;
+  const auto found =
+      std::ranges::find_if(all_, [&](const auto& one) { return &one->cli() == wanted; });
+  return found == all_.end() ? nullptr : found->get();
+}
 
-/// Returns how a parsing ended that threw nothing but for --help and --version.
-template <class Parse>
-Options::Parsed outcome_of(const Parse& parse) {
+/// Returns the words with -o=X as -o and X. CLI11 would take =X for the value. A word that an
+/// option in front of it takes stays as it is, and so does what follows --.
+std::vector<std::string> Options::with_values_apart(const std::vector<std::string>& words) const {
+  std::vector<std::string> apart;
+  const Options* at = this;
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    if (*word == "--") {
+      apart.insert(apart.end(), word, words.end());
+      break;
+    }
+    apart.push_back(*word);
+    bool takes_next = false;
+    if (word->starts_with("--")) {
+      const Option* option = at->find(*word);
+      takes_next = option != nullptr && !option->value_name().empty();
+    } else if (word->starts_with('-')) {
+      for (std::size_t letter = 1; letter < word->size(); ++letter) {
+        const Option* option = at->find({'-', (*word)[letter]});
+        if (option == nullptr) break;
+        if (option->value_name().empty()) continue;
+        takes_next = letter + 1 == word->size();
+        if (!takes_next && (*word)[letter + 1] == '=') {
+          apart.back().erase(letter + 1);
+          apart.push_back(word->substr(letter + 2));
+        }
+        break;
+      }
+    } else {
+      for (const auto& command : at->commands_)
+        if (command->name() == *word) at = command.get();
+    }
+    if (takes_next && word + 1 != words.end()) apart.push_back(*++word);
+  }
+  return apart;
+}
+
+Options::Parsed Options::parse(std::vector<std::string> words) {
+  words = with_values_apart(words);
+  std::ranges::reverse(words);
+  auto outcome = Parsed::yes;
   try {
-    parse();
+    app_->parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
-    return Options::Parsed::help;
+    outcome = Parsed::help;
   } catch (const CLI::CallForVersion&) {
-    return Options::Parsed::version;
+    outcome = Parsed::version;
   } catch (const CLI::ParseError& error) {
     throw UsageError(parse_error_text(error.what()));
   }
-  return Options::Parsed::yes;
-}
-
-}  // namespace
-
-Options::Parsed Options::parse(std::vector<std::string> words) {
-  std::ranges::reverse(words);
-  return outcome_of([&] { app_->parse(std::move(words)); });
+  // CLI11 would have read the variables itself.
+  for (const auto& option : all_)
+    option->show_environment();
+  for (const auto& command : commands_)
+    for (const auto& option : command->all_)
+      option->show_environment();
+  return outcome;
 }
 
 Options::Parsed Options::parse(int argc, const char* const* argv) {
-  return outcome_of([&] { app_->parse(argc, argv); });
+  return parse(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
 }
 
 bool Options::parsed() const {
@@ -253,6 +333,15 @@ bool Options::parsed() const {
 
 std::vector<std::string> Options::remaining() const {
   return app_->remaining();
+}
+
+std::string Options::complaint(const std::vector<std::string>& words) const {
+  for (const std::string& word : words) {
+    if (word == "--") break;
+    if (const auto found = refused_.find(word.substr(0, word.find('='))); found != refused_.end())
+      return "unknown option " + found->first + ": " + found->second;
+  }
+  return unexpected_text(*app_, words);
 }
 
 std::string Options::name() const {
@@ -481,11 +570,14 @@ std::string whose_option(const CLI::App& app, const std::string& name) {
 
 }  // namespace
 
-std::string unexpected_text(const CLI::App& app, const std::vector<std::string>& extras) {
-  const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& extra) {
-    return extra.size() > 1 && extra[0] == '-';
-  });
+std::string unexpected_text(const CLI::App& app, const std::vector<std::string>& words) {
+  const auto end_of_options = std::ranges::find(words, "--");
+  std::vector<std::string> extras(words.begin(), end_of_options);
+  const auto flag = std::ranges::find_if(
+      extras, [](const std::string& extra) { return extra.size() > 1 && extra[0] == '-'; });
   if (flag == extras.end()) {
+    if (end_of_options != words.end()) extras.insert(extras.end(), end_of_options + 1, words.end());
+    if (extras.empty()) return "";
     const bool prompt = app.get_option_no_throw("PROMPT") != nullptr;
     return "unexpected argument \"" + extras.front() + "\"" +
            (prompt ? "; a prompt of several words stands in quotes" : "");

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -67,10 +68,15 @@ std::string read_list(const std::string& text, const Check& check,
 /// The group of options that --help lists first, where --help is one of it.
 inline constexpr const char* kUsualOptions = "Usual options";
 
+/// Place that an option has its value from; a later one goes before an earlier one.
+enum class Source { built_in, file, environment, command_line };
+
 /// One option; the functions that change it return it, to be called in a row.
 class Option {
  public:
-  explicit Option(CLI::Option& option) : option_(option) {}
+  /// `restore` gives the variable the value that it had before anything was read.
+  explicit Option(CLI::Option& option, std::function<void()> restore = {})
+      : option_(option), restore_(std::move(restore)) {}
 
   Option* check(const Check& check);
   /// Does as `check`, and takes the text as the check has changed it.
@@ -84,13 +90,21 @@ class Option {
   /// Sets the environment variable that stands for the option where that is not TROUPE_NAME.
   Option* envname(const std::string& name);
   Option* allow_extra_args(bool allowed);
-  Option* needs(const std::string& other);
   Option* required();
   /// Sets whether the user's defaults may set it.
   Option* configurable(bool may);
-  /// Sets the values as if they were the option's own default: it does not count as given. Throws
-  /// UsageError.
-  void set_default(const std::vector<std::string>& values);
+  /// Sets how the value that holds without the option is restored, of an option that hands its
+  /// value over.
+  Option* restored_by(std::function<void()> restore);
+  /// Sets the values as if they were the option's own default: it does not count as given. `place`
+  /// is the variable, or the file with the line. Throws UsageError.
+  void set_default(const std::vector<std::string>& values, Source source, const std::string& place);
+  /// Takes such a default back: the built-in one holds again.
+  void leave_default_out();
+
+  Source source() const;
+  /// Returns the place of the default that was set; "" if none was.
+  const std::string& place() const { return place_; }
 
   std::size_t count() const;
   /// Returns all names with their dashes, the long ones first; none of an argument.
@@ -100,13 +114,20 @@ class Option {
   /// Returns the words that the option takes, if it takes words only; else none.
   const std::vector<std::string>& words() const { return words_; }
   bool is_configurable() const;
-  /// Returns the variable that envname() has set; "" if none is.
+  /// Returns the environment variable that stands for the option.
   std::string environment() const;
+  /// Names an unusual variable in the help.
+  void show_environment() const;
   CLI::Option& cli() const { return option_; }
 
  private:
   CLI::Option& option_;
+  std::function<void()> restore_;
   std::vector<std::string> words_;
+  std::string environment_;  // "" = TROUPE_NAME
+  Source source_ = Source::built_in;
+  std::string place_;
+  std::string built_in_default_;  // in the help, while another is set
 };
 
 /// The options of a command, which may be a part of another.
@@ -124,6 +145,16 @@ class Options {
   void set_footer(const std::string& text);
   /// Lists --help among the usual options.
   void usual_help();
+  /// Lets the user's defaults alone: a command that must work whatever these are.
+  void take_no_defaults() { takes_defaults_ = false; }
+  bool takes_defaults() const { return takes_defaults_; }
+  /// Names an option that this has not, though others would look for it, and says why not.
+  void refuse(const std::string& name, const std::string& why) { refused_[name] = why; }
+  /// Names options of which one may contradict another: a default of one gives way to another that
+  /// comes from where more is said.
+  void add_rivals(std::vector<std::string> names);
+  /// Returns whether a rival of the option comes from a place that goes before the option's.
+  bool has_stronger_rival(const Option& option) const;
 
   /// Adds an option whose value goes to `value`: a number, a text, a list of them, or an optional
   /// one. options.cpp says of which types.
@@ -142,19 +173,24 @@ class Options {
 
   /// Returns an option or argument by its name, which must be there.
   Option* get_option(const std::string& name) const;
+  bool has(const std::string& name) const { return find(name) != nullptr; }
   /// Returns all options and arguments but --help and --version, in the order of the help.
   const std::vector<std::unique_ptr<Option>>& all() const { return all_; }
-  /// Returns how often an option was given.
+  /// Returns how often an option was given on the command line.
   std::size_t count(const std::string& name) const;
 
   enum class Parsed { yes, help, version };
   /// Parses a program's words without its name, or a main function's. Words that nothing takes
-  /// remain. Throws UsageError.
+  /// remain. What follows -- is no option, and -o=X is -o X. Throws UsageError.
   Parsed parse(std::vector<std::string> words);
   Parsed parse(int argc, const char* const* argv);
   /// Returns whether the command stood on the command line that was parsed.
   bool parsed() const;
+  /// Returns the words that nothing has taken, -- among them if it was one.
   std::vector<std::string> remaining() const;
+  /// Returns the complaint about words that nothing has taken: unexpected_text, or why one is
+  /// refused.
+  std::string complaint(const std::vector<std::string>& words) const;
 
   std::string name() const;
   std::string help() const;
@@ -164,13 +200,18 @@ class Options {
 
  private:
   Options(Options& parent, CLI::App& app);
-  Option* added(CLI::Option& option);
+  Option* added(CLI::Option& option, std::function<void()> restore = {});
+  const Option* find(const std::string& name) const;
+  std::vector<std::string> with_values_apart(const std::vector<std::string>& words) const;
 
   std::unique_ptr<CLI::App> own_;  // null of a command of another
   CLI::App* app_;
   Options* parent_ = nullptr;
   std::vector<std::unique_ptr<Option>> all_;
   std::vector<std::unique_ptr<Options>> commands_;
+  std::vector<std::vector<std::string>> rivals_;
+  std::map<std::string, std::string> refused_;  // the reasons, by name
+  bool takes_defaults_ = true;
 };
 
 /// Returns the environment variable that sets an option's default: TROUPE_STEPS for --steps.
@@ -192,7 +233,8 @@ std::string by_option(const std::string& what, const RoomOptions& options);
 
 /// Returns the option parser's complaint in words that say what is wrong with the command line.
 std::string parse_error_text(const std::string& what);
-/// Returns the complaint about words that `app` does not know.
-std::string unexpected_text(const CLI::App& app, const std::vector<std::string>& extras);
+/// Returns the complaint about words that `app` does not know, "" where there is nothing but the --
+/// that ends the options.
+std::string unexpected_text(const CLI::App& app, const std::vector<std::string>& words);
 
 }  // namespace troupe::cli

@@ -184,6 +184,11 @@ void add_request_options(Options& app, RequestOptions& options) {
       ->check(not_empty())
       ->type_name("FILE[:WORD]")
       ->group(group);
+  app.add_rivals({"PROMPT", "--prompt", "--prompt-embeds", "--negative-prompt"});
+  app.add_rivals({"--steps", "--timesteps", "--sigmas", "--warmup", "--refill-steps"});
+  app.add_rivals({"--init-image", "--init-latents", "--mask", "--strength"});
+  app.add_rivals(
+      {"PROMPT", "--prompt", "--prompt-embeds", "--n", "--seed", "--negative-prompt", "--dp"});
 }
 
 namespace {
@@ -222,6 +227,11 @@ void add_degree_options(Options& app, RequestOptions& options) {
       ->check(one_of({"auto"}))
       ->type_name("auto")
       ->group(kUsualOptions);
+  app.add_rivals({"--parallel", "--dp", "--cfg", "--pp", "--ulysses", "--ring", "--tp",
+                  "--vae-parallel", "--stages", "--actors"});
+  app.add_rivals({"--method", "--patches", "--warmup", "--kv", "--refill-steps", "--step-cache",
+                  "--step-cache-threshold", "--group-norm", "--exchange"});
+  app.add_rivals({"--cfg", "--guidance"});
 }
 
 void add_elastic_option(Options& app, RequestOptions& options) {

@@ -294,4 +294,8 @@ std::string shorten(const std::string& text, std::size_t length) {
   return line;
 }
 
+void say(const std::string& what) {
+  std::cerr << coloured("troupe:", Colour::red, STDERR_FILENO) << " " << what << std::endl;
+}
+
 }  // namespace troupe::cli

@@ -69,4 +69,7 @@ std::string on_one_line(const std::string& text);
 /// Returns at most `length` characters, on one line, with … where something was left out.
 std::string shorten(const std::string& text, std::size_t length);
 
+/// Prints what went wrong on standard error, as "troupe: WHAT".
+void say(const std::string& what);
+
 }  // namespace troupe::cli

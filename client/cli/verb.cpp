@@ -10,6 +10,12 @@ namespace troupe::cli {
 Verb::Verb(Options& options, Where where) : app_(&options) {
   if (where == Where::shell)
     app_->add_flag("--json", json_, "Print one JSON document on standard output");
+  else
+    app_->refuse("--json", "`troupe repl --json` says so for all commands");
+}
+
+Verb::Verb(Options& options, const std::string& why) : app_(&options) {
+  app_->refuse("--json", why);
 }
 
 void Verb::set_footer(const std::string& text, const std::vector<std::string>& examples,
@@ -63,11 +69,14 @@ int SharedVerb::run() {
 
 int SharedVerb::run_in_console(Connections& at, bool json) {
   json_ = json;
+  check();
   return run_on(at);
 }
 
 void SharedVerb::add_connect() {
-  if (!in_console()) add_connect_option(*app_, target_);
+  if (!in_console()) return add_connect_option(*app_, target_);
+  for (const char* option : {"--connect", "--keys"})
+    app_->refuse(option, "the console is connected; `troupe repl` takes it");
 }
 
 void SharedVerb::check_target() const {

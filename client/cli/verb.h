@@ -56,11 +56,14 @@ enum class Where { shell, console };
 class Verb {
  public:
   virtual ~Verb() = default;
+  /// Throws UsageError where options contradict each other. Called before run(), and again with
+  /// fewer of the user's defaults where it throws; touches nothing outside.
+  virtual void check() {}
   /// Runs the verb, prints the result to standard output and returns the exit code. Throws
   /// UsageError, CommandError or any std::exception (exit code 1).
   virtual int run() = 0;
 
-  Options& app() { return *app_; }
+  Options& app() const { return *app_; }
   bool json() const { return json_; }
   /// Describes what goes on when the verb has ended, and how it is reached: printed where the
   /// result could not be printed. Empty if nothing goes on.
@@ -69,6 +72,8 @@ class Verb {
  protected:
   /// Adds --json, but not in the console, which says so itself.
   explicit Verb(Options& options, Where where = Where::shell);
+  /// Makes a verb without --json; `why` is for whoever gives it.
+  Verb(Options& options, const std::string& why);
   /// Sets the text below the options in --help: what to know, what to type, and the page of docs/.
   void set_footer(const std::string& text, const std::vector<std::string>& examples,
                   const std::string& page);
@@ -99,6 +104,9 @@ class SharedVerb : public Verb {
   int run() final;
   /// Does the same in the console; with `json` documents take one line.
   int run_in_console(Connections& at, bool json);
+  /// Returns whether it prints while it runs, so that nothing of that may be kept back. After its
+  /// options are parsed.
+  virtual bool shows_progress() const { return false; }
 
  protected:
   SharedVerb(Options& options, Where where) : Verb(options, where), where_(where) {}
@@ -127,6 +135,7 @@ std::unique_ptr<Verb> make_status(Options& options);
 std::unique_ptr<Verb> make_top(Options& options);
 std::unique_ptr<SharedVerb> make_submit(Options& options, Where where);
 std::unique_ptr<Verb> make_wait(Options& options);
+std::unique_ptr<SharedVerb> make_follow(Options& options, Where where);
 std::unique_ptr<SharedVerb> make_jobs(Options& options, Where where);
 std::unique_ptr<SharedVerb> make_cancel(Options& options, Where where);
 std::unique_ptr<Verb> make_drain(Options& options);

@@ -135,6 +135,32 @@ TEST_CASE("usage errors name what is wrong and what was probably meant") {
   check_refused("submit --prompt x --preview x.jpg", 2, {"--preview", ".png", ".jpg"});
   check_refused("submit --prompt x --save-latents x.pt", 2, {"x.pt", ".safetensors"});
   check_refused("submit --prompt x --detach --timeout 5", 2, {"--timeout", "--detach"});
+  check_refused("submit --prompt x --detach --show", 2, {"--show does not go with --detach"});
+  check_refused("wait --all --show", 2, {"--show does not go with --all"});
+  check_refused("wait --all -q", 2, {"--quiet does not go with --all"});
+  check_refused("jobs 3 --limit 2", 2, {"--limit does not go with ID"});
+  check_refused("repl 127.0.0.1:1 --connect 127.0.0.1:2", 2,
+                {"--connect does not go with ENDPOINT"});
+  check_refused("serve --model-plugin /dev/null", 2, {"--model-plugin"});
+  check_refused("top --json", 2, {"unknown option --json: `troupe status --json` has it"});
+}
+
+TEST_CASE("-- ends the options, and -o=X is -o X") {
+  check_refused("inspect -- --nothere", 1, {"--nothere"});
+  check_refused("cancel -- -1", 2, {"cancel \"-1\": ID is a number"});
+  check_refused("wait -- x", 2, {"wait \"x\": ID"});
+  check_refused("jobs 3 -- stray", 2, {"unexpected argument \"stray\""});
+  check_refused("jobs -- 3 --json", 2, {"unexpected argument \"--json\""});
+  check_refused("-- statsu", 2, {"unknown command statsu", "did you mean status?"});
+  check_refused("submit -o=o.jpg x", 2, {"\"o.jpg\": only .png is written"});
+  check_refused("submit -qo=o.jpg x", 2, {"\"o.jpg\": only .png is written"});
+  check_refused("submit -oa=b.jpg x", 2, {"\"a=b.jpg\": only .png is written"});
+  check_refused("submit -p -o=x -s=y", 2, {"--seed: \"y\" is not a whole number"});
+  const std::string plan = "plan --json -m=" TROUPE_SOURCE_DIR "/tests/fixtures/tiny-pixart -H=64 ";
+  const auto planned = troupe::testing::troupe(plan + "-- '--a dash begins it'");
+  CHECK(planned.exit_code == 0);
+  CHECK(nlohmann::json::parse(planned.out)["height"] == 64);
+  CHECK(troupe::testing::troupe(plan + "-p -- 'no prompt of its own'").exit_code == 2);
 }
 
 TEST_CASE("no controller at the address: said with what the kernel says, and not after a wait") {

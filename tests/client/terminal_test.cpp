@@ -144,10 +144,16 @@ TEST_CASE("defaults that make no sense are named with where they stand") {
     CHECK(result.exit_code == 2);
     CHECK(has(result.err, what));
   };
-  refused("steps = many\n", "", "c.toml: --steps: \"many\" is not a number");
-  refused("stpes = 7\n", "", "c.toml: stpes is no command's option; did you mean steps?");
-  refused("[paln]\nsteps = 7\n", "", "c.toml: section paln is no command; did you mean plan?");
-  refused("[run]\nfrom = 7\n", "", "c.toml: from is no option of run");
+  refused("steps = many\n", "", "c.toml:1: --steps: \"many\" is not a number");
+  refused("# mine\n\nstpes = 7\n", "",
+          "c.toml:3: stpes is no command's option; did you mean steps?");
+  refused("[paln]\nsteps = 7\n", "", "c.toml:2: section paln is no command; did you mean plan?");
+  refused("steps = 3\n[run]\nsteps = 3\nfrom = 7\n", "", "c.toml:4: from is no option of run");
+  refused("[plan]\n\"warm_up\" = 7\n", "", "c.toml:2: warm-up is no option of plan; did you mean");
+  // What contradicts each other in the same place.
+  refused("cfg = 2\nguidance = 1\n", "", "c.toml:1, ");
+  refused("guidance = 1\n", " TROUPE_CFG=2 TROUPE_GUIDANCE=1",
+          "TROUPE_CFG, TROUPE_GUIDANCE: --cfg 2 needs guidance: with --guidance 1");
   refused("", " TROUPE_STEPS=many", "TROUPE_STEPS: --steps: \"many\" is not a number");
   // A variable may be somebody else's; one that is nearly an option's is warned of.
   const auto said = [](const std::string& before) {
@@ -172,6 +178,83 @@ TEST_CASE("defaults that make no sense are named with where they stand") {
   const auto none = troupe::testing::troupe("plan", "TROUPE_CONFIG=" + scratch / "none.toml");
   CHECK(none.exit_code == 1);
   CHECK(has(none.err, "TROUPE_CONFIG " + scratch / "none.toml" + ": No such file"));
+}
+
+TEST_CASE("help, version and completion work whatever the defaults are") {
+  const Scratch scratch;
+  std::ofstream(scratch / "c.toml") << "stpes = 7\n";
+  const std::string bad = "TROUPE_STEPS=many TROUPE_CONFIG=" + scratch / "c.toml";
+  for (const char* arguments : {"--version", "--help", "help", "completion bash", "man run"}) {
+    CAPTURE(arguments);
+    const auto result = troupe::testing::troupe(arguments, bad);
+    CHECK(result.exit_code == 0);
+    CHECK(result.err.empty());
+  }
+  for (const char* arguments : {"plan --help", "help plan", "run -h"}) {
+    CAPTURE(arguments);
+    const auto result = troupe::testing::troupe(arguments, bad);
+    CHECK(result.exit_code == 0);
+    CHECK(has(result.out, "--steps"));
+    CHECK(has(result.err, "warning: " + scratch / "c.toml:1: stpes is no command's option"));
+  }
+  CHECK(has(troupe::testing::troupe("plan --help", "TROUPE_STEPS=many").err,
+            "warning: TROUPE_STEPS: --steps: \"many\" is not a number"));
+}
+
+TEST_CASE("a default gives way to what the command line says instead, and stays beside the rest") {
+  const Scratch scratch;
+  const auto plan = [&](const std::string& arguments, const std::string& variables,
+                        const std::string& text = "") {
+    std::ofstream(scratch / "c.toml") << text;
+    const auto result = troupe::testing::troupe("plan --json -m " + kTinyFolder + " " + arguments,
+                                                variables + " TROUPE_CONFIG=" + scratch / "c.toml");
+    INFO(arguments << " " << variables << ": " << result.err);
+    REQUIRE(result.exit_code == 0);
+    return nlohmann::json::parse(result.out);
+  };
+  // Of each pair of options that exclude each other, the second on the command line.
+  CHECK(plan("--pp 2", "TROUPE_PARALLEL=auto")["mesh"]["pp"] == 2);
+  CHECK(plan("--parallel auto --actors 1", "TROUPE_PP=2", "stages = \"3,2\"\n")["mesh"]["pp"] == 1);
+  CHECK(plan("--timesteps 900,500,100", "TROUPE_STEPS=7")["steps"] == 3);
+  CHECK(plan("--steps 4", "TROUPE_TIMESTEPS=900,500")["steps"] == 4);
+  const std::string sigmas = "--sampler euler --sigmas 3,1,0.5,0.2";
+  CHECK(plan(sigmas, "TROUPE_TIMESTEPS=900,500")["steps"] == plan(sigmas, "")["steps"]);
+  CHECK(plan("--method exact", "TROUPE_PATCHES=4")["mesh"]["pp"] == 1);
+  CHECK(plan("--patches 2", "TROUPE_METHOD=exact", "pp = 2\n")["mesh"]["pp"] == 2);
+  CHECK(plan("--guidance 1", "TROUPE_CFG=2")["mesh"]["cfg"] == 1);
+  CHECK(plan("--cfg 2", "", "guidance = 1\n")["mesh"]["cfg"] == 2);
+  CHECK(plan("--pp 2", "TROUPE_ACTORS=1")["mesh"]["pp"] == 2);
+  CHECK(plan("--steps 3", "TROUPE_PATCHES=2 TROUPE_WARMUP=4")["steps"] == 3);
+  // One prompt in its place goes before one of the defaults.
+  CHECK(plan("'a cat'", "TROUPE_PROMPT=dog")["steps"] == 20);
+  CHECK(plan("'a cat'", "", "prompt = \"dog\"\ndp = 2\n")["mesh"]["dp"] == 1);
+  CHECK(plan("'a cat'", "")["steps"] == 20);
+  // The environment goes before the file.
+  CHECK(plan("", "TROUPE_CFG=2", "guidance = 1\npp = 2\n")["mesh"]["cfg"] == 2);
+  CHECK(plan("", "TROUPE_CFG=2", "guidance = 1\npp = 2\n")["mesh"]["pp"] == 2);
+  // What is overridden is not even looked at.
+  CHECK(plan("--steps 3", "TROUPE_STEPS=many", "height = 64\n")["height"] == 64);
+  CHECK(plan("--steps 3", "", "steps = \"many\"\n")["steps"] == 3);
+}
+
+TEST_CASE("an error says where the value comes from") {
+  const Scratch scratch;
+  std::ofstream(scratch / "c.toml") << "\nconnect = \"nowhere\"\n";
+  const auto said = [&](const std::string& arguments, const std::string& before,
+                        const std::string& what) {
+    const auto result = troupe::testing::troupe(arguments, before);
+    INFO(arguments << ": " << result.err);
+    CHECK(has(result.err, what));
+  };
+  for (const char* verb : {"status", "jobs", "stop", "wait 3", "submit -p x", "serve", "drain 0"}) {
+    said(verb, "TROUPE_ADDRESS=nowhere",
+         "troupe: TROUPE_ADDRESS: --connect \"nowhere\": neither ipc://PATH");
+    said(verb, "TROUPE_CONFIG=" + scratch / "c.toml",
+         "troupe: " + scratch / "c.toml:2: --connect \"nowhere\": neither ipc://PATH");
+  }
+  said("status --connect here", "TROUPE_ADDRESS=nowhere", "troupe: --connect \"here\"");
+  said("plan", "TROUPE_MODEL=/nothere", "troupe: TROUPE_MODEL: --model /nothere");
+  said("status --json", "TROUPE_ADDRESS=nowhere", "TROUPE_ADDRESS");
 }
 
 TEST_CASE("words of Ray, diffusers and stable-diffusion.cpp are answered with ours") {
@@ -256,7 +339,7 @@ TEST_CASE("--show: by sixels where the terminal says that it shows them, or the 
   CHECK(has(shown("--show-as sixels", "TERM=dumb", ""), "did you mean sixel?"));
   const auto alone = troupe::testing::troupe("submit -p x --show-as sixel");
   CHECK(alone.exit_code == 2);
-  CHECK(has(alone.err, "--show-as requires --show"));
+  CHECK(has(alone.err, "--show-as needs --show"));
 }
 
 TEST_CASE("inspect MODELDIR: what the model is and what it takes") {

@@ -35,6 +35,10 @@ class JobsVerb : public SharedVerb {
         {"troupe jobs", "troupe jobs 3 --json"}, "commands.md#jobs");
   }
 
+  void check() override {
+    if (!id_.empty()) refuse_beside(*app_, "ID", {"--limit", "--skip"}, ": one job is no list");
+  }
+
  protected:
   int run_on(Connections& at) override {
     const auto id = app_->count("ID") > 0 ? checked_job_id("jobs", id_) : 0;

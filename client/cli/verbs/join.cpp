@@ -82,6 +82,7 @@ class JoinVerb : public Verb {
         ->check(whole(0, 86'400))
         ->type_name("S")
         ->capture_default_str();
+    app_->add_rivals({"--port", "--connect"});
     set_footer(
         "Models must lie at the same path on every host. Ctrl-C drains the host, a second one "
         "leaves at once. Under srun without --connect the controller is looked for on the job's "
@@ -91,14 +92,18 @@ class JoinVerb : public Verb {
         "operate.md#several-hosts");
   }
 
-  int run() override {
+  void check() override {
     check_cuda_graphs(options_.cuda_graphs, options_.device);
     check_actors_per_gpu(options_.actors_per_gpu, options_.device);
     const auto task = slurm_task();
-    const bool first_node = target_.endpoint.empty() && task && !task->first.empty();
-    if (app_->count("--port") > 0 && !first_node)
-      throw UsageError("--port goes with srun, and not with --connect or TROUPE_ADDRESS");
-    if (first_node) {
+    first_node_ = target_.endpoint.empty() && task && !task->first.empty();
+    if (app_->count("--port") > 0 && !first_node_)
+      throw UsageError("--port goes with srun, and not with --connect");
+  }
+
+  int run() override {
+    const auto task = slurm_task();
+    if (first_node_) {
       if (task->self.node == task->first) return leave_to_controller(task->first);
       target_.endpoint = fmt::format("tcp://{}:{}", task->first, port_);
     }
@@ -119,7 +124,7 @@ class JoinVerb : public Verb {
     cluster::check_device(options_);
     check_crowding(options_.actors, options_.threads_per_actor, options_.device);
     SignalWatch signals;
-    if (task) await_ranks_before(*task, first_node, signals);
+    if (task) await_ranks_before(*task, first_node_, signals);
     cluster::JoinedHost host = begin();
     ActOnSignal stop(signals, [&] { host.stop(); });
     const auto why = host.run([&] { print_joined(host.name()); });
@@ -216,6 +221,7 @@ class JoinVerb : public Verb {
   Target target_;
   cluster::JoinOptions options_;
   int port_ = 7400;
+  bool first_node_ = false;  // of Slurm's job has the controller
   int wait_ = 60;
   int drain_deadline_ = 60;
 };

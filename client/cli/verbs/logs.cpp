@@ -28,17 +28,23 @@ class LogsVerb : public SharedVerb {
       app_->add_option("LINES", lines_, "The same as --lines, in its place")
           ->check(whole(1, kMostLines));
     add_connect();
+    app_->add_rivals({"--follow", "--json"});
     set_footer(
         "The cluster remembers the last lines of every actor, those of its earlier processes too. "
         "What is older is in the folder of `troupe start --keep-logs`.",
         {"troupe logs 2", "troupe logs controller --follow"}, "observability.md#logs");
   }
 
+  bool shows_progress() const override { return follow_; }
+
+  void check() override {
+    if (follow_ && json()) throw UsageError("--follow does not go with --json");
+  }
+
  protected:
   int run_on(Connections& at) override {
     const bool controller = who_ == "controller";
     const std::int64_t who = controller ? -1 : static_cast<std::int64_t>(checked_actor());
-    if (follow_ && json()) throw UsageError("--follow does not go with --json");
     Inspector& inspector = at.inspector();
     const SignalWatch& signals = at.signals();
     LogInfo info = take(inspector.logs(who, 0, lines_));

@@ -12,6 +12,7 @@ namespace {
 class CompletionVerb : public Verb {
  public:
   explicit CompletionVerb(Options& options) : Verb(options) {
+    app_->take_no_defaults();
     app_->add_option("SHELL", shell_, "bash, zsh or fish")->check(one_of({"bash", "zsh", "fish"}));
     set_footer("`cmake --install` puts the scripts where the shells look for them.",
                {"source <(troupe completion bash)",
@@ -35,6 +36,7 @@ class CompletionVerb : public Verb {
 class ManVerb : public Verb {
  public:
   explicit ManVerb(Options& options) : Verb(options) {
+    app_->take_no_defaults();
     app_->add_option("COMMAND", command_, "Its page, instead of that of `troupe` itself");
     app_->add_option("--write", folder_, "Write all pages into this folder")
         ->check(not_empty())

@@ -80,6 +80,7 @@ class PlanVerb : public Verb {
         ->check(number(1e-6, 1e6))
         ->type_name("GB")
         ->group(group);
+    app_->add_rivals({"--connect", "--simulate"});
     set_footer(
         "Needs no cluster and loads no weights. Where it is connected to one, it plans with what "
         "was measured there.",
@@ -90,21 +91,37 @@ class PlanVerb : public Verb {
         "commands.md#plan");
   }
 
+  void check() override {
+    settled_ = request_;
+    if (settled_.model.empty()) throw UsageError("plan needs --model");
+    if (settled_.request.prompts.empty() && !settled_.bare_prompt &&
+        settled_.prompt_embeds_path.empty())
+      settled_.request.prompts = {"any"};
+    take_prompts(settled_, "plan");
+    settle(settled_);
+    const bool connects = !target_.endpoint.empty();
+    if (connects && !simulate_.empty())
+      throw UsageError("--connect and --simulate do not go together: one cluster or the other");
+    if (app_->count("--keys") > 0 && !connects)
+      throw UsageError("--keys goes with --connect only: else no cluster is asked");
+    const auto& degrees = settled_.parallelism;
+    if (degrees.automatic && actors_ == 0 && simulate_.empty() && !connects)
+      throw UsageError("--parallel auto needs --actors here, or --simulate or --connect");
+    if (actors_ > 0 && degrees.world() > actors_)
+      throw UsageError(
+          fmt::format("the degrees need {} actors, --actors is {}", degrees.world(), actors_));
+    try {
+      if (!simulate_.empty()) plan::machine_of(simulate_);
+    } catch (const std::invalid_argument& error) {
+      throw UsageError(std::string("--simulate: ") + error.what() + meant_machine(simulate_));
+    }
+  }
+
   int run() override {
-    if (request_.model.empty()) throw UsageError("plan needs --model");
-    if (request_.request.prompts.empty() && request_.prompt_embeds_path.empty())
-      request_.request.prompts = {"any"};
-    take_prompts(request_, "plan");
-    settle(request_);
-    const Submission submission = make_submission(request_);
+    const Submission submission = make_submission(settled_);
     const wire::JobSpec job = client::to_wire(submission).value();
     const bool connects = !target_.endpoint.empty();
     const bool explained = explain_ || !simulate_.empty() || connects;
-    if (connects && !simulate_.empty())
-      throw UsageError("--connect and --simulate do not go together: one cluster or the other");
-    if (job.parallelism.automatic && actors_ == 0 && simulate_.empty() && !connects)
-      throw UsageError("--parallel auto needs --actors here, or --simulate or --connect");
-    check_options(job);
     if (connects) {
       const auto told = take(connect_inspector(target_).machine());
       cluster_ = plan::machine_from_json(nlohmann::json::parse(told));
@@ -148,19 +165,6 @@ class PlanVerb : public Verb {
     if (plan.request.weight_dtype == WeightChoice::fp8)
       plan.warnings.push_back(
           "fp8 needs a GPU of compute capability 8.9: a cluster without one refuses this job");
-  }
-
-  /// Throws UsageError for what is wrong with any model.
-  void check_options(const wire::JobSpec& job) const {
-    const int world = plan::degrees_of(job.parallelism).world();
-    if (actors_ > 0 && world > actors_) {
-      throw UsageError(fmt::format("the degrees need {} actors, --actors is {}", world, actors_));
-    }
-    try {
-      if (!simulate_.empty()) plan::machine_of(simulate_);
-    } catch (const std::invalid_argument& error) {
-      throw UsageError(std::string("--simulate: ") + error.what() + meant_machine(simulate_));
-    }
   }
 
   /// Throws std::invalid_argument where the plan does not fit into the memory that the user says
@@ -236,7 +240,7 @@ class PlanVerb : public Verb {
     std::cout << text << (text.empty() || text.back() != '\n' ? "\n" : "") << std::flush;
   }
 
-  RequestOptions request_;
+  RequestOptions request_, settled_;
   bool explain_ = false;
   int actors_ = 0;
   std::string simulate_;

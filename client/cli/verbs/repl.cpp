@@ -26,6 +26,10 @@ class ReplVerb : public Verb {
         "repl.md");
   }
 
+  void check() override {
+    if (!place_.empty()) refuse_beside(*app_, "ENDPOINT", {"--connect"}, ", which is the same");
+  }
+
   int run() override {
     target_.endpoint =
         place_.empty() ? checked_endpoint(target_.endpoint) : checked_endpoint(place_, "ENDPOINT");

@@ -51,22 +51,27 @@ class RunVerb : public Verb {
         "commands.md#run");
   }
 
-  int run() override {
-    if (request_.model.empty()) throw UsageError("run needs --model");
-    take_prompts(request_, "run");
-    settle(request_);
-    if (app_->count("--actors") > 0 && !request_.parallelism.automatic)
+  void check() override {
+    settled_ = request_;
+    wanted_ = results_;
+    wanted_.owns_actors = true;
+    if (settled_.model.empty()) throw UsageError("run needs --model");
+    take_prompts(settled_, "run");
+    settle(settled_);
+    if (app_->count("--actors") > 0 && !settled_.parallelism.automatic)
       throw UsageError("--actors goes with --parallel auto: else the degrees say how many");
     check_cuda_graphs(options_.cuda_graphs, options_.device);
     check_actors_per_gpu(options_.actors_per_gpu, options_.device);
-    check_preview_options(*app_);
-    settle_output(*app_, request_.request, results_);
-    check_outputs(results_, picture_count(request_), json() ? Report::json : Report::text);
-    results_.owns_actors = true;
-    Submission submission = make_submission(request_);
-    ask_for_results(results_, submission.request);
+    settle_output(*app_, settled_.request, wanted_);
+    check_results(*app_, wanted_, picture_count(settled_), report());
+  }
+
+  int run() override {
+    check_outputs(wanted_, picture_count(settled_));
+    Submission submission = make_submission(settled_);
+    ask_for_results(wanted_, submission.request);
     check_plan(submission);
-    check_video(results_, submission.model);
+    check_video(wanted_, submission.model);
     return run_on_own_cluster(submission);
   }
 
@@ -114,7 +119,7 @@ class RunVerb : public Verb {
     cluster::Cluster cluster(options_);
     try {
       ActOnSignal stop(signals, [&] { cluster.stop(); });
-      const StartingView view(options_.actors, results_.quiet);
+      const StartingView view(options_.actors, wanted_.quiet);
       cluster.wait_ready(ready_deadline(options_.actors));
     } catch (const std::exception& error) {
       if (!signals.caught()) throw;
@@ -128,11 +133,13 @@ class RunVerb : public Verb {
         [&](Client::OnProgress on_progress) {
           return accepted(client.submit(submission, std::move(on_progress)), submission);
         },
-        results_, json() ? Report::json : Report::text, signals);
+        wanted_, report(), signals);
   }
 
-  RequestOptions request_;
-  ResultOptions results_;
+  Report report() const { return json() ? Report::json : Report::text; }
+
+  RequestOptions request_, settled_;
+  ResultOptions results_, wanted_;
   cluster::ClusterOptions options_;
   int actors_ = 0;  // 0 = not given
 };

@@ -130,25 +130,38 @@ class ServeVerb : public Verb {
         "http.md");
   }
 
-  int run() override {
-    if (!new_key_.empty()) return add_key();
+  void check() override {
+    if (!new_key_.empty()) {
+      if (options_.api_keys.empty()) throw UsageError("--new-key needs --api-keys");
+      return;
+    }
     settle_address();
-    for (const auto& folder : allow_models_)
-      options_.allowed_models.push_back(absolute_path(folder));
     if (options_.tls_certificate.empty() != options_.tls_key.empty())
       throw UsageError("--tls-cert and --tls-key go together");
 #ifdef TROUPE_WITH_CLUSTER
-    const bool other = app_->count("--connect") > 0 && app_->count("--model") == 0;
-    if (!cluster_.model.empty() && !other) {
-      if (app_->count("--connect") > 0 && app_->count("--model") > 0 &&
-          std::getenv("TROUPE_ADDRESS") == nullptr)
-        throw UsageError("--model starts a cluster: it does not go with --connect");
-      return serve_own_cluster();
+    const auto model = app_->get_option("--model")->source();
+    const auto other = app_->get_option("--connect")->source();
+    if (model == Source::command_line && other == Source::command_line)
+      throw UsageError("--model starts a cluster: it does not go with --connect");
+    owns_cluster_ = !cluster_.model.empty() && (other == Source::built_in || model > other);
+    if (owns_cluster_) {
+      if (app_->count("--keys") > 0)
+        throw UsageError("--keys goes with --connect: a cluster of its own asks for none");
+      return check_actors_per_gpu(cluster_.actors_per_gpu, cluster_.device);
     }
-    for (const char* option :
-         {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu", "--prompt-cache"})
+    for (const char* option : {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu",
+                               "--prompt-cache", "--model-plugin"})
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) + " goes with --model only, which starts a cluster");
+#endif
+  }
+
+  int run() override {
+    if (!new_key_.empty()) return add_key();
+    for (const auto& folder : allow_models_)
+      options_.allowed_models.push_back(absolute_path(folder));
+#ifdef TROUPE_WITH_CLUSTER
+    if (owns_cluster_) return serve_own_cluster();
 #endif
     if (endpoints_.empty()) endpoints_.push_back(client::default_endpoint());
     for (const auto& endpoint : endpoints_)
@@ -187,7 +200,6 @@ class ServeVerb : public Verb {
   }
 
   int add_key() const {
-    if (options_.api_keys.empty()) throw UsageError("--new-key needs --api-keys");
     const auto made = [&] {
       try {
         return web::add_key(options_.api_keys, new_key_);
@@ -236,7 +248,6 @@ class ServeVerb : public Verb {
 
 #ifdef TROUPE_WITH_CLUSTER
   int serve_own_cluster() {
-    check_actors_per_gpu(cluster_.actors_per_gpu, cluster_.device);
     cluster_.model = absolute_path(cluster_.model);
     read_model_folder(cluster_.model);
     // Who asks over HTTP may be somebody else: folders as a cluster on tcp takes them.
@@ -273,6 +284,7 @@ class ServeVerb : public Verb {
   }
 
   cluster::ClusterOptions cluster_;
+  bool owns_cluster_ = false;
 #endif
   std::vector<std::string> allow_models_;
   web::GatewayOptions options_;

@@ -248,12 +248,15 @@ class StartVerb : public Verb {
         "commands.md#start");
   }
 
-  int run() override {
+  void check() override {
     if (options_.journal_salvage && options_.journal.empty())
       throw UsageError("--journal-salvage goes with --journal only");
     if (app_->count("--log") > 0 && !detach_) throw UsageError("--log goes with --detach only");
     check_cuda_graphs(options_.cuda_graphs, options_.device);
     check_actors_per_gpu(options_.actors_per_gpu, options_.device);
+  }
+
+  int run() override {
     settle_options();
     options_.logs = detach_;
     check_crowding(options_.actors, options_.threads_per_actor, options_.device);
@@ -341,8 +344,8 @@ class StartVerb : public Verb {
       // Clients say so, and trust whoever listens.
       if (options_.listen.starts_with("tcp://") && !options_.insecure)
         throw UsageError(
-            "--keys none, or TROUPE_KEYS=none, is for clients: a cluster that asks "
-            "nobody for keys is started with --insecure");
+            "--keys none is for clients: a cluster that asks nobody for keys is started with "
+            "--insecure");
       options_.keys.clear();
     }
     options_.keys = absolute_path(options_.keys);
@@ -364,7 +367,7 @@ class StartVerb : public Verb {
   void settle_security() {
     const bool tcp = options_.listen.starts_with("tcp://");
     if (!tcp) {
-      if (app_->get_option("--keys")->count() > 0 && std::getenv("TROUPE_KEYS") == nullptr)
+      if (app_->count("--keys") > 0)
         throw UsageError("--keys goes with --listen tcp://HOST:PORT; an ipc folder is private");
       options_.keys.clear();
     }

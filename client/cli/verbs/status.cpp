@@ -160,7 +160,7 @@ std::string first_lines(const std::string& text, std::size_t most) {
 
 class TopVerb : public Verb {
  public:
-  explicit TopVerb(Options& options) : Verb(options) {
+  explicit TopVerb(Options& options) : Verb(options, "`troupe status --json` has it") {
     app_->add_option("--every", seconds_, "How long until the next look")
         ->check(number(0.1, 3600))
         ->type_name("SECONDS")
@@ -173,7 +173,6 @@ class TopVerb : public Verb {
   }
 
   int run() override {
-    if (json()) throw UsageError("top does not go with --json: `troupe status --json` does");
     if (isatty(STDOUT_FILENO) != 1)
       throw UsageError("top needs a terminal; `troupe status --watch SECONDS` goes to a file");
     Client client = connect(target_);

@@ -36,10 +36,13 @@ class SubmitVerb : public SharedVerb {
         ->type_name("FILE");
     if (in_console()) {
       app_->add_flag("--follow", follows_, "Show progress until the job ends");
+      app_->add_flag("--detach", detach_, "Print the job's ID and go, as without --follow");
       app_->get_option("--output")->default_str("");  // without it nothing is written here
     } else {
       app_->add_flag("--detach", detach_, "Print the job's ID and go; fetch with `troupe wait ID`");
     }
+    app_->add_rivals(
+        {"--detach", "--follow", "--output", "--fps", "--preview", "--timeout", "--show"});
     set_footer(in_console()
                    ? "Without --model the cluster's own model is taken. The job goes on when the "
                      "console is left; --follow or --output waits."
@@ -50,38 +53,56 @@ class SubmitVerb : public SharedVerb {
                "commands.md#submit");
   }
 
+  bool shows_progress() const override { return true; }
+
+  void check() override {
+    settled_ = request_;
+    wanted_ = results_;
+    note_.clear();
+    if (!from_.empty()) take_from_picture();
+    take_prompts(settled_, "submit");
+    settle(settled_);
+    settle_output(*app_, settled_.request, wanted_);
+    if (detach_)
+      refuse_beside(*app_, "--detach",
+                    {"--follow", "--output", "--fps", "--preview", "--show", "--timeout"},
+                    ": `" + std::string(in_console() ? "follow JOB" : "troupe wait ID") +
+                        "` follows the job and writes what it makes");
+    writes_ = in_console() ? app_->count("--output") > 0 || app_->count("--save-latents") > 0 ||
+                                 app_->count("--preview") > 0
+                           : !detach_;
+    if (in_console() && !writes_) {
+      if (app_->count("--fps") > 0)
+        throw UsageError("--fps needs --output: else no file is written");
+      if (wanted_.show) throw UsageError("--show needs --output: else no picture comes here");
+      if (app_->count("--timeout") > 0 && !follows_)
+        throw UsageError("--timeout needs --follow or --output: else nobody waits");
+    }
+    writes_ ? check_results(*app_, wanted_, picture_count(settled_), report())
+            : check_names(wanted_);
+  }
+
  protected:
   int run_on(Connections& at) override {
-    if (!from_.empty()) take_from_picture();
-    take_prompts(request_, "submit");
-    settle(request_);
-    check_preview_options(*app_);
-    settle_output(*app_, request_.request, results_);
     check_target();
-    const bool writes = in_console()
-                            ? app_->count("--output") > 0 || app_->count("--save-latents") > 0 ||
-                                  app_->count("--preview") > 0
-                            : !detach_;
-    if (detach_) refuse_with_detach();
-    if (writes) check_outputs(results_, picture_count(request_), report());
-    Submission submission = make_submission(request_);
+    if (!note_.empty()) std::cerr << note_;
+    if (writes_) check_outputs(wanted_, picture_count(settled_));
+    Submission submission = make_submission(settled_);
     submission.detached = detach_ || in_console();
-    ask_for_results(results_, submission.request);
-    if (in_console() && results_.frames_per_second && !writes)
-      throw UsageError("--fps needs --output: else no file is written");
+    ask_for_results(wanted_, submission.request);
     const SignalWatch& signals = at.signals();
     Client& client = at.client();
-    if (!writes) return leave(at, hand_in(client, submission));
-    if (!video_option(results_).empty())
-      check_video(results_,
+    if (!writes_) return leave(at, hand_in(client, submission));
+    if (!video_option(wanted_).empty())
+      check_video(wanted_,
                   submission.model.empty() ? take(client.status()).model : submission.model);
-    results_.cancels = !in_console();
+    wanted_.cancels = !in_console();
     return follow_job(
         client,
         [&](Client::OnProgress on_progress) {
           return accepted(client.submit(submission, std::move(on_progress)), submission);
         },
-        results_, report(), signals);
+        wanted_, report(), signals);
   }
 
  private:
@@ -92,7 +113,7 @@ class SubmitVerb : public SharedVerb {
         "it",
         job);
     if (!json()) std::cout << (in_console() ? "job " : "") << job << std::endl;
-    if (follows_) return show_progress(at.client(), job, results_, report(), at.signals());
+    if (follows_) return show_progress(at.client(), job, wanted_, report(), at.signals());
     if (json()) print({{"job", job}});
     return kOk;
   }
@@ -108,9 +129,10 @@ class SubmitVerb : public SharedVerb {
     std::set<std::string> brought;
     for (const auto& [field, option] : inputs)
       if (given(option)) brought.insert(field);
-    ImageRequest& request = request_.request;
+    ImageRequest& request = settled_.request;
     // A prompt takes the place of embeds.
-    const bool own_prompts = !request.prompts.empty() || brought.contains("prompt_embeds");
+    const bool own_prompts =
+        !request.prompts.empty() || settled_.bare_prompt || brought.contains("prompt_embeds");
     if (own_prompts) brought.insert("prompt_embeds");
     const ImageRequest made = naming("--from", [&] {
       const auto file = read_file(from_, models::kMaxPictureBytes);
@@ -119,7 +141,7 @@ class SubmitVerb : public SharedVerb {
         const auto [fields, image] = wire::recorded_request(models::read_file_text(file), brought);
         wire::read_recorded(fields, read);
         if (read.images_per_prompt > 1 && !own_prompts && !given("--n") && !given("--seed"))
-          std::cerr << fmt::format(
+          note_ = fmt::format(
               "troupe: {} is number {}, counted from 0, of the {} pictures of one seed, which are "
               "all made again\n",
               from_, image, read.images_per_prompt);
@@ -141,26 +163,15 @@ class SubmitVerb : public SharedVerb {
   if (copied(wire::kRequestFields.member)) request.member = made.member;
 #include "transport/wire/request_fields.def"
     if (given("--prompt-embeds")) request.negative_prompt.reset();
-    if (!given("--method")) request_.method = request.method;
+    if (!given("--method")) settled_.method = request.method;
   }
 
-  /// `--save-latents` stays: the job is asked for latents, which `troupe wait` then writes.
-  void refuse_with_detach() const {
-    for (const char* option : {"--output", "--fps", "--preview"}) {
-      if (app_->count(option) > 0)
-        throw UsageError(std::string(option) +
-                         " does not go with --detach: `troupe wait ID` writes the pictures");
-    }
-    if (app_->count("--timeout") > 0)
-      throw UsageError(
-          "--timeout does not go with --detach: nobody would be there to cancel the job");
-    check_names(results_);
-  }
-
-  RequestOptions request_;
-  ResultOptions results_;
-  bool detach_ = false;   // in the shell
+  RequestOptions request_, settled_;
+  ResultOptions results_, wanted_;
+  bool writes_ = false;  // files, here, when the job has ended
+  bool detach_ = false;
   bool follows_ = false;  // in the console
+  std::string note_;      // about the picture that the request is taken from
   std::string from_;
 };
 

@@ -26,17 +26,29 @@ class WaitVerb : public Verb {
                    "All jobs that have not ended: say how each ends, and write nothing");
     add_connect_option(*app_, target_);
     add_result_options(*app_, results_);
+    app_->add_rivals({"ID", "--all", "--output", "--fps", "--save-latents", "--show", "--quiet"});
     set_footer(
         "--save-latents needs a job that was handed in with it. Ctrl-C and --timeout leave the job "
         "alone. The exit code of --all is 1 where a job failed or was cancelled.",
         {"troupe wait 3 --output dog.png", "troupe wait --all --timeout 600"}, "commands.md#wait");
   }
 
+  void check() override {
+    if (all_) {
+      refuse_beside(*app_, "--all",
+                    {"ID", "--output", "--fps", "--save-latents", "--show", "--show-as", "--quiet"},
+                    ", which says how jobs end and writes nothing");
+      return;
+    }
+    checked_job_id("wait", id_);
+    check_results(*app_, results_, 1, json() ? Report::json : Report::text);
+  }
+
   int run() override {
     if (all_) return wait_for_all();
     const std::uint64_t job = checked_job_id("wait", id_);
     checked_endpoint(target_.endpoint);
-    check_outputs(results_, 1, json() ? Report::json : Report::text);
+    check_outputs(results_, 1);
     results_.cancels = false;
     const SignalWatch signals;
     Client client = connect(target_, signals);
@@ -47,9 +59,6 @@ class WaitVerb : public Verb {
 
  private:
   int wait_for_all() {
-    for (const char* option : {"ID", "--output", "--fps", "--save-latents"})
-      if (app_->count(option) > 0)
-        throw UsageError(std::string(option) + " does not go with --all, which writes nothing");
     const SignalWatch signals;
     Client client = connect(target_, signals);
     const auto deadline = std::chrono::steady_clock::now() +
@@ -104,10 +113,50 @@ class WaitVerb : public Verb {
   ResultOptions results_;
 };
 
+/// The console's way to wait: it shows progress, and writes files only if it is told to.
+class FollowVerb : public SharedVerb {
+ public:
+  FollowVerb(Options& options, Where where) : SharedVerb(options, where) {
+    app_->add_option("JOB", id_, "The job, as `jobs` names it");
+    add_connect();
+    add_result_options(*app_, results_);
+    app_->get_option("--output")->default_str("");
+  }
+
+  bool shows_progress() const override { return true; }
+
+  void check() override {
+    checked_job_id("follow", id_);
+    writes_ = app_->count("--output") > 0 || app_->count("--save-latents") > 0;
+    if (!writes_) refuse_beside(*app_, "follow", {"--fps", "--show"}, " without --output");
+    check_results(*app_, results_, 1, report());
+  }
+
+ protected:
+  int run_on(Connections& at) override {
+    const std::uint64_t job = checked_job_id("follow", id_);
+    if (!writes_) return show_progress(at.client(), job, results_, report(), at.signals());
+    check_outputs(results_, 1);
+    results_.cancels = false;
+    return follow_job(
+        at.client(), [&](const Client::OnProgress&) { return job; }, results_, report(),
+        at.signals());
+  }
+
+ private:
+  std::string id_;
+  ResultOptions results_;
+  bool writes_ = false;
+};
+
 }  // namespace
 
 std::unique_ptr<Verb> make_wait(Options& options) {
   return std::make_unique<WaitVerb>(options);
+}
+
+std::unique_ptr<SharedVerb> make_follow(Options& options, Where where) {
+  return std::make_unique<FollowVerb>(options, where);
 }
 
 }  // namespace troupe::cli
