@@ -196,17 +196,20 @@ TEST_CASE("a batch that fails is told of, with a record, and its jobs begin anew
   options.log_folder = scratch / "logs";
   std::filesystem::create_directory(options.log_folder);
   FaultCluster cluster(options);
-  const auto first = cluster.submit(tiny_job(999));
-  cluster.freeze();
-  auto job = tiny_job(999);
+  const auto first = held_job(cluster, tiny_job());
+  auto job = tiny_job();
   job.may_batch = true;
   const auto one = cluster.submit(job);
   const auto two = cluster.submit(job);
+  cluster.hold(0, {.step = 2});
   CHECK(cluster.client().cancel(first));
-  cluster.thaw();
-  REQUIRE(eventually(2 * kPatience, [&] { return cluster.job(two)->state == JobState::running; }));
-  auto inspector = std::move(Inspector::connect(cluster.cluster().endpoint(), kPatience).value());
+  REQUIRE(holds_at(cluster, 2));
+  CHECK(cluster.job(one)->state == JobState::running);
+  CHECK(cluster.job(two)->state == JobState::running);
+  auto& inspector = cluster.inspector();
   REQUIRE(inspector.inject(0, Fault::exception));
+  cluster.hold(0, {.step = 1});  // of the first of them that begins anew
+  cluster.release(0);
   REQUIRE(eventually(kPatience, [&] { return !cluster.status().recent_failures.empty(); }));
   const std::string name = "batch " + std::to_string(two + 1) + " (jobs " + std::to_string(one) +
                            ", " + std::to_string(two) + ")";
@@ -224,9 +227,14 @@ TEST_CASE("a batch that fails is told of, with a record, and its jobs begin anew
     const auto own = nlohmann::json::parse(inspector.failures(id).value())["failures"];
     REQUIRE(own.size() == 1);
     CHECK(own[0]["batch"] == name);
-    CHECK(cluster.client().cancel(id));
   }
-  CHECK(cluster.whole());
+  cluster.held(0);
+  cluster.release(0);
+  for (const auto id : {one, two}) {
+    const auto result = cluster.client().wait(id, 600s);
+    REQUIRE(result);
+    CHECK(nlohmann::json::parse(result.value().report).count("batch") == 0);
+  }
 }
 
 TEST_CASE("where nothing may compute as one, nothing does") {

@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <regex>
 #include <sstream>
 
+#include "base/files.h"
 #include "models/image/load_picture.h"
 #include "tests/process/support/models.h"
 #include "tests/process/support/pictures.h"
@@ -341,7 +344,7 @@ TEST_CASE("drain --wait names the job that it waits for") {
   const User user;
   const BackgroundCommand cluster(user, {"--actors", "1"});
   CHECK(user.does({"repl", "-c", "inject hold 0 3600 step 2"}).code == 0);
-  const auto handed = user.does({"submit", "--prompt", "a dog", "--steps", "900", "--model",
+  const auto handed = user.does({"submit", "--prompt", "a dog", "--steps", "9", "--model",
                                  TROUPE_SOURCE_DIR "/examples/demo/model", "--detach"});
   REQUIRE(handed.code == 0);
   REQUIRE(eventually(kCommandPatience, [&] {
@@ -371,20 +374,30 @@ TEST_CASE("a picture on standard output, and pictures whose folder is gone when 
   CHECK(user.does(with({"run"}, {"--output", "-", "--json"})).code == 2);
   CHECK(user.does(with({"run"}, {"--output", "-", "--n", "2"})).code == 2);
 
-  // Its own cluster ends with it: nobody else has the picture.
+  // Its own cluster ends with it: nobody else has the picture. Its actor begins when it is let.
   fs::create_directory(user.made("tmp"));
   const Words environment{"XDG_RUNTIME_DIR=" + user.scratch / "run", "TMPDIR=" + user.made("tmp")};
-  const auto lose_folder = [&](const Words& words) {
-    fs::create_directory(user.made("gone"));
-    Command command(words, user.scratch / "log", environment);
-    CHECK(eventually(kCommandPatience, [&] { return has(command.err(), "denoising"); }));
-    fs::remove_all(user.made("gone"));
+  fs::copy_file(TROUPE_BINARY_DIR "/bin/troupe", user.made("troupe"));
+  const std::string gate = user.made("gate");
+  REQUIRE(mkfifo(gate.c_str(), 0600) == 0);
+  std::ofstream(user.made("troupe-actor"))
+      << "#!/bin/sh\n: < " << gate << "\nexec " TROUPE_BINARY_DIR "/bin/troupe-actor \"$@\"\n";
+  fs::permissions(user.made("troupe-actor"), fs::perms::owner_all);
+  const Words lost{"--steps", "3", "--output", user.made("gone/out.png")};
+  const auto end_of = [](Command& command) {
     const int code = command.wait(kCommandPatience);
     return Ended{code, command.out(), command.err()};
   };
-  // Long enough that the folder goes before the picture comes.
-  const Words lost{"--steps", "600", "--output", user.made("gone/out.png")};
-  const auto run = lose_folder(with({"run"}, lost));
+  fs::create_directory(user.made("gone"));
+  Command run_command(with({"run"}, lost), user.scratch / "log", environment, user.made("troupe"));
+  FileHandle opened;
+  REQUIRE(eventually(kCommandPatience, [&] {  // when the actor waits there
+    opened = FileHandle(open(gate.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    return static_cast<bool>(opened);
+  }));
+  fs::remove_all(user.made("gone"));
+  opened = {};
+  const auto run = end_of(run_command);
   INFO(run.err);
   CHECK(run.code == 1);
   CHECK(has(run.err, "cannot be written"));
@@ -395,7 +408,13 @@ TEST_CASE("a picture on standard output, and pictures whose folder is gone when 
   CHECK(decode_png(read_all(kept.str(1))).shape == std::vector<std::int64_t>{128, 128, 3});
 
   const BackgroundCommand cluster(user, {"--actors", "1", "--model", kTinyModel});
-  const auto submitted = lose_folder(with({"submit"}, lost));
+  CHECK(user.does({"repl", "-c", "inject hold 0 3600 step 1"}).code == 0);
+  fs::create_directory(user.made("gone"));
+  Command submit(with({"submit"}, lost), user.scratch / "log", environment);
+  REQUIRE(eventually(kCommandPatience, [&] { return has(submit.err(), "denoising"); }));
+  fs::remove_all(user.made("gone"));
+  CHECK(user.does({"repl", "-c", "inject release 0"}).code == 0);
+  const auto submitted = end_of(submit);
   INFO(submitted.err);
   CHECK(submitted.code == 1);
   CHECK(has(submitted.err, "`troupe wait 1 --output FILE` writes it elsewhere"));

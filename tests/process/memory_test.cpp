@@ -129,22 +129,28 @@ TEST_CASE("what is in use is not taken away: the next job waits, and says for wh
 
 TEST_CASE("jobs share a deployment as far as their memory goes") {
   auto job = job_of(demo_job().model);
-  job.request.steps = 900;
+  job.request.steps = 20;
   std::uint64_t enough_for_two = 0;
   for (const auto& need : cluster::needs_of(plan_of(job)))
     enough_for_two = std::max(enough_for_two, need.weights + 2 * need.working);
   FaultCluster cluster(holding(enough_for_two));
+  cluster.hold(0, {.step = 1});
   const auto first = cluster.submit(job);
-  REQUIRE(eventually(kPatience, [&] { return cluster.job(first)->step > 0; }));
+  cluster.held(0);
   const auto second = cluster.submit(job);
   const auto third = cluster.submit(job);
   CHECK(eventually(kPatience, [&] { return cluster.job(second)->state == JobState::running; }));
-  CHECK(cluster.job(third)->state == JobState::queued);
-  CHECK(has(cluster.job(third)->cause, "waits for memory: "));
+  CHECK(eventually(kPatience, [&] {
+    const auto waiting = cluster.job(third);
+    return waiting->state == JobState::queued && has(waiting->cause, "waits for memory: ");
+  }));
+  REQUIRE(cluster.inspector().control(second, JobAction::pause));
   CHECK(cluster.client().cancel(first));
-  CHECK(eventually(kPatience, [&] { return cluster.job(third)->state == JobState::running; }));
+  cluster.release(0);
+  CHECK(cluster.client().wait(third, 600s));
+  CHECK_FALSE(has_ended(cluster.job(second)->state));
   CHECK(cluster.client().cancel(second));
-  CHECK(cluster.client().cancel(third));
+  CHECK(cluster.whole());
 }
 
 TEST_CASE("a job beyond every actor is refused with the numbers and what would do") {

@@ -148,7 +148,7 @@ std::string left_in_memory() {
 }
 
 Command::Command(const std::vector<std::string>& arguments, const std::string& folder,
-                 const std::vector<std::string>& environment) {
+                 const std::vector<std::string>& environment, const std::string& program) {
   static std::atomic<int> count = 0;
   name_ = folder + "/command-" + std::to_string(++count);
   posix_spawn_file_actions_t files;
@@ -166,8 +166,8 @@ Command::Command(const std::vector<std::string>& arguments, const std::string& f
   std::vector<std::string> variables = environment;
   for (char** entry = environ; *entry != nullptr; ++entry)
     variables.emplace_back(*entry);
-  const int error = posix_spawn(&pid_, TROUPE_BINARY_DIR "/bin/troupe", &files, nullptr,
-                                pointers(words).data(), pointers(variables).data());
+  const int error = posix_spawn(&pid_, program.c_str(), &files, nullptr, pointers(words).data(),
+                                pointers(variables).data());
   posix_spawn_file_actions_destroy(&files);
   if (error != 0) throw std::runtime_error(std::string("[tests] troupe: ") + std::strerror(error));
 }

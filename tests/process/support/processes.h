@@ -37,7 +37,8 @@ std::string left_in_memory();
 class Command {
  public:
   Command(const std::vector<std::string>& arguments, const std::string& folder,
-          const std::vector<std::string>& environment = {});
+          const std::vector<std::string>& environment = {},
+          const std::string& program = TROUPE_BINARY_DIR "/bin/troupe");
   ~Command();
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
