@@ -16,9 +16,10 @@ Tokenized make_rows(const RowRule& rule, const std::vector<std::string>& prompts
     std::vector<std::int64_t> ids = rule.encode(prompt);
     std::string cut;
     if (ids.size() > length) {
-      cut = rule.spell({ids.begin() + max_length - 1, ids.end() - 1});
+      const std::int64_t end = rule.eos ? 1 : 0;
+      cut = rule.spell({ids.begin() + max_length - end, ids.end() - end});
       ids.resize(length);
-      ids.back() = rule.eos;
+      if (rule.eos) ids.back() = *rule.eos;
     }
     result.lengths.push_back(static_cast<std::int64_t>(ids.size()));
     ids.resize(length, rule.pad);
