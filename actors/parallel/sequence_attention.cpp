@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -297,8 +298,11 @@ void SequenceAttention::begin(const std::vector<models::TokenRuns>& tokens, int 
   const RingAttention::Call ring{step, {}, synchronous, last_step, first_item};
   all_ = call_of(tokens, ring);
   auto of_picture = tokens;
-  for (auto& runs : of_picture)
-    std::erase_if(runs, [&](const models::TokenRun& run) { return run.begin < text_tokens; });
+  for (auto& runs : of_picture) {
+    for (auto& run : runs)
+      run.begin = std::max(run.begin, text_tokens);
+    std::erase_if(runs, [](const models::TokenRun& run) { return run.size() <= 0; });
+  }
   picture_ = call_of(of_picture, ring);
 }
 

@@ -133,8 +133,7 @@ class SequenceAttention final : public models::AttentionPort {
 
   /// The next calls are for these tokens, by sequence rank = ring rank · ulysses degree + ulysses
   /// rank. A call may be for the batch items from `first_item` on only, one that is not synchronous
-  /// for items of the same history. The first `text_tokens` tokens of all are the text's; a run has
-  /// tokens of one kind.
+  /// for items of the same history. The first `text_tokens` tokens of all are the text's.
   void begin(const std::vector<models::TokenRuns>& tokens, int step, bool synchronous,
              bool last_step, std::int64_t first_item = 0, std::int64_t text_tokens = 0);
   /// Does the same as RingAttention::set_padding.

@@ -104,6 +104,11 @@ std::int64_t DitJob::text_tokens() const {
   return facts_.joint_tokens(job_.begin.request.max_sequence_length);
 }
 
+std::int64_t DitJob::text_alone() const {
+  return text_tokens() -
+         facts_.picture_fill(job_.size.latent_height / transformer_.patch_size() * columns_);
+}
+
 spec::TextShare DitJob::text_of(int patch, int sequence_rank) const {
   return spec::text_share(text_tokens(), patch,
                           {sequence_rank, job_.begin.ring.degree, job_.begin.ulysses.degree},
@@ -116,7 +121,7 @@ void DitJob::keep_text(const models::Caption& text, const at::Tensor& mask) {
   std::vector<models::TokenRun> padding;
   const auto lengths = mask.sum(1).cpu();
   for (std::int64_t item = 0; item < lengths.size(0); ++item)
-    padding.push_back({lengths[item].item<std::int64_t>(), text_tokens()});
+    padding.push_back({facts_.filled_up(lengths[item].item<std::int64_t>()), text_alone()});
   attention_->set_padding(std::move(padding));
 }
 
@@ -191,7 +196,7 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
                          ? tokens_of(rows, columns_, text_tokens(), {text.begin, text.end})
                          : models::TokenRuns{});
   }
-  attention_->begin(tokens, place.step, place.patch < 0, step.last, items.begin, text_tokens());
+  attention_->begin(tokens, place.step, place.patch < 0, step.last, items.begin, text_alone());
   auto call = call_tokens(place.patch);
   if (!columns[column_of(sequence_rank(job_.begin))]) {
     call = {job_.size, {}, 0, 0};

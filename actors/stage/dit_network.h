@@ -62,6 +62,8 @@ class DitJob final : public JobNetwork {
   std::unique_ptr<StepCache> make_cache();
   /// Number of text tokens that are part of the sequence; 0 if the text is cross-attended to.
   std::int64_t text_tokens() const;
+  /// Text tokens without the last ones, which fill up the picture's.
+  std::int64_t text_alone() const;
   /// Returns the text tokens of the sequence that a rank computes in a micro-step.
   spec::TextShare text_of(int patch, int sequence_rank) const;
   spec::TextShare own_text(int patch) const { return text_of(patch, sequence_rank(job_.begin)); }

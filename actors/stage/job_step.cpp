@@ -130,7 +130,8 @@ at::Tensor JobStep::guide(at::Tensor prediction, StepPlace place) {
     negative = both[0];
     positive = both[1];
   }
-  const auto guided = negative + scale * (positive - negative);
+  const auto& from = job_.tools.stage.spec().adds_guidance ? positive : negative;
+  const auto guided = from + scale * (positive - negative);
   return begin.request.guidance_rescale > 0 ? rescale(guided, positive, place) : guided;
 }
 

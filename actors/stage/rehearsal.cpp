@@ -221,7 +221,8 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
   alike.job = alike.epoch = 0;
   alike.name.clear();
   auto& request = alike.request;
-  request.guidance_scale = spec.has_branches(request.guidance_scale.value()) ? 2 : 1;
+  request.guidance_scale =
+      spec.no_guidance() + (spec.has_branches(request.guidance_scale.value()) ? 1 : 0);
   request.negative_prompt.reset();
   request.negative_prompts.clear();
   for (auto& prompt : request.prompts)

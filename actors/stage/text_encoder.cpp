@@ -66,7 +66,8 @@ void PromptCache::drop(std::map<Key, Entry>::iterator entry) {
 }
 
 bool cuts_padding(spec::TextUse use) {
-  return use == spec::TextUse::masked_states || use == spec::TextUse::zeroed_states;
+  return use == spec::TextUse::masked_states || use == spec::TextUse::zeroed_states ||
+         use == spec::TextUse::penultimate_states;
 }
 
 LearnedWords::LearnedWords(const std::vector<models::TextualInversion>& from, std::size_t encoder) {
@@ -94,6 +95,9 @@ TextEncoder::TextEncoder(const spec::TextEncoderSpec& spec, const models::LoraWe
                 },
                 [&](const spec::BertSpec& config) -> Model {
                   return models::BertModel(config, adapted(spec, loras), dtype, device);
+                },
+                [&](const spec::QwenTextSpec& config) -> Model {
+                  return models::QwenTextModel(config, adapted(spec, loras), dtype, device);
                 }},
           spec.config)) {}
 
@@ -124,6 +128,8 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
         if (spec_.textual_inversion)
           for (auto& text : texts)
             text = tokenizer.added().with_all_vectors(std::move(text));
+        for (auto& text : texts)
+          text = spec_.frame.around(text);
         return tokenizer.tokenize(texts, most);
       },
       all_tokens);
@@ -152,6 +158,12 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
     }
   } else if (const auto* bert = std::get_if<models::BertModel>(&model_)) {
     keep_states(bert->encode_each(texts, count));
+  } else if (const auto* qwen = std::get_if<models::QwenTextModel>(&model_)) {
+    // No token sees the padding after it.
+    std::vector<at::Tensor> ids;
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      ids.push_back(texts[i].ids.narrow(1, 0, prompts[i].length));
+    keep_states(qwen->encode_each(ids, count));
   } else {
     for (std::size_t i = 0; i < texts.size(); ++i) {
       // Nobody sees what padding becomes there, so it is not computed at all.

@@ -12,6 +12,7 @@
 
 #include "models/encoders/bert_model.h"
 #include "models/encoders/clip_text_model.h"
+#include "models/encoders/qwen_text_model.h"
 #include "models/encoders/t5_encoder.h"
 #include "models/lora/lora_weights.h"
 #include "models/spec/model_spec.h"
@@ -97,7 +98,8 @@ class TextEncoder {
                                     const Tick& tick, const LearnedWords& learned = {}) const;
 
  private:
-  using Model = std::variant<models::T5Encoder, models::ClipTextModel, models::BertModel>;
+  using Model = std::variant<models::T5Encoder, models::ClipTextModel, models::BertModel,
+                             models::QwenTextModel>;
 
   spec::TextEncoderSpec spec_;
   models::AnyTokenizer tokenizer_;

@@ -194,7 +194,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
     // The pooled text conditions every stage; a joint model's tokens enter at the first one.
     own.kv += batch * size * transformer.pooled_width;
     if (transformer.joint) {
-      if (at.pp == 0) own.kv += batch * size * caption_tokens * transformer.caption_width;
+      if (at.pp == 0) own.kv += batch * size * text * transformer.caption_width;
     } else {
       own.kv += stage.blocks() * 2 * batch * transformer.attention_head_dim * size *
                 caption_tokens * caption_heads;

@@ -178,8 +178,8 @@ void warn_of_negative(Plan& plan, const spec::ModelSpec& model) {
         "this model computes no negative branch: the negative prompt is unused");
   else if (!model.has_branches(*request.guidance_scale))
     plan.warnings.push_back("the negative prompt is unused: guidance is " +
-                            number_text(*request.guidance_scale) +
-                            ", and above 1 is needed for it");
+                            number_text(*request.guidance_scale) + ", and above " +
+                            number_text(model.no_guidance()) + " is needed for it");
 }
 
 /// Warns of a scale that the request names itself, before anything is filled in.
@@ -242,7 +242,8 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   }
   if (plan.degrees.cfg == 2 && !plan.guidance) {
     refuse(JobField::cfg, "cfg is 2, but guidance is " + number_text(*plan.request.guidance_scale) +
-                              ": there is no second branch to compute unless guidance is above 1");
+                              ": there is no second branch to compute unless guidance is above " +
+                              number_text(model.no_guidance()));
   }
   const int pictures =
       static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;

@@ -64,6 +64,12 @@ double text_flops(const spec::TextEncoderSpec& encoder) {
   if (encoder.absent) return 0;
   if (const auto* clip = std::get_if<spec::ClipSpec>(&encoder.config)) return plain_flops(*clip);
   if (const auto* bert = std::get_if<spec::BertSpec>(&encoder.config)) return plain_flops(*bert);
+  if (const auto* qwen = std::get_if<spec::QwenTextSpec>(&encoder.config)) {
+    const auto heads = static_cast<double>(qwen->num_attention_heads + qwen->num_key_value_heads);
+    return 2 * static_cast<double>(qwen->hidden_size * qwen->used_layers()) *
+           (2 * heads * static_cast<double>(qwen->head_dim) +
+            3 * static_cast<double>(qwen->intermediate_size));
+  }
   const auto& text = std::get<spec::T5Spec>(encoder.config);
   const auto inner = static_cast<double>(text.d_kv * text.num_heads);
   const double per_layer = static_cast<double>(text.d_model) *
@@ -88,10 +94,11 @@ std::vector<double> costs_of_blocks(const ModelShape& model, double tokens,
   const double cross = model.joint ? 0 : 4 * tokens * cross_width(model) * text;
   std::vector<double> costs;
   for (std::size_t block = 0; block < static_cast<std::size_t>(model.layers); ++block) {
-    const double products = 2 * keys *
+    const double seen = model.without_text.empty() || !model.without_text.at(block) ? keys : tokens;
+    const double products = 2 * seen *
                             (model.weights_of_blocks.empty() ? model.weights_per_block
                                                              : model.weights_of_blocks.at(block));
-    double attention = 4 * keys * model.width * keys + cross;
+    double attention = 4 * seen * model.width * seen + cross;
     if (!model.picture_attentions.empty() && model.picture_attentions.at(block))
       attention += 4 * tokens * model.width * tokens;
     if (!rates.known()) {
@@ -146,6 +153,7 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   for (const auto& block : transformer.blocks) {
     shape.weights_of_blocks.push_back(block.weights);
     shape.picture_attentions.push_back(block.picture_attention);
+    shape.without_text.push_back(block.without_text);
     shape.weights_per_block += block.weights / shape.layers;
     shape.caption_weights_per_block += block.caption_weights / shape.layers;
     sums += block.picture_sums + block.all_sums;

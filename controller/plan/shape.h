@@ -35,6 +35,7 @@ struct ModelShape {
   std::vector<double> weights_of_blocks = {};
   /// Blocks that attend to the picture's tokens alone as well (SD3.5 medium); may be empty.
   std::vector<bool> picture_attentions = {};
+  std::vector<bool> without_text = {};  // blocks of the picture's tokens alone
   /// Earlier block of each block whose hidden states it takes up again; -1: none. May be empty.
   std::vector<int> skip_from = {};
   /// Number of sums over shards of the weights that a block waits for.

@@ -38,14 +38,17 @@ class Rank {
         stage_(plan.stages[at.pp]),
         attentions_(facts_.attentions_before(stage_.last_block) -
                     facts_.attentions_before(stage_.first_block)),
-        picture_attentions_(attentions_ - stage_.blocks()) {
+        fill_(facts_.picture_fill(plan.token_rows * plan.token_columns)) {
     for (int block = stage_.first_block; block < stage_.last_block; ++block) {
       const auto& of = facts_.blocks[block];
       picture_sums_ += of.picture_sums;
       text_sums_ += of.text_sums;
       all_sums_ += of.all_sums;
+      more_quantized_sums_ += of.more_quantized_sums;
+      joint_attentions_ += of.without_text ? 0 : 1;
       joint_norms_ += of.norms_across_heads ? 1 : 0;
     }
+    picture_attentions_ = attentions_ - joint_attentions_;
   }
 
   RankTraffic add_up() {
@@ -79,14 +82,23 @@ class Rank {
     return micro < 0 ? layout_.whole[sequence] : layout_.rows(micro, sequence);
   }
   Bytes text_of(Micro micro, int sequence) const {
-    if (text_ == 0 || micro > 0) return 0;
-    return spec::text_share(text_, micro, {sequence, degrees_.ring, degrees_.ulysses},
-                            plan_.request.method == Method::distrifusion)
-        .size();
+    return text_ == 0 || micro > 0 ? 0 : share_of(micro, sequence).size();
   }
-  Bytes picture_of(Micro micro, int sequence) const { return rows_of(micro, sequence) * columns_; }
+  spec::TextShare share_of(Micro micro, int sequence) const {
+    return spec::text_share(text_, micro, {sequence, degrees_.ring, degrees_.ulysses},
+                            plan_.request.method == Method::distrifusion);
+  }
+  /// Tokens of rows, without those that fill up the picture's.
+  Bytes own_rows_of(Micro micro, int sequence) const { return rows_of(micro, sequence) * columns_; }
+  /// Tokens of the picture, with those that fill it up: they are the last of the text's.
+  Bytes picture_of(Micro micro, int sequence) const {
+    if (fill_ == 0 || micro > 0) return own_rows_of(micro, sequence);
+    const auto share = share_of(micro, sequence);
+    const auto filled = share.end - std::max<std::int64_t>(share.begin, text_ - fill_);
+    return own_rows_of(micro, sequence) + std::max<std::int64_t>(filled, 0);
+  }
   Bytes tokens_of(Micro micro, int sequence) const {
-    return picture_of(micro, sequence) + text_of(micro, sequence);
+    return own_rows_of(micro, sequence) + text_of(micro, sequence);
   }
 
   /// Adds `times` micro-steps, each of so many batch items one part after the other, in `exchanges`
@@ -95,14 +107,14 @@ class Rank {
                       Bytes fed_back) {
     const auto all = [&](int sequence) { return tokens_of(micro, sequence); };
     const auto picture = [&](int sequence) { return picture_of(micro, sequence); };
-    const Bytes own_text = text_of(micro, sequence_), own_picture = picture(sequence_);
-    const Bytes blocks = stage_.blocks();
-    sent_ulysses_ +=
-        times * (blocks * ulysses_bytes(all) + picture_attentions_ * ulysses_bytes(picture));
-    sent_ring_ +=
-        exchanges * (blocks * ring_bytes(all) + picture_attentions_ * ring_bytes(picture));
+    const Bytes own_text = text_of(micro, sequence_), own_picture = own_rows_of(micro, sequence_);
+    sent_ulysses_ += times * (joint_attentions_ * ulysses_bytes(all) +
+                              picture_attentions_ * ulysses_bytes(picture));
+    sent_ring_ += exchanges *
+                  (joint_attentions_ * ring_bytes(all) + picture_attentions_ * ring_bytes(picture));
     for (const Bytes items : parts) {
-      sent_tp_ += times * sum_bytes(items * own_picture, items * own_text);
+      sent_tp_ +=
+          times * sum_bytes(items * own_picture, items * picture(sequence_), items * own_text);
       if (joint_norms_ > 0 && own_picture > 0) sent_tp_ += times * norm_bytes(items, own_picture);
     }
     const bool last = at_.pp == degrees_.pp - 1;
@@ -134,7 +146,7 @@ class Rank {
   }
 
   /// Returns the bytes of all sums over shards of the weights in one micro-step's blocks.
-  Bytes sum_bytes(Bytes picture, Bytes text) const {
+  Bytes sum_bytes(Bytes rows, Bytes picture, Bytes text) const {
     // Quantized products first agree on each token's largest value and then sum in float32; a joint
     // product of attention and feed-forward is two of them.
     const bool quantized = plan_.request.weight_dtype != WeightChoice::as_computed;
@@ -147,7 +159,7 @@ class Rank {
     };
     if (degrees_.tp == 1) return 0;
     return picture_sums_ * bytes(picture) + text_sums_ * bytes(text) +
-           (quantized ? 2 : 1) * all_sums_ * bytes(picture + text);
+           (all_sums_ + (quantized ? more_quantized_sums_ : 0)) * bytes(rows + text);
   }
 
   /// Returns the bytes of sums of squares for norms over all heads: of q and k, then of the cross
@@ -225,8 +237,10 @@ class Rank {
   const int heads_;
   const Bytes element_, images_, batch_;
   const Stage& stage_;
-  const Bytes attentions_, picture_attentions_;
-  Bytes picture_sums_ = 0, text_sums_ = 0, all_sums_ = 0,
+  const Bytes attentions_;
+  const std::int64_t fill_;  // tokens that fill up the picture's
+  Bytes joint_attentions_ = 0, picture_attentions_ = 0, picture_sums_ = 0, text_sums_ = 0,
+        all_sums_ = 0, more_quantized_sums_ = 0,
         joint_norms_ = 0;  // of the stage's blocks
   RankTraffic traffic_;
   // Looked up once: there are as many micro-steps as patches.

@@ -11,6 +11,7 @@
 #include "models/dit/pixart.h"
 #include "models/dit/sd3.h"
 #include "models/dit/wan.h"
+#include "models/dit/zimage.h"
 #include "models/lora/lora_weights.h"
 #include "models/safetensors.h"
 
@@ -36,6 +37,7 @@ struct MakeTransformer {
     return std::make_unique<Hunyuan>(of, model.vae.scale_factor(), part, weights, compute, device);
   }
   Made operator()(const spec::WanSpec& of) const { return made<Wan>(of); }
+  Made operator()(const spec::ZImageSpec& of) const { return made<ZImage>(of); }
   Made operator()(const spec::UserSpec& of) const {
     return user_networks().find(of.class_name)(*of.transformer, model, part, weights, compute,
                                                device);

@@ -36,7 +36,11 @@ std::unique_ptr<CaptionCache> JointCaption::items(int64_t begin, int64_t end) co
   const auto own = [&](const at::Tensor& of) {
     return of.defined() ? of.slice(0, begin, end) : at::Tensor();
   };
-  return std::make_unique<JointCaption>(end - begin, own(states_), own(pooled_));
+  TextLengths lengths{lengths_.tokens, {}};
+  const auto& all = lengths_.of_items;
+  if (!all.empty()) lengths.of_items.assign(all.begin() + begin, all.begin() + end);
+  return std::make_unique<JointCaption>(end - begin, own(states_), own(pooled_),
+                                        std::move(lengths));
 }
 
 at::Tensor JointCaption::tokens(int64_t begin, int64_t end) const {

@@ -23,12 +23,21 @@ struct StageStep : StepCondition {
   int64_t batch = 0;
 };
 
+/// Numbers of tokens of the texts of a joint model that masks padding out.
+struct TextLengths {
+  int64_t tokens = 0;                  ///< Number of every text's tokens, padding included
+  std::vector<int64_t> of_items = {};  ///< Number of each item's, without padding
+};
+
 /// The text of a joint model at one stage: its tokens where the stage embeds, and the pooled vector
 /// that conditions every step, where the family has one.
 class JointCaption final : public CaptionCache {
  public:
-  JointCaption(int64_t batch, at::Tensor states, at::Tensor pooled)
-      : batch_(batch), states_(std::move(states)), pooled_(std::move(pooled)) {}
+  JointCaption(int64_t batch, at::Tensor states, at::Tensor pooled, TextLengths lengths = {})
+      : batch_(batch),
+        states_(std::move(states)),
+        pooled_(std::move(pooled)),
+        lengths_(std::move(lengths)) {}
 
   std::unique_ptr<CaptionCache> items(int64_t begin, int64_t end) const override;
   int64_t batch() const override { return batch_; }
@@ -37,11 +46,14 @@ class JointCaption final : public CaptionCache {
   /// Text tokens [begin, end), in memory of their own: blocks change them in place.
   at::Tensor tokens(int64_t begin, int64_t end) const;
   const at::Tensor& pooled() const { return pooled_; }  // [B, P]
+  /// Numbers of tokens, where the family has kept them.
+  const TextLengths& lengths() const { return lengths_; }
 
  private:
   int64_t batch_;
   at::Tensor states_;  // [B, T, D], or undefined
   at::Tensor pooled_;
+  TextLengths lengths_;
 };
 
 /// Stage of a transformer whose sizes are those of its family's facts, and what all families have

@@ -109,7 +109,8 @@ TransformerFacts facts_of(const FluxSpec& spec) {
   facts.joint = true;
   facts.guidance = spec.guidance_embeds ? GuidanceKind::embedded : GuidanceKind::none;
   const BlockFacts two_streams{.weights = 12 * width * width, .picture_sums = 2, .text_sums = 2};
-  const BlockFacts one_stream{.weights = 12 * width * width, .all_sums = 1};
+  const BlockFacts one_stream{
+      .weights = 12 * width * width, .all_sums = 1, .more_quantized_sums = 1};
   facts.blocks.assign(static_cast<std::size_t>(spec.num_layers), two_streams);
   facts.blocks.insert(facts.blocks.end(), static_cast<std::size_t>(spec.num_single_layers),
                       one_stream);

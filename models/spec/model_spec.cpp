@@ -98,6 +98,7 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
   spec.component = role.component;
   spec.use = role.use;
   spec.tokens = role.tokens;
+  spec.frame = role.frame;
   if (role.may_be_absent && is_absent(index, role.component) && is_absent(index, role.tokenizer)) {
     spec.absent = true;
     return spec;
@@ -116,6 +117,10 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
     check_positions(config, clip.max_position_embeddings, spec.tokens);
     spec.config = clip;
     check_clip_length(spec.tokenizer);
+  } else if (name.starts_with("Qwen3")) {
+    QwenTextSpec qwen = read_qwen3_spec(config);
+    qwen.before_last = spec.use == TextUse::penultimate_states;
+    spec.config = qwen;
   } else {
     const T5Spec text = read_t5_spec(config);
     if (text.bias_in_every_block != (name == "UMT5EncoderModel"))
@@ -133,6 +138,10 @@ void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
     check_tensors(spec.weights, expected_tensors(*clip), is_ignorable_clip_tensor);
   } else if (const auto* bert = std::get_if<BertSpec>(&spec.config)) {
     check_tensors(spec.weights, expected_tensors(*bert), is_ignorable_bert_tensor);
+  } else if (const auto* qwen = std::get_if<QwenTextSpec>(&spec.config)) {
+    check_tensors(spec.weights, expected_tensors(*qwen), [qwen](std::string_view tensor) {
+      return is_ignorable_qwen_tensor(*qwen, tensor);
+    });
   } else {
     check_tensors(spec.weights, expected_tensors(std::get<T5Spec>(spec.config)),
                   is_ignorable_t5_tensor);
@@ -157,6 +166,16 @@ TransformerSpec with_mended_size(TransformerSpec spec, const ConfigReader& confi
   return unet;
 }
 
+/// "encoder.block.3" of "encoder.block.3.layer.0.…", "text_model.encoder.layers.3",
+/// "encoder.layer.3" and "model.layers.3" of the other families; "" where a name has no number.
+std::string block_of(const std::string& name) {
+  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    const auto end = name.find_first_not_of("0123456789", dot + 1);
+    if (end != dot + 1 && end != std::string::npos && name[end] == '.') return name.substr(0, end);
+  }
+  return "";
+}
+
 struct EncoderBytes {
   std::uint64_t all = 0;
   std::uint64_t peak = 0;
@@ -173,24 +192,18 @@ EncoderBytes bytes_of(const TextEncoderSpec& encoder) {
     bytes.peak = entry_of(encoder.weights, expected_tensors(*bert).front()).bytes();
     return bytes;
   }
-  const auto& config = std::get<T5Spec>(encoder.config);
-  const auto expected = expected_tensors(config);
-  for (const ExpectedTensor& tensor : expected)
-    bytes.all += entry_of(encoder.weights, tensor).bytes();
-  bytes.peak = entry_of(encoder.weights, expected.front()).bytes();
-  for (std::int64_t block = 0; block < config.num_layers; ++block)
-    bytes.peak = std::max(bytes.peak, encoder.weights.bytes(t5_block_prefix(block)));
-  return bytes;
-}
-
-/// "encoder.block.3" of "encoder.block.3.layer.0.…", "text_model.encoder.layers.3" and
-/// "encoder.layer.3" of the other families; "" where a name has no number.
-std::string block_of(const std::string& name) {
-  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
-    const auto end = name.find_first_not_of("0123456789", dot + 1);
-    if (end != dot + 1 && end != std::string::npos && name[end] == '.') return name.substr(0, end);
+  const auto expected =
+      std::visit([](const auto& config) { return expected_tensors(config); }, encoder.config);
+  std::map<std::string, std::uint64_t> blocks;
+  for (const ExpectedTensor& tensor : expected) {
+    const auto own = entry_of(encoder.weights, tensor).bytes();
+    bytes.all += own;
+    if (const auto block = block_of(tensor.name); !block.empty()) blocks[block] += own;
   }
-  return "";
+  bytes.peak = entry_of(encoder.weights, expected.front()).bytes();
+  for (const auto& [block, own] : blocks)
+    bytes.peak = std::max(bytes.peak, own);
+  return bytes;
 }
 
 }  // namespace
@@ -227,6 +240,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.pixart_customs = pipeline.pixart_customs;
   spec.one_step_is_clean = pipeline.one_step_is_clean;
   spec.even_sigmas = pipeline.even_sigmas;
+  spec.adds_guidance = pipeline.adds_guidance;
   spec.rescales_guidance = pipeline.rescales_guidance;
   spec.keeps_picture_size = pipeline.keeps_picture_size;
   spec.mends_prompts = pipeline.mends_prompts;
@@ -327,6 +341,8 @@ EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max
     vector = clip->pooled_size();
   } else if (const auto* bert = std::get_if<BertSpec>(&encoder.config)) {
     width = bert->hidden_size;
+  } else if (const auto* qwen = std::get_if<QwenTextSpec>(&encoder.config)) {
+    width = qwen->hidden_size;
   } else {
     width = std::get<T5Spec>(encoder.config).d_model;
   }

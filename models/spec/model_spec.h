@@ -9,6 +9,7 @@
 
 #include "models/spec/bert_spec.h"
 #include "models/spec/clip_spec.h"
+#include "models/spec/qwen_text_spec.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/t5_spec.h"
 #include "models/spec/transformer_spec.h"
@@ -49,19 +50,32 @@ enum class TextUse {
   states,              ///< last layer's states; padding is a token like any other
   padded_states,       ///< last layer's states; padding is masked out in the encoder, but computed
   zeroed_states,       ///< last layer's states; padding is masked out in the encoder, then zeros
+  penultimate_states,  ///< states before the last layer; padding is masked out everywhere
   penultimate_pooled,  ///< states before the last layer, and the projected vector of the end token
   pooled,              ///< the vector of the end token alone
+};
+
+/// Text that a pipeline puts around every prompt.
+struct PromptFrame {
+  std::string before;
+  std::string after;
+  /// True if the pipeline makes it by the tokenizer's chat template, which must say the same.
+  bool by_chat_template = false;
+
+  std::string around(const std::string& prompt) const { return before + prompt + after; }
+  bool operator==(const PromptFrame&) const = default;
 };
 
 /// One text encoder with its tokenizer.
 struct TextEncoderSpec {
   std::string component;  ///< name of its folder: "text_encoder", "text_encoder_2"
-  std::variant<T5Spec, ClipSpec, BertSpec> config;
+  std::variant<T5Spec, ClipSpec, BertSpec, QwenTextSpec> config;
   WeightIndex weights;
   TokenizerSpec tokenizer;
   TextUse use = TextUse::masked_states;
   /// Number of tokens that prompts are padded or cut to; 0: as many as the request says.
   std::int64_t tokens = 0;
+  PromptFrame frame = {};
   /// True if the folder lacks the encoder, which the pipeline allows: its states are zero.
   bool absent = false;
   /// True if learned words of several vectors are written out in prompts: `maybe_convert_prompt`.
@@ -148,9 +162,15 @@ struct ModelSpec {
   /// given.
   bool keeps_picture_size = false;
 
+  /// True if guided predictions are the text's own plus the scale times what sets it apart from the
+  /// negative one; else the negative one plus that.
+  bool adds_guidance = false;
+
+  /// Returns the guidance scale up to which no negative branch is computed.
+  double no_guidance() const { return adds_guidance ? 0 : 1; }
   /// Returns whether two branches are computed at this guidance scale.
   bool has_branches(double guidance_scale) const {
-    return transformer.guidance == GuidanceKind::branches && guidance_scale > 1;
+    return transformer.guidance == GuidanceKind::branches && guidance_scale > no_guidance();
   }
   /// Height and width must be multiples of this many pixels.
   std::int64_t pixel_multiple() const { return vae.scale_factor() * transformer.patch_size; }

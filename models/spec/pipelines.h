@@ -19,6 +19,7 @@ struct EncoderRole {
   TextUse use = TextUse::masked_states;
   std::int64_t tokens = 0;
   bool may_be_absent = false;
+  PromptFrame frame = {};
 };
 
 /// A pipeline class of diffusers: its components, and its customs.
@@ -32,6 +33,8 @@ struct Pipeline {
   bool pixart_customs = false;
   bool one_step_is_clean = false;
   bool even_sigmas = false;
+  /// True if the guidance scale counts from the text's own prediction, so that 0 means none.
+  bool adds_guidance = false;
   bool rescales_guidance = false;
   bool mends_prompts = false;
   /// True if old versions' settings of the scheduler and of the U-Net's size are corrected.
@@ -55,6 +58,11 @@ inline const std::vector<std::string> kClipTokenizers = {"CLIPTokenizer", "CLIPT
 inline const std::vector<std::string> kT5 = {"T5EncoderModel"};
 inline const std::vector<std::string> kUmt5 = {"UMT5EncoderModel"};
 inline const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5TokenizerFast"};
+inline const std::vector<std::string> kQwen3 = {"Qwen3ForCausalLM", "Qwen3Model"};
+inline const std::vector<std::string> kQwenTokenizers = {"Qwen2Tokenizer", "Qwen2TokenizerFast"};
+/// Text that Qwen's chat templates put around a user's only message.
+inline const PromptFrame kQwenChat = {"<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n",
+                                      true};
 
 /// The pipeline class that a model_index.json names. Throws std::runtime_error naming those that
 /// are supported.
@@ -80,6 +88,7 @@ class FitCheck {
   const T5Spec& t5(std::size_t encoder) const { return text<T5Spec>(encoder); }
   const ClipSpec& clip(std::size_t encoder) const { return text<ClipSpec>(encoder); }
   const BertSpec& bert(std::size_t encoder) const { return text<BertSpec>(encoder); }
+  const QwenTextSpec& qwen(std::size_t encoder) const { return text<QwenTextSpec>(encoder); }
 
  private:
   template <class Spec>

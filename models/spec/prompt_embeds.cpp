@@ -56,6 +56,10 @@ std::vector<PromptTensor> tensors_of(const WanSpec& spec) {
   return {{.name = "prompt_embeds", .width = spec.text_dim}};
 }
 
+std::vector<PromptTensor> tensors_of(const ZImageSpec& spec) {
+  return {{.name = "prompt_embeds", .width = spec.cap_feat_dim}};
+}
+
 std::vector<PromptTensor> tensors_of(const UserSpec& spec) {
   return spec.transformer->prompt_tensors();
 }

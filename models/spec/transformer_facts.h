@@ -19,18 +19,23 @@ struct BlockFacts {
   /// Number of weights that a token meets in matrix products; in a joint block, a text token meets
   /// as many.
   double weights = 0;
-  /// Number of weights of a block with cross attention that a text token meets once a job.
+  /// Number of weights that a text token meets once a job: of a block with cross attention, or of
+  /// one that the text has for itself.
   double caption_weights = 0;
   /// Numbers of sums over shards of the weights, by the tokens that each sum is over.
   int picture_sums = 0;
   int text_sums = 0;
   int all_sums = 0;
+  /// Number of sums over all tokens that quantized products have beside these.
+  int more_quantized_sums = 0;
   /// True if there is attention over the picture's tokens alone, beside that over all tokens.
   bool picture_attention = false;
   /// True if queries and keys are normed over all heads together. Shards then sum up in float32:
   /// two numbers a token before the self attention; one a token and one a text token before the
   /// cross attention.
   bool norms_across_heads = false;
+  /// True if the picture's tokens alone go through the block, and attend to each other alone.
+  bool without_text = false;
 
   bool operator==(const BlockFacts&) const = default;
 };
@@ -67,6 +72,9 @@ struct TransformerFacts {
   bool pads_text = true;
   /// True if text tokens are part of the sequence that the blocks attend over.
   bool joint = false;
+  /// The tokens of a text, and those of the picture of a joint model, are filled up to a multiple
+  /// of this many with tokens that are attended to as they are.
+  std::int64_t token_multiple = 1;
   GuidanceKind guidance = GuidanceKind::branches;
   std::vector<BlockFacts> blocks;
   /// Earlier block whose hidden states each block takes up again; -1: none. The states that were
@@ -74,11 +82,20 @@ struct TransformerFacts {
   std::vector<int> skip_from;
 
   std::int64_t caption_tokens(std::int64_t max_sequence_length) const {
-    return max_sequence_length + more_text_tokens;
+    return filled_up(max_sequence_length) + more_text_tokens;
   }
-  /// Text tokens of the sequence that blocks attend over.
+  /// Text tokens of the sequence that blocks attend over; behind them stand those that may fill up
+  /// the picture's, of which the last are used.
   std::int64_t joint_tokens(std::int64_t max_sequence_length) const {
-    return joint ? caption_tokens(max_sequence_length) : 0;
+    return joint ? caption_tokens(max_sequence_length) + token_multiple - 1 : 0;
+  }
+  /// Returns the smallest multiple of token_multiple that is not below `tokens`.
+  std::int64_t filled_up(std::int64_t tokens) const {
+    return (tokens + token_multiple - 1) / token_multiple * token_multiple;
+  }
+  /// Returns how many tokens fill up the picture's own, in a joint model.
+  std::int64_t picture_fill(std::int64_t picture_tokens) const {
+    return joint ? filled_up(picture_tokens) - picture_tokens : 0;
   }
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
   /// Attentions over stored K,V in blocks [0, block): where a block's own begin in the whole model.

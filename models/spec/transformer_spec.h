@@ -17,12 +17,14 @@
 #include "models/spec/unet_spec.h"
 #include "models/spec/user_spec.h"
 #include "models/spec/wan_spec.h"
+#include "models/spec/zimage_spec.h"
 
 namespace troupe::spec {
 
 /// The families, in the order in which errors name them. Each has, and the compiler asks for it:
 /// `kClasses`, `read` and `pipelines`, and beside it `planned_tensors`, `facts_of` and `check_fit`.
-using OwnFamilies = std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec>;
+using OwnFamilies =
+    std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec, ZImageSpec>;
 
 /// One of these, or one that a plugin brought.
 template <class Families>

@@ -59,7 +59,7 @@ class ByteBpe {
 
 /// The one form of `tokenizer.json` that a tokenizer's class has.
 struct BpeForm {
-  std::string name;  ///< of the class, for errors
+  std::string name;  ///< Name of the class, for errors
   std::string end_of_word;
   /// Types of the steps by which a text is prepared; a single one stands by itself in the file.
   std::vector<std::string> normalizers;

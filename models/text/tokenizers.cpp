@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
+#include "models/text/chat_template.h"
 #include "models/text/special_tokens.h"
 
 namespace troupe::models {
@@ -13,11 +14,15 @@ struct LoadTokenizer {
   AnyTokenizer operator()(const spec::T5Spec&) const { return Tokenizer::load(files); }
   AnyTokenizer operator()(const spec::ClipSpec&) const { return ClipTokenizer::load(files.folder); }
   AnyTokenizer operator()(const spec::BertSpec&) const { return BertTokenizer::load(files.folder); }
+  AnyTokenizer operator()(const spec::QwenTextSpec&) const {
+    return QwenTokenizer::load(files.folder);
+  }
 };
 
 }  // namespace
 
 AnyTokenizer load_tokenizer(const spec::TextEncoderSpec& encoder) {
+  if (encoder.frame.by_chat_template) check_chat_template(encoder.tokenizer.folder);
   auto tokenizer = std::visit(LoadTokenizer{encoder.tokenizer}, encoder.config);
   const auto rows =
       std::visit([](const auto& config) { return config.vocab_size; }, encoder.config);

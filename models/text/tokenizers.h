@@ -6,11 +6,12 @@
 #include "models/spec/model_spec.h"
 #include "models/text/bert_tokenizer.h"
 #include "models/text/clip_tokenizer.h"
+#include "models/text/qwen_tokenizer.h"
 #include "models/text/tokenizer.h"
 
 namespace troupe::models {
 
-using AnyTokenizer = std::variant<Tokenizer, ClipTokenizer, BertTokenizer>;
+using AnyTokenizer = std::variant<Tokenizer, ClipTokenizer, BertTokenizer, QwenTokenizer>;
 
 /// The tokenizer of a text encoder that is there. Throws std::runtime_error naming file and cause,
 /// also where it has an id for which the encoder has no row.

@@ -128,6 +128,14 @@ TEST_CASE("published joint models are planned at one to sixteen actors") {
   check_plans("SD3.5 large", spec::read_model_spec(large.path()), 3.5, kSd35LargeConfig.elements);
   const auto dev = published_flux(kFluxDevConfig);
   check_plans("FLUX.1 dev", spec::read_model_spec(dev.path()), 3.5, kFluxDevConfig.elements);
+  const auto zimage = spec::read_model_spec(published_zimage().path());
+  check_plans("Z-Image", zimage, 5, kZImageConfig.elements);
+  // The last layer's states are not asked for, so it is not read.
+  CHECK(model_text_bytes(zimage) == 2 * 3'921'534'720);
+  auto request = request_of(0);
+  CHECK(!plan::make_plan(zimage, request, {}).guidance);
+  request.guidance_scale = 0.5;
+  CHECK(plan::make_plan(zimage, request, {}).guidance);
 }
 
 TEST_CASE("requests that a joint model cannot meet are refused with the reason") {

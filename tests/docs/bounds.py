@@ -156,7 +156,7 @@ LIMITS = [
           "(`vocab.json`, `merges.txt`); {kMaxVocabularyValues:millions} values, pieces of {kMaxPieceBytes:bytes}, "
           "{kMaxAddedTokens:n} added tokens",
           {"kMaxModelBytes": "models/text/piece_model.cpp", "kMaxTokenizerBytes": "models/text/piece_model.cpp",
-           "kMaxVocabularyBytes": "models/text/clip_tokenizer.cpp", "kMaxVocabularyValues": "models/text/special_tokens.h",
+           "kMaxVocabularyBytes": "models/text/byte_bpe.cpp", "kMaxVocabularyValues": "models/text/special_tokens.h",
            "kMaxPieceBytes": "models/text/piece_model.cpp", "kMaxAddedTokens": "models/text/special_tokens.h"},
           "damaged tokenizer files are refused without a crash"),
     Limit("embeddings",

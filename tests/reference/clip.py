@@ -23,12 +23,12 @@ def byte_letters():
     return {**{b: chr(b) for b in plain}, **{b: chr(256 + k) for k, b in enumerate(rest)}}
 
 
-def learn(words, count):
-    """Byte pairs of `words` (text: how often), most frequent first."""
+def learn(words, count, end="</w>"):
+    """Byte pairs of `words` (text: how often), most frequent first; `end` is said at a word's end."""
     letters, merges = byte_letters(), []
     split = {w: [letters[b] for b in w.encode()] for w in words}
     for parts in split.values():
-        parts[-1] += "</w>"
+        parts[-1] += end
     while len(merges) < count:
         pairs = collections.Counter()
         for w, parts in split.items():

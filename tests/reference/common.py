@@ -11,7 +11,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FIXTURES = ROOT / "tests" / "fixtures"
+# Parts that are made when tests run say in which folder.
+FIXTURES = pathlib.Path(os.environ.get("TROUPE_MADE_FIXTURES", ROOT / "tests" / "fixtures"))
 EXPECTED = FIXTURES / "expected"
 # Milder than the usual 0.02: an untrained model under the usual one has latents in the hundreds
 SCHEDULER = dict(num_train_timesteps=1000, beta_start=1e-4, beta_end=0.006, beta_schedule="linear")

@@ -1,6 +1,10 @@
-"""Makes tests/fixtures: `python make_fixtures.py` for all, or name PARTS of them."""
+"""Makes tests/fixtures: `python make_fixtures.py` for all, or name PARTS of them; `--made FOLDER` makes what tests make when they run."""
 import importlib
+import os
 import sys
+
+if sys.argv[1:2] == ["--made"]:
+    os.environ["TROUPE_MADE_FIXTURES"] = os.path.abspath(sys.argv[2])
 
 import common
 
@@ -9,8 +13,14 @@ PARTS = ["checkpoints", "tokens", "clip", "families", "added_tokens", "text_enco
          "pipeline", "families_transformer", "wan", "wan_patches", "bert", "joint_patches", "lora", "textual_inversion", "init_image", "pictures", "inpaint", "guidance_rescale", "given", "pipelines", "pipefusion",
          "distrifusion", "step_cache", "step_cache_patches", "step_cache_unet", "quantized", "quantized_unet", "captions", "binning", "demo"]
 
+# Not stored: the ctest `made_fixtures` makes these, each when it is needed.
+MADE = ["qwen_text", "zimage"]
+
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or PARTS
+    if sys.argv[1:2] == ["--made"]:
+        wanted = PARTS = MADE
+    else:
+        wanted = sys.argv[1:] or PARTS
     unknown = [part for part in wanted if part not in PARTS]
     if unknown:
         sys.exit(f"[make_fixtures] unknown part {unknown[0]!r}; known: {', '.join(PARTS)}")

@@ -40,15 +40,21 @@ class PublishedJointFolder {
  private:
   void add(const Encoder& encoder) const {
     const std::string component = encoder.component, tokenizer = encoder.tokenizer;
+    const bool qwen = std::string(encoder.config).find("Qwen3") != std::string::npos;
     const bool bert = std::string(encoder.config).find("\"BertModel\"") != std::string::npos;
     write(component + "/config.json", encoder.config);
-    write(tokenizer + (encoder.clip ? "/vocab.json" : bert ? "/vocab.txt" : "/spiece.model"), "x");
+    write(tokenizer + (encoder.clip ? "/vocab.json"
+                       : bert       ? "/vocab.txt"
+                       : qwen       ? "/tokenizer.json"
+                                    : "/spiece.model"),
+          "x");
     if (encoder.clip) write(tokenizer + "/merges.txt", "x");
     if (encoder.tokenizer_config != nullptr)
       write(tokenizer + "/tokenizer_config.json", encoder.tokenizer_config);
     const auto from = config(component);
     weights(component, "model",
             encoder.clip ? spec::expected_tensors(spec::read_clip_spec(from, encoder.projects))
+            : qwen       ? spec::expected_tensors(spec::read_qwen3_spec(from))
             : bert       ? spec::expected_tensors(spec::read_bert_spec(from))
                          : spec::expected_tensors(spec::read_t5_spec(from)));
   }
@@ -82,6 +88,32 @@ inline PublishedJointFolder published_flux(const PublishedTransformer& transform
           transformer,
           {{"text_encoder", "tokenizer", kClipLConfig, true, false},
            {"text_encoder_2", "tokenizer_2", kT5XxlConfig, false, false}}};
+}
+
+/// Qwen3-4B, and what Z-Image has beside it.
+inline constexpr const char* kQwen34bConfig = R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+  "hidden_size": 2560, "initializer_range": 0.02, "intermediate_size": 9728,
+  "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3",
+  "num_attention_heads": 32, "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps":
+  1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+  "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+
+inline constexpr const char* kZImageModelIndex = R"({
+  "_class_name": "ZImagePipeline", "_diffusers_version": "0.36.0.dev0",
+  "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+  "text_encoder": ["transformers", "Qwen3Model"],
+  "tokenizer": ["transformers", "Qwen2Tokenizer"],
+  "transformer": ["diffusers", "ZImageTransformer2DModel"],
+  "vae": ["diffusers", "AutoencoderKL"]})";
+
+inline PublishedJointFolder published_zimage() {
+  return {kZImageModelIndex,
+          kFlowScheduler,
+          kZImageConfig,
+          {{"text_encoder", "tokenizer", kQwen34bConfig, false, false}}};
 }
 
 }  // namespace troupe::testing

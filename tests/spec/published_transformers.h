@@ -51,6 +51,14 @@ inline constexpr PublishedTransformer kFluxSchnellConfig = {R"(
   "pooled_projection_dim": 768})",
                                                             1156, 11891178560, 0x8585c741783f2b6a};
 
+inline constexpr PublishedTransformer kZImageConfig = {R"(
+  {"_class_name": "ZImageTransformer2DModel", "_diffusers_version": "0.36.0.dev0",
+  "all_f_patch_size": [1], "all_patch_size": [2], "axes_dims": [32, 48, 48], "axes_lens": [1536,
+  512, 512], "cap_feat_dim": 2560, "dim": 3840, "in_channels": 16, "n_heads": 30, "n_kv_heads": 30,
+  "n_layers": 30, "n_refiner_layers": 2, "norm_eps": 1e-05, "qk_norm": true, "rope_theta": 256.0,
+  "t_scale": 1000.0})",
+                                                       521, 6154908736, 0x67d456d68138f4e5};
+
 inline constexpr PublishedTransformer kHunyuanV12Config = {R"(
   {"_class_name": "HunyuanDiT2DModel", "_diffusers_version": "0.29.0", "activation_fn":
   "gelu-approximate", "attention_head_dim": 88, "cross_attention_dim": 1024,

@@ -164,7 +164,9 @@ class InspectVerb : public Verb {
                   fmt::format("{} blocks, {} heads of {}", transformer.num_layers,
                               transformer.num_attention_heads, transformer.attention_head_dim),
                   model.transformer_weights));
-    constexpr std::array kEncoders = {"T5", "CLIP", "BERT"};
+    constexpr std::array kEncoders = {"T5", "CLIP", "BERT", "Qwen3"};
+    static_assert(kEncoders.size() ==
+                  std::variant_size_v<decltype(spec::TextEncoderSpec::config)>);
     for (const auto& encoder : model.text_encoders)
       if (!encoder.absent)
         parts.push_back(

@@ -6,7 +6,9 @@ namespace troupe::testing {
 namespace fs = std::filesystem;
 
 std::string checkpoint(const std::string& name) {
-  return std::string(TROUPE_SOURCE_DIR "/tests/fixtures/") + name;
+  const fs::path stored = fs::path(TROUPE_SOURCE_DIR "/tests/fixtures") / name;
+  if (fs::exists(stored)) return stored;
+  return fs::path(TROUPE_BINARY_DIR "/made-fixtures") / name;
 }
 
 const std::string& SchedulerVariants::with_scheduler(const std::string& name,

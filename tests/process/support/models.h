@@ -8,7 +8,7 @@
 
 namespace troupe::testing {
 
-/// tests/fixtures/NAME, an absolute path.
+/// tests/fixtures/NAME, or what the ctest `made_fixtures` has made of this name: an absolute path.
 std::string checkpoint(const std::string& name);
 
 /// Folders like a checkpoint but for their scheduler; they go with this object.

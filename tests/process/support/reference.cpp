@@ -7,7 +7,7 @@ namespace troupe::testing {
 namespace {
 
 std::string expected_file(const std::string& name) {
-  return std::string(TROUPE_SOURCE_DIR "/tests/fixtures/expected/") + name;
+  return checkpoint("expected/" + name);
 }
 
 }  // namespace

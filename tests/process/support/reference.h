@@ -9,7 +9,8 @@
 
 namespace troupe::testing {
 
-/// One part of tests/fixtures/expected: cases and their tensors.
+/// One part of expected/ in tests/fixtures, or in what `made_fixtures` has made: cases and their
+/// tensors.
 class Reference {
  public:
   explicit Reference(const std::string& part);

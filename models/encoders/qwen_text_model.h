@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/encoders/encoder_weights.h"
+#include "models/safetensors.h"
+#include "models/spec/qwen_text_spec.h"
+
+namespace troupe::models {
+
+/// A Qwen language model up to its states, without the head that predicts words: grouped queries,
+/// each token attends to itself and those before it. Reads its weights a block at a time, as
+/// T5Encoder does. Source: Qwen3Model of transformers.
+class QwenTextModel {
+ public:
+  /// Throws std::runtime_error if a tensor is missing or misshapen.
+  QwenTextModel(const spec::QwenTextSpec& spec, WeightStore weights,
+                at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
+
+  /// Same as T5Encoder::let_stay.
+  void let_stay() { weights_.stay(); }
+  std::uint64_t bytes() const { return weights_.bytes(); }
+
+  /// Called after every block with the number done.
+  using Progress = std::function<void(int done, int total)>;
+
+  /// Returns states [B, L, hidden_size] of each batch of ids [B, L] int64, which have no padding;
+  /// every block is read once for all batches. Throws std::invalid_argument for an id that the
+  /// vocabulary lacks, std::runtime_error for a weight that is not finite.
+  std::vector<at::Tensor> encode_each(const std::vector<at::Tensor>& texts,
+                                      const Progress& progress = {}) const;
+
+ private:
+  const at::Tensor& weight(const std::string& name) const;
+  at::Tensor norm(const at::Tensor& states, const std::string& name) const;
+  at::Tensor linear(const at::Tensor& states, const std::string& name) const;
+  at::Tensor attend(const at::Tensor& states, const std::string& prefix) const;
+  at::Tensor feed_forward(const at::Tensor& states, const std::string& prefix) const;
+
+  spec::QwenTextSpec spec_;
+  mutable EncoderWeights weights_;
+  at::ScalarType dtype_;
+};
+
+}  // namespace troupe::models

@@ -1,0 +1,145 @@
+#include "models/spec/qwen_text_spec.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.h"
+#include "models/spec/encoder_sizes.h"
+
+namespace troupe::spec {
+namespace {
+
+constexpr std::string_view kQwenRoot = "model.";
+
+/// Reads the base of the rotary positions, which newer configs keep in an object of its own.
+double read_rope_theta(const ConfigReader& config, double fallback) {
+  config.harmless({"rope_theta", "rope_scaling", "rope_parameters"});
+  if (config.has_value("rope_scaling"))
+    config.refuse("rope_scaling", "is not supported: only plain rotary positions are");
+  double theta = config.number_or("rope_theta", fallback);
+  if (config.has_value("rope_parameters")) {
+    const auto& given = config.raw("rope_parameters");
+    for (const auto& [key, value] : given.items()) {
+      const bool known =
+          (key == "rope_theta" && value.is_number()) || (key == "rope_type" && value == "default");
+      if (!known) config.refuse("rope_parameters", "has \"" + key + "\", which is not supported");
+    }
+    theta = given.value("rope_theta", theta);
+  }
+  if (!(theta > 1)) config.refuse("rope_theta", "must be above 1");
+  return theta;
+}
+
+void accept_unused_qwen_keys(const ConfigReader& config) {
+  config.harmless({"architectures",
+                   "attention_dropout",
+                   "bos_token_id",
+                   "chunk_size_feed_forward",
+                   "dtype",
+                   "eos_token_id",
+                   "id2label",
+                   "initializer_range",
+                   "is_encoder_decoder",
+                   "label2id",
+                   "max_position_embeddings",
+                   "max_window_layers",
+                   "model_type",
+                   "name_or_path",
+                   "output_attentions",
+                   "output_hidden_states",
+                   "pad_token_id",
+                   "problem_type",
+                   "return_dict",
+                   "sliding_window",
+                   "tie_word_embeddings",
+                   "torch_dtype",
+                   "transformers_version",
+                   "use_cache"});
+}
+
+}  // namespace
+
+QwenTextSpec read_qwen3_spec(const ConfigReader& config) {
+  QwenTextSpec spec;
+  const auto size = [&config](const char* key, std::int64_t fallback) {
+    return config.integer_or(key, fallback, 1, kMaxEncoderWidth);
+  };
+  config.only("model_type", "qwen3");
+  spec.vocab_size = config.integer_or("vocab_size", spec.vocab_size, 1, kMaxEncoderVocabulary);
+  spec.hidden_size = size("hidden_size", spec.hidden_size);
+  spec.intermediate_size = size("intermediate_size", spec.intermediate_size);
+  spec.num_hidden_layers =
+      config.integer_or("num_hidden_layers", spec.num_hidden_layers, 1, kMaxBlocks);
+  spec.num_attention_heads = size("num_attention_heads", spec.num_attention_heads);
+  spec.num_key_value_heads = size("num_key_value_heads", spec.num_attention_heads);
+  spec.head_dim = size("head_dim", spec.head_dim);
+  spec.rms_norm_eps = config.number_or("rms_norm_eps", spec.rms_norm_eps);
+  spec.rope_theta = read_rope_theta(config, spec.rope_theta);
+  config.only("hidden_act", "silu");
+  config.only("attention_bias", false);
+  config.only("use_sliding_window", false);
+  if (config.has_value("layer_types")) {
+    for (const auto& type : config.texts("layer_types"))
+      if (type != "full_attention") config.refuse("layer_types", "has layers of type " + type);
+  }
+  config.harmless({"layer_types"});
+  accept_unused_qwen_keys(config);
+  config.finish();
+  if (!(spec.rms_norm_eps > 0 && spec.rms_norm_eps < 1))
+    config.refuse("rms_norm_eps", "must be between 0 and 1");
+  if (spec.head_dim % 2 != 0) config.refuse("head_dim", "must be even");
+  if (spec.num_attention_heads % spec.num_key_value_heads != 0) {
+    config.refuse("num_key_value_heads",
+                  fmt::format("must divide num_attention_heads, {}", spec.num_attention_heads));
+  }
+  return spec;
+}
+
+std::string qwen_block_prefix(std::int64_t block) {
+  return fmt::format("{}layers.{}.", kQwenRoot, block);
+}
+
+std::string without_qwen_root(const std::string& name) {
+  return name.substr(kQwenRoot.size());
+}
+
+std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec) {
+  const std::int64_t width = spec.hidden_size, wide = spec.intermediate_size;
+  const std::int64_t queries = spec.num_attention_heads * spec.head_dim;
+  const std::int64_t keys = spec.num_key_value_heads * spec.head_dim;
+  std::vector<ExpectedTensor> list;
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
+    list.push_back({name, std::move(shape), {without_qwen_root(name)}});
+  };
+  add(std::string(kQwenRoot) + "embed_tokens.weight", {spec.vocab_size, width});
+  for (std::int64_t block = 0; block < spec.used_layers(); ++block) {
+    const std::string prefix = qwen_block_prefix(block), attention = prefix + "self_attn.";
+    const std::pair<const char*, std::int64_t> products[] = {
+        {"q_proj", queries}, {"k_proj", keys}, {"v_proj", keys}};
+    for (const auto& [name, outputs] : products) {
+      add(attention + name + ".weight", {outputs, width});
+      if (spec.qkv_bias) add(attention + name + ".bias", {outputs});
+    }
+    add(attention + "o_proj.weight", {width, queries});
+    if (spec.qk_norm) {
+      add(attention + "q_norm.weight", {spec.head_dim});
+      add(attention + "k_norm.weight", {spec.head_dim});
+    }
+    add(prefix + "mlp.gate_proj.weight", {wide, width});
+    add(prefix + "mlp.up_proj.weight", {wide, width});
+    add(prefix + "mlp.down_proj.weight", {width, wide});
+    add(prefix + "input_layernorm.weight", {width});
+    add(prefix + "post_attention_layernorm.weight", {width});
+  }
+  if (!spec.before_last) add(std::string(kQwenRoot) + "norm.weight", {width});
+  return list;
+}
+
+bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name) {
+  if (name == "lm_head.weight") return true;
+  if (name.starts_with(kQwenRoot)) name.remove_prefix(kQwenRoot.size());
+  return spec.before_last &&
+         (name == "norm.weight" ||
+          name.starts_with(fmt::format("layers.{}.", spec.num_hidden_layers - 1)));
+}
+
+}  // namespace troupe::spec

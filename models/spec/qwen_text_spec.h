@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/spec/config.h"
+#include "models/spec/planned_tensors.h"
+
+namespace troupe::spec {
+
+/// A Qwen language model as a text encoder: `config.json` of a Qwen3ForCausalLM or Qwen3Model.
+/// Defaults are those of Qwen3Config.
+struct QwenTextSpec {
+  std::int64_t vocab_size = 151936;
+  std::int64_t hidden_size = 4096;
+  std::int64_t intermediate_size = 22016;
+  std::int64_t num_hidden_layers = 32;
+  std::int64_t num_attention_heads = 32;
+  std::int64_t num_key_value_heads = 32;
+  std::int64_t head_dim = 128;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000;
+  /// Queries and keys are normed, each head by itself: Qwen3.
+  bool qk_norm = true;
+  /// Products of queries, keys and values have a bias: Qwen2.
+  bool qkv_bias = false;
+  /// The last layer and the norm after it are not computed, nor read: the states before them are
+  /// taken.
+  bool before_last = false;
+
+  std::int64_t used_layers() const { return num_hidden_layers - (before_last ? 1 : 0); }
+  bool operator==(const QwenTextSpec&) const = default;
+};
+
+/// Reads a Qwen3's config. Refuses what is not supported by key and value.
+QwenTextSpec read_qwen3_spec(const ConfigReader& config);
+
+/// Every tensor that is computed with, in transformers' names.
+std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec);
+
+/// Returns whether a tensor is ignored: the head that predicts words, and layers that are not
+/// used.
+bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name);
+
+/// "model.layers.7."
+std::string qwen_block_prefix(std::int64_t block);
+
+/// The name that a tensor may have instead, where a checkpoint is of the model without its head.
+std::string without_qwen_root(const std::string& name);
+
+}  // namespace troupe::spec
