@@ -1,8 +1,10 @@
 #include <atomic>
+#include <fstream>
 #include <numeric>
 
 #include "tests/support/doctest.h"
 #include "tests/support/patience.h"
+#include "tests/support/scratch.h"
 #include "tests/user_actors/classes.h"
 #include "tests/user_actors/small_cluster.h"
 
@@ -97,12 +99,14 @@ TEST_CASE("a call has a deadline, and what has not begun by then never runs") {
   SmallCluster cluster;
   auto client = cluster.connect();
   auto probe = take(client.actors().spawn<Probe>({}, "p"));
-  auto busy = probe.call<&Probe::sleep>(10'000);
+  const Scratch scratch;
+  auto busy = probe.call<&Probe::await>(scratch / "go on");
   auto late = probe.within(100ms).call<&Probe::append>(7);
   const auto result = late.wait(kPatience);
   REQUIRE(!result.ok());
   CHECK(result.error().code == ErrorCode::timeout);
   CHECK(busy.wait(1ms).error().code == ErrorCode::timeout);  // of the wait, not of the call
+  std::ofstream{scratch / "go on"};
   take(busy.wait(kPatience));
   CHECK(take(probe.call<&Probe::seen>().wait(kPatience)).empty());
 }

@@ -40,6 +40,8 @@ class Probe {
   void sleep(std::int64_t milliseconds);
   /// Makes that file, so that others know that the actor is in here, and sleeps for ten minutes.
   void stay(std::string file);
+  /// Returns when somebody has made that file.
+  void await(std::string file);
   /// Works as long as `sleep` would, and says all the time that it gets on.
   std::int64_t labour(std::int64_t milliseconds);
   void crash(std::int64_t signal);
@@ -80,6 +82,6 @@ class Stranger {
 TROUPE_ACTOR(troupe::testing::Counter, (std::int64_t), add, value, reset)
 TROUPE_ACTOR(troupe::testing::Probe, (std::string), name, append, seen, fail, sleep, stay, labour,
              crash, leave, restarts, array, sum, twice, blob, call_other, spawn_counter,
-             find_counter, points, open_to_children)
+             find_counter, points, open_to_children, await)
 TROUPE_ACTOR(troupe::testing::Fussy, (bool), one)
 TROUPE_ACTOR(troupe::testing::Stranger, (), nothing)

@@ -25,6 +25,10 @@ void Probe::stay(std::string file) {
   std::ofstream{file};
   std::this_thread::sleep_for(10min);
 }
+void Probe::await(std::string file) {
+  while (!std::filesystem::exists(file))
+    std::this_thread::sleep_for(5ms);
+}
 std::int64_t Probe::labour(std::int64_t milliseconds) {
   for (std::int64_t done = 0; done < milliseconds; done += 10) {
     std::this_thread::sleep_for(10ms);
