@@ -424,7 +424,7 @@ TEST_CASE("kill -9: a job of prompt embeds and seeds for each picture ends bit-i
   FaultCluster cluster(actors(3));
   Reference reference("given");
   auto submission = latents_of(reference, reference.find("embeds_sigma"), {.cfg = 2});
-  submission.request.steps = 60;
+  submission.request.steps = 24;
   submission.request.sampler = "ddim";
   submission.request.eta = 0.5;
   submission.request.picture_seeds = {1, 2, 3, 4};

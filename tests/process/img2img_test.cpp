@@ -381,7 +381,7 @@ TEST_CASE("kill -9 of a job that began with a picture, before its first boundary
   Reference reference("init_image");
   auto submission = submission_of(reference, reference.find("sd3"), {.pp = 2});
   submission.request.loras = {{kFixtures + "lora/sd3.safetensors", 0.5}};
-  submission.request.steps = 60;
+  submission.request.steps = 16;
   submission.request.strength = 0.5;
   const auto mask = read_all(kFixtures + "init/mask.png");
   for (const auto& [early, over] :
@@ -395,10 +395,10 @@ TEST_CASE("kill -9 of a job that began with a picture, before its first boundary
     const auto report = nlohmann::json::parse(undisturbed.report);
     for (const auto& actor : report["actors"])
       places.push_back(actor["actor"]);
-    cluster.hold(places.at(0), early ? HoldAt{"text"} : HoldAt{.step = 20});
+    cluster.hold(places.at(0), early ? HoldAt{"text"} : HoldAt{.step = 5});
     const auto job = cluster.submit(submission);
     cluster.held(places.at(0));
-    if (!early) REQUIRE(cluster.keeps(job, 20));
+    if (!early) REQUIRE(cluster.keeps(job, 5));
     const auto pids = cluster.pids();
     kill(pids.at(places.at(0)), SIGKILL);
     kill(pids.at(places.at(1)), SIGKILL);
@@ -407,7 +407,7 @@ TEST_CASE("kill -9 of a job that began with a picture, before its first boundary
     CHECK(result.value().latents->data == undisturbed.latents->data);
     const auto recoveries = nlohmann::json::parse(result.value().report)["recoveries"];
     REQUIRE(recoveries.size() >= 1);
-    CHECK(recoveries[0]["step"] == (early ? 0 : 20));
+    CHECK(recoveries[0]["step"] == (early ? 0 : 5));
     REQUIRE(eventually(kPatience, [&] { return cluster.restarts() >= restarts + 2; }));
     REQUIRE(cluster.whole());
   }

@@ -56,9 +56,10 @@ TEST_CASE("own-jobs, all-jobs, operate: each may what its name says, and is told
   auto alice = someone("alice", ClientRole::own_jobs), bob = someone("bob", ClientRole::own_jobs),
        carol = someone("carol", ClientRole::all_jobs), dave = someone("dave", ClientRole::operate);
 
-  auto long_job = tiny_job(900);
-  long_job.detached = true;
-  const auto job = take(alice.client.submit(long_job), "submit");
+  auto held_job = tiny_job();
+  held_job.detached = true;
+  hold_actor(dave.inspector, 0, {.step = 1});
+  const auto job = take(alice.client.submit(held_job), "submit");
   CHECK(said(alice.inspector.control(job, JobAction::pause)) == "");
   const auto not_its_own =
       "job " + std::to_string(job) + " is not its own: the key \"bob\" has the role own-jobs";

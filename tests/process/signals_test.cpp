@@ -64,6 +64,12 @@ std::vector<std::string> start_arguments() {
   return {"start", "--actors", "2", "--model", kDemo};
 }
 
+/// Has the console of the place's cluster do this.
+void console(const Place& place, const std::string& words) {
+  Command repl({"repl", "-c", words}, place.scratch / "log", place.environment());
+  CHECK(repl.wait(kLong) == 0);
+}
+
 std::string last_line(std::string text) {
   while (text.ends_with('\n'))
     text.pop_back();
@@ -150,8 +156,9 @@ TEST_CASE("kill -9 of the controller: its actors are gone, and it can be started
   {
     Command start(start_arguments(), place.scratch / "log", place.environment());
     wait_until(start, When::busy, "ready");
-    Command submit({"submit", "--prompt", "a", "--pp", "2", "--steps", "900", "--n", "4",
-                    "--output", place.scratch / "work/out.png"},
+    console(place, "inject hold 0 3600 step 2");
+    Command submit({"submit", "--prompt", "a", "--pp", "2", "--steps", "9", "--n", "4", "--output",
+                    place.scratch / "work/out.png"},
                    place.scratch / "log", place.environment());
     REQUIRE(eventually(kLong,
                        [&] { return submit.err().find("denoising step") != std::string::npos; }));
@@ -186,7 +193,8 @@ TEST_CASE("Ctrl-C of `troupe submit` cancels its job; the cluster goes on") {
   Command start(start_arguments(), place.scratch / "log", place.environment());
   wait_until(start, When::busy, "ready");
   for (const int number : {SIGINT, SIGTERM}) {
-    Command submit({"submit", "--prompt", "a", "--steps", "900", "--n", "4", "--output",
+    console(place, "inject hold 0 3600 step 2; inject hold 1 3600 step 2");  // whichever it gets
+    Command submit({"submit", "--prompt", "a", "--steps", "9", "--n", "4", "--output",
                     place.scratch / "work/out.png"},
                    place.scratch / "log", place.environment());
     REQUIRE(eventually(kLong,
@@ -201,6 +209,7 @@ TEST_CASE("Ctrl-C of `troupe submit` cancels its job; the cluster goes on") {
     return jobs.out().find("cancelled") != std::string::npos &&
            jobs.out().find("running") == std::string::npos;
   }));
+  console(place, "inject release 0; inject release 1");
   Command small(
       {"submit", "--prompt", "a", "--steps", "2", "--output", place.scratch / "work/out.png"},
       place.scratch / "log", place.environment());

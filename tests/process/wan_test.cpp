@@ -212,7 +212,7 @@ TEST_CASE("a video goes on where it was when an actor is killed") {
   Reference reference("wan");
   FaultCluster cluster(actors(4));
   auto submission = reference.submission(reference.find("wan_long"), {.cfg = 2, .ulysses = 2});
-  submission.request.steps = 60;
+  submission.request.steps = 12;
   const auto undisturbed = cluster.run(submission);
   const auto result =
       cluster.struck(submission, 4, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); });
