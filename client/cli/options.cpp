@@ -38,6 +38,11 @@ Option* Option::type_name(const std::string& name) {
   return this;
 }
 
+Option* Option::kind(ValueKind kind) {
+  kind_ = kind;
+  return this;
+}
+
 Option* Option::group(const std::string& heading) {
   option_.group(heading);
   return this;
@@ -133,7 +138,23 @@ std::vector<std::string> Option::names() const {
 }
 
 std::string Option::value_name() const {
-  return option_.get_items_expected_max() == 0 ? "" : option_.get_type_name();
+  if (option_.get_items_expected_max() == 0) return "";
+  return option_.get_positional() ? option_.get_name() : option_.get_type_name();
+}
+
+ValueKind Option::kind() const {
+  if (kind_ != ValueKind::none) return kind_;
+  const std::string name = value_name();
+  if (name.empty()) return ValueKind::none;
+  if (!words_.empty()) return ValueKind::words;
+  if (name.starts_with("DIR")) return ValueKind::folder;
+  return name.starts_with("F.") || name.starts_with("FILE") ? ValueKind::file : ValueKind::text;
+}
+
+std::string Option::file_ending() const {
+  const std::string name = value_name();
+  const auto dot = name.find('.');
+  return dot == std::string::npos ? "" : name.substr(dot);
 }
 
 Options::Options(const std::string& description, const std::string& name)

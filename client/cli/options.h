@@ -68,6 +68,10 @@ std::string read_list(const std::string& text, const Check& check,
 /// The group of options that --help lists first, where --help is one of it.
 inline constexpr const char* kUsualOptions = "Usual options";
 
+/// Kind of value that stands behind an option, or in an argument's place, for completion. `speaker`
+/// is an actor's number or the controller, `place` a host or an actor's number, `command` a verb.
+enum class ValueKind { none, text, words, file, folder, job, speaker, place, command };
+
 /// Place that an option has its value from; a later one goes before an earlier one.
 enum class Source { built_in, file, environment, command_line };
 
@@ -84,6 +88,9 @@ class Option {
   /// Sets what stands for the value in the help text.
   Option* type_name(const std::string& name);
   Option* group(const std::string& heading);
+  /// Sets what the value is; without it that is what its name in the help says (DIR, FILE.png),
+  /// else text.
+  Option* kind(ValueKind kind);
   /// Shows the value that the variable has now as the default.
   Option* capture_default_str();
   Option* default_str(const std::string& text);
@@ -111,6 +118,9 @@ class Option {
   std::vector<std::string> names() const;
   /// Returns what stands for the value in the help text; "" of a flag.
   std::string value_name() const;
+  ValueKind kind() const;
+  /// Returns the ending of a file's name: ".png"; "" = any.
+  std::string file_ending() const;
   /// Returns the words that the option takes, if it takes words only; else none.
   const std::vector<std::string>& words() const { return words_; }
   bool is_configurable() const;
@@ -123,6 +133,7 @@ class Option {
  private:
   CLI::Option& option_;
   std::function<void()> restore_;
+  ValueKind kind_ = ValueKind::none;  // none = as the value's name says
   std::vector<std::string> words_;
   std::string environment_;  // "" = TROUPE_NAME
   Source source_ = Source::built_in;

@@ -13,14 +13,11 @@
 namespace troupe::cli {
 namespace {
 
-/// Kind of value that may stand behind an option, or in an argument's place.
-enum class ValueKind { none, text, words, file, folder, job };
-
 struct CompletedOption {
   std::vector<std::string> names;  // with dashes; none of an argument
   ValueKind kind = ValueKind::none;
   std::vector<std::string> words;
-  std::string ending;  // of a file: ".png"; "" = any
+  std::string ending;  // of a file
   std::string type;
   std::string summary;
   bool repeated = false;
@@ -35,43 +32,20 @@ std::string summary_of(const std::string& text) {
   return line;
 }
 
-CompletedOption completed(const CLI::Option& option, std::vector<std::string> words) {
-  CompletedOption one;
-  for (const std::string& name : option.get_lnames())
-    one.names.push_back("--" + name);
-  for (const std::string& name : option.get_snames())
-    one.names.push_back("-" + name);
-  one.summary = summary_of(option.get_description());
-  one.repeated = option.get_expected_max() > 1;
-  if (option.get_items_expected_max() == 0) return one;
-  const std::string name = option.get_positional() ? option.get_name() : option.get_type_name();
-  one.type = name;
-  one.words = std::move(words);
-  const auto dot = name.rfind('.');
-  if (!one.words.empty()) {
-    one.kind = ValueKind::words;
-  } else if (name == "DIR" || name == "MODEL") {
-    one.kind = ValueKind::folder;
-  } else if (dot != std::string::npos || name.starts_with("FILE")) {
-    one.kind = ValueKind::file;
-    if (dot != std::string::npos) one.ending = name.substr(dot);
-  } else if (option.get_positional() && name == "ID") {
-    one.kind = ValueKind::job;
-  } else {
-    one.kind = ValueKind::text;
-  }
-  return one;
-}
-
 std::vector<CompletedOption> options_of_verb(const Options& verb, bool positional) {
   std::vector<CompletedOption> options;
-  const auto add = [&](const CLI::Option& option, const std::vector<std::string>& words) {
-    if (option.get_positional() == positional && (positional || option.nonpositional()))
-      options.push_back(completed(option, words));
-  };
-  if (const CLI::Option* help = verb.cli().get_help_ptr()) add(*help, {});
-  for (const auto& option : verb.all())
-    add(option->cli(), option->words());
+  if (!positional)
+    options.push_back({{"--help", "-h"}, ValueKind::none, {}, "", "", "Print this help", false});
+  for (const auto& option : verb.all()) {
+    if (option->cli().get_positional() != positional) continue;
+    auto words = option->words();
+    if (option->kind() == ValueKind::command)
+      for (const auto& command : verb.parent()->commands())
+        words.push_back(command->name());
+    options.push_back({option->names(), option->kind(), words, option->file_ending(),
+                       option->value_name(), summary_of(option->cli().get_description()),
+                       option->cli().get_expected_max() > 1});
+  }
   return options;
 }
 
@@ -87,13 +61,21 @@ std::string quoted(const std::string& text, const char* quote) {
   return out;
 }
 
-/// Command that lists the numbers of the jobs that the cluster knows.
-constexpr const char* kJobs =
-    "troupe jobs --json 2>/dev/null | sed -n 's/^ *\"id\": \\([0-9]*\\),*$/\\1/p'";
+/// Command that lists what the cluster knows of that kind.
+std::string known(ValueKind kind) {
+  const bool jobs = kind == ValueKind::job;
+  const std::string hosts =
+      kind == ValueKind::place ? R"x( -e 's/^ *"host": "\(.*\)",*$/\1/p')x" : "";
+  return std::string(kind == ValueKind::speaker ? "echo controller; " : "") + "troupe " +
+         (jobs ? "jobs" : "status") +
+         R"x( --json 2>/dev/null | sed -n -e 's/^ *"id": \([0-9]*\),*$/\1/p')x" + hosts +
+         (hosts.empty() ? "" : " | sort -u");
+}
 
 std::string bash_value(const CompletedOption& option) {
   switch (option.kind) {
     case ValueKind::words:
+    case ValueKind::command:
       return "COMPREPLY=($(compgen -W '" + joined_by(option.words, " ") + "' -- \"$cur\"))";
     case ValueKind::folder:
       return "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\"))";
@@ -101,7 +83,9 @@ std::string bash_value(const CompletedOption& option) {
       return "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\") $(compgen -f -X '!*" +
              option.ending + "' -- \"$cur\"))";
     case ValueKind::job:
-      return fmt::format("COMPREPLY=($(compgen -W \"$({})\" -- \"$cur\"))", kJobs);
+    case ValueKind::speaker:
+    case ValueKind::place:
+      return fmt::format("COMPREPLY=($(compgen -W \"$({})\" -- \"$cur\"))", known(option.kind));
     default:
       return ":";
   }
@@ -123,26 +107,28 @@ std::string bash_script(const Options& troupe) {
     std::string argument;
     for (const auto& option : options_of_verb(*verb, true))
       if (option.kind != ValueKind::text && argument.empty())
-        argument = "      [[ $cur != -* ]] && { " + bash_value(option) + "; return; }\n";
+        argument = "      [[ $cur != -* || $ended ]] && { " + bash_value(option) + "; return; }\n";
     cases += fmt::format("    {})\n      case $prev in\n{}      esac\n{}      words='{}' ;;\n",
                          verb->name(), values, argument, joined_by(words, " "));
   }
   const auto all = joined_by(names, " ");
   return "# Completes `troupe` in bash. Made by `troupe completion bash`.\n"
          "_troupe() {\n"
-         "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= words= i\n"
+         "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= words= "
+         "ended= i\n"
          "  if [[ $cur == = ]]; then cur=; elif [[ $prev == = ]]; then "
          "prev=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
          "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
-         "    if [[ ${COMP_WORDS[i]} != -* && ${COMP_WORDS[i]} != help ]]; then "
-         "verb=${COMP_WORDS[i]}; break; fi\n"
+         "    if [[ ${COMP_WORDS[i]} == -- ]]; then ended=1; prev=; break; fi\n"
+         "    if [[ -z $verb && ${COMP_WORDS[i]} != -* && ${COMP_WORDS[i]} != help ]]; then "
+         "verb=${COMP_WORDS[i]}; fi\n"
          "  done\n"
          "  COMPREPLY=()\n"
          "  case $verb in\n"
          "    '') words='" +
          all + " help --help --version' ;;\n" + cases +
          "  esac\n"
-         "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+         "  [[ $ended ]] || COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
          "}\n"
          "complete -F _troupe troupe\n";
 }
@@ -150,6 +136,7 @@ std::string bash_script(const Options& troupe) {
 std::string zsh_value(const CompletedOption& option) {
   switch (option.kind) {
     case ValueKind::words:
+    case ValueKind::command:
       return "(" + joined_by(option.words, " ") + ")";
     case ValueKind::folder:
       return "_files -/";
@@ -157,6 +144,10 @@ std::string zsh_value(const CompletedOption& option) {
       return option.ending.empty() ? "_files" : "_files -g \"*" + option.ending + "\"";
     case ValueKind::job:
       return "_troupe_jobs";
+    case ValueKind::speaker:
+      return "_troupe_speakers";
+    case ValueKind::place:
+      return "_troupe_places";
     default:
       return " ";
   }
@@ -194,7 +185,9 @@ std::string zsh_script(const Options& troupe) {
   return "#compdef troupe\n"
          "# Completes `troupe` in zsh. Made by `troupe completion zsh`.\n"
          "_troupe_jobs() {\n  compadd -- $(" +
-         std::string(kJobs) +
+         known(ValueKind::job) + ")\n}\n_troupe_speakers() {\n  compadd -- $(" +
+         known(ValueKind::speaker) + ")\n}\n_troupe_places() {\n  compadd -- $(" +
+         known(ValueKind::place) +
          ")\n}\n"
          "_troupe() {\n"
          "  local -a verbs\n"
@@ -221,6 +214,7 @@ std::string fish_value(const CompletedOption& option) {
     case ValueKind::none:
       return "";
     case ValueKind::words:
+    case ValueKind::command:
       return " -x -a '" + joined_by(option.words, " ") + "'";
     case ValueKind::folder:
       return " -x -a '(__fish_complete_directories)'";
@@ -228,7 +222,9 @@ std::string fish_value(const CompletedOption& option) {
       return option.ending.empty() ? " -r -F"
                                    : " -r -f -a '(__fish_complete_suffix " + option.ending + ")'";
     case ValueKind::job:
-      return fmt::format(" -x -a '({})'", quoted(kJobs, "\\'"));
+    case ValueKind::speaker:
+    case ValueKind::place:
+      return fmt::format(" -x -a '({})'", quoted(known(option.kind), "\\'"));
     case ValueKind::text:
       return " -x";
   }
@@ -239,9 +235,11 @@ std::string fish_script(const Options& troupe) {
   std::string out =
       "# Completes `troupe` in fish. Made by `troupe completion fish`.\n"
       "complete -c troupe -f\n"
-      "complete -c troupe -n __fish_use_subcommand -l help -l version\n";
+      "complete -c troupe -n __fish_use_subcommand -l help -l version\n"
+      "complete -c troupe -n __fish_use_subcommand -a help -d 'Tell the options of a command'\n";
   for (const auto& verb : troupe.commands()) {
     const std::string name = verb->name();
+    out += fmt::format("complete -c troupe -n '__fish_seen_subcommand_from help' -a {}\n", name);
     out += fmt::format("complete -c troupe -n __fish_use_subcommand -a {} -d '{}'\n", name,
                        quoted(summary_of(verb->cli().get_description()), "\\'"));
     const std::string within =

@@ -12,6 +12,8 @@ namespace fs = std::filesystem;
 
 /// Largest number of words; nobody reads through more.
 constexpr std::size_t kMost = 10'000;
+/// Ending that no file's name has: folders alone are wanted.
+constexpr const char* kNoFile = "/";
 
 }  // namespace
 
@@ -35,15 +37,6 @@ std::vector<std::string> file_words(const std::string& typed, const std::string&
   return words;
 }
 
-bool is_file(const std::string& type) {
-  return type == "DIR" || type.starts_with("FILE") || type.starts_with("F.");
-}
-
-std::string ending_of(const std::string& type) {
-  if (type == "DIR") return "/";  // no file's
-  const auto dot = type.find('.');
-  return dot == std::string::npos ? "" : type.substr(dot);
-}
 namespace {
 
 /// The words of the command that the cursor is in, the last one as far as it goes (maybe empty).
@@ -91,8 +84,9 @@ std::optional<std::vector<std::string>> option_words(const Command& command, con
   const std::string& option = words[words.size() - 2];
   const auto found =
       std::ranges::find_if(options, [&](const auto& one) { return one.name == option; });
-  if (found != options.end() && !found->type.empty()) {
-    if (is_file(found->type)) return file_words(words.back(), ending_of(found->type));
+  if (found != options.end() && found->kind != cli::ValueKind::none) {
+    if (found->kind == cli::ValueKind::file) return file_words(words.back(), found->ending);
+    if (found->kind == cli::ValueKind::folder) return file_words(words.back(), kNoFile);
     return found->words;
   }
   if (!words.back().starts_with('-')) return std::nullopt;

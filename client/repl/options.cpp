@@ -10,11 +10,11 @@ std::vector<OptionShape> options_of(const Command& command) {
   if (!command.shared) return shapes;
   cli::Options options;
   const auto verb = command.shared(options, cli::Where::console);
-  shapes.push_back({"--help", "", {}});
-  shapes.push_back({"-h", "", {}});
+  shapes.push_back({"--help", cli::ValueKind::none, "", {}});
+  shapes.push_back({"-h", cli::ValueKind::none, "", {}});
   for (const auto& option : options.all())
     for (const std::string& name : option->names())
-      shapes.push_back({name, option->value_name(), option->words()});
+      shapes.push_back({name, option->kind(), option->file_ending(), option->words()});
   return shapes;
 }
 

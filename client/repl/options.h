@@ -11,7 +11,8 @@ namespace troupe::repl {
 /// An option, for completion.
 struct OptionShape {
   std::string name;                // "--prompt"
-  std::string type;                // of its value, as the help names it: "FILE.png"; "" = a flag
+  cli::ValueKind kind = cli::ValueKind::none;
+  std::string ending;              // of a file
   std::vector<std::string> words;  // all words that the value may be
 };
 std::vector<OptionShape> options_of(const Command& command);

@@ -72,6 +72,12 @@ TEST_CASE("bash completes commands, options, words, files and folders") {
   CHECK(choices("troupe run --preview o") == "one.png\n");
   CHECK(choices("troupe run --preview t") == "\n");
   CHECK(choices("troupe completion f") == "fish\n");
+  CHECK(choices("troupe man su") == "submit\n");
+  CHECK(choices("troupe help su") == "submit\n");
+  CHECK(choices("troupe keys r") == "role remove\n");
+  CHECK(choices("troupe inspect -- on") == "one.png\n");
+  CHECK(choices("troupe status -- --j") == "\n");
+  CHECK(has(choices("troupe logs co"), "controller"));
 }
 
 TEST_CASE("zsh and fish read their scripts, where they are installed") {

@@ -11,7 +11,7 @@ namespace {
 class CancelVerb : public SharedVerb {
  public:
   CancelVerb(Options& options, Where where) : SharedVerb(options, where) {
-    app_->add_option("ID", id_, "The job, as `troupe jobs` names it");
+    app_->add_option("ID", id_, "The job, as `troupe jobs` names it")->kind(ValueKind::job);
     add_connect();
     set_footer("What was issued before still runs to its end: some micro-steps at most.",
                {"troupe cancel 3"}, "commands.md#cancel");

@@ -17,7 +17,8 @@ class DrainVerb : public Verb {
  public:
   explicit DrainVerb(Options& options) : Verb(options) {
     app_->add_option("PLACE", places_, "Hosts by name, actors by number, as `troupe status` shows")
-        ->type_name("HOST|ACTOR");
+        ->type_name("HOST|ACTOR")
+        ->kind(ValueKind::place);
     app_->add_flag(
         "--now", now_,
         "Running jobs go on elsewhere at once, where there are idle actors for them or "

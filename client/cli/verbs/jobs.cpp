@@ -16,7 +16,8 @@ class JobsVerb : public SharedVerb {
   JobsVerb(Options& options, Where where) : SharedVerb(options, where) {
     app_->add_option("ID", id_, "A job: as much of it as the controller tells")
         ->default_str("all")
-        ->type_name("");
+        ->type_name("")
+        ->kind(ValueKind::job);
     app_->add_option("--limit", limit_, "How many of them at most; 0 = all")
         ->check(whole(0, 1'000'000))
         ->default_str(std::to_string(kShownRows) + ", with --json all");

@@ -11,10 +11,13 @@
 namespace troupe::cli {
 namespace {
 
+const std::vector<std::string> kActions{"make", "add", "role", "list", "remove"};
+
 class KeysVerb : public Verb {
  public:
   explicit KeysVerb(Options& options) : Verb(options) {
     app_->add_option("ACTION", action_, "make (if left out), add, role, list or remove")
+        ->check(one_of(kActions))
         ->type_name("");
     app_->add_option("NAME", name_, "With add, role and remove: the client")->type_name("");
     add_keys_option(*app_, folder_, "The cluster's folder of keys");
@@ -48,9 +51,7 @@ class KeysVerb : public Verb {
     if (action_ == "add") return add();
     if (action_ == "role") return change_role();
     if (action_ == "list") return list();
-    if (action_ == "remove") return remove();
-    const auto wrong = not_one_of(action_, {"make", "add", "role", "list", "remove"});
-    throw UsageError("keys " + wrong);
+    return remove();
   }
 
  private:

@@ -18,7 +18,8 @@ constexpr std::uint32_t kMostLines = 10'000;
 class LogsVerb : public SharedVerb {
  public:
   LogsVerb(Options& options, Where where) : SharedVerb(options, where) {
-    app_->add_option("WHO", who_, "An actor's ID, or controller (the default)");
+    app_->add_option("WHO", who_, "An actor's ID, or controller (the default)")
+        ->kind(ValueKind::speaker);
     app_->add_flag("--follow,-f", follow_, "Go on as more comes, until Ctrl-C");
     app_->add_option("--lines", lines_, "The last lines only")
         ->check(whole(1, kMostLines))

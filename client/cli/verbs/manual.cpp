@@ -37,7 +37,8 @@ class ManVerb : public Verb {
  public:
   explicit ManVerb(Options& options) : Verb(options) {
     app_->take_no_defaults();
-    app_->add_option("COMMAND", command_, "Its page, instead of that of `troupe` itself");
+    app_->add_option("COMMAND", command_, "Its page, instead of that of `troupe` itself")
+        ->kind(ValueKind::command);
     app_->add_option("--write", folder_, "Write all pages into this folder")
         ->check(not_empty())
         ->type_name("DIR");

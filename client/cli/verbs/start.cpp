@@ -151,6 +151,57 @@ constexpr std::chrono::seconds kLogWait{5};
 class StartVerb : public Verb {
  public:
   explicit StartVerb(Options& options) : Verb(options) {
+    add_actors();
+    add_jobs();
+    add_access();
+    set_footer(
+        "In the foreground Ctrl-C ends the cluster. The other commands find it by themselves when "
+        "--listen is left out; otherwise give them --connect ENDPOINT or set TROUPE_ADDRESS.",
+        {"troupe start --actors 4 --model DIR",
+         "troupe start --actors 2 --listen tcp://127.0.0.1:7400 --detach"},
+        "commands.md#start");
+  }
+
+  void check() override {
+    if (options_.journal_salvage && options_.journal.empty())
+      throw UsageError("--journal-salvage goes with --journal only");
+    if (app_->count("--log") > 0 && !detach_) throw UsageError("--log goes with --detach only");
+    check_cuda_graphs(options_.cuda_graphs, options_.device);
+    check_actors_per_gpu(options_.actors_per_gpu, options_.device);
+  }
+
+  int run() override {
+    settle_options();
+    options_.logs = detach_;
+    check_crowding(options_.actors, options_.threads_per_actor, options_.device);
+    if (!detach_) {
+      return serve([this](const DaemonReport& report) {
+        if (report.ok) std::cout << report.text << std::flush;
+      });
+    }
+    FileHandle lock;
+    if (log_.empty()) {
+      log_ = control::make_runtime_folder() + "/" + log_name();
+    } else {
+      check_writable("--log", log_);
+      lock = lock_log();
+    }
+    const DaemonReport report =
+        run_in_background(log_, static_cast<int>(ready_deadline(options_.actors).count()) + 10,
+                          [this](const ReportOnce& tell) { return serve(tell); });
+    if (!report.ok) {
+      throw CommandError(
+          Error{report.exit_code > 128 ? ErrorCode::interrupted : ErrorCode::failed, report.text},
+          report.exit_code);
+    }
+    goes_on_ = "the cluster at " + options_.listen + " has started: `troupe stop` ends it";
+    std::cout << report.text << std::flush;
+    return kOk;
+  }
+
+ private:
+  /// Adds the options that say where the cluster is and what its actors are.
+  void add_actors() {
     app_->add_option("--listen", options_.listen,
                      "Where to listen: ipc://PATH or tcp://HOST:PORT (default: " +
                          client::default_endpoint() + ")")
@@ -170,6 +221,10 @@ class StartVerb : public Verb {
         ->check(not_empty())
         ->type_name("FILE");
     add_keep_logs_option(*app_, options_.log_folder);
+  }
+
+  /// Adds the options of jobs: what outlives what, and how many go together.
+  void add_jobs() {
     app_->add_option("--journal", options_.journal,
                      "Keep the jobs in this folder, so that a controller started with it again "
                      "knows them and goes on with them (docs/operate.md)")
@@ -222,6 +277,10 @@ class StartVerb : public Verb {
         ->type_name("PICTURES")
         ->capture_default_str();
     add_memory_limit_option(*app_, options_.memory_limit);
+  }
+
+  /// Adds the options that say who may come in, and where the log goes.
+  void add_access() {
     add_keys_option(
         *app_, options_.keys,
         "With --listen tcp://: let only clients in that have keys (`troupe keys`; default: on a "
@@ -240,52 +299,8 @@ class StartVerb : public Verb {
                          "/controller.log, with another --listen controller-ADDRESS.log there)")
         ->check(not_empty())
         ->type_name("FILE");
-    set_footer(
-        "In the foreground Ctrl-C ends the cluster. The other commands find it by themselves when "
-        "--listen is left out; otherwise give them --connect ENDPOINT or set TROUPE_ADDRESS.",
-        {"troupe start --actors 4 --model DIR",
-         "troupe start --actors 2 --listen tcp://127.0.0.1:7400 --detach"},
-        "commands.md#start");
   }
 
-  void check() override {
-    if (options_.journal_salvage && options_.journal.empty())
-      throw UsageError("--journal-salvage goes with --journal only");
-    if (app_->count("--log") > 0 && !detach_) throw UsageError("--log goes with --detach only");
-    check_cuda_graphs(options_.cuda_graphs, options_.device);
-    check_actors_per_gpu(options_.actors_per_gpu, options_.device);
-  }
-
-  int run() override {
-    settle_options();
-    options_.logs = detach_;
-    check_crowding(options_.actors, options_.threads_per_actor, options_.device);
-    if (!detach_) {
-      return serve([this](const DaemonReport& report) {
-        if (report.ok) std::cout << report.text << std::flush;
-      });
-    }
-    FileHandle lock;
-    if (log_.empty()) {
-      log_ = control::make_runtime_folder() + "/" + log_name();
-    } else {
-      check_writable("--log", log_);
-      lock = lock_log();
-    }
-    const DaemonReport report =
-        run_in_background(log_, static_cast<int>(ready_deadline(options_.actors).count()) + 10,
-                          [this](const ReportOnce& tell) { return serve(tell); });
-    if (!report.ok) {
-      throw CommandError(
-          Error{report.exit_code > 128 ? ErrorCode::interrupted : ErrorCode::failed, report.text},
-          report.exit_code);
-    }
-    goes_on_ = "the cluster at " + options_.listen + " has started: `troupe stop` ends it";
-    std::cout << report.text << std::flush;
-    return kOk;
-  }
-
- private:
   /// A name of the cluster's own. Where its address does not fit a file's name, a digest tells it
   /// from others that come out alike.
   std::string log_name() const {

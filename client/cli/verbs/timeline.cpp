@@ -12,7 +12,7 @@ namespace {
 class TimelineVerb : public SharedVerb {
  public:
   TimelineVerb(Options& options, Where where) : SharedVerb(options, where) {
-    app_->add_option("ID", id_, "The job, as `troupe jobs` names it, or all");
+    app_->add_option("ID", id_, "The job, as `troupe jobs` names it, or all")->kind(ValueKind::job);
     app_->add_option("-o,--output", output_,
                      "Trace file, replaced if it is there; - = standard output")
         ->check(not_empty())

@@ -21,7 +21,8 @@ class WaitVerb : public Verb {
   explicit WaitVerb(Options& options) : Verb(options) {
     app_->add_option("ID", id_, "The job, as `troupe submit --detach` and `troupe jobs` name it")
         ->default_str("or --all")
-        ->type_name("");
+        ->type_name("")
+        ->kind(ValueKind::job);
     app_->add_flag("--all", all_,
                    "All jobs that have not ended: say how each ends, and write nothing");
     add_connect_option(*app_, target_);
@@ -117,7 +118,7 @@ class WaitVerb : public Verb {
 class FollowVerb : public SharedVerb {
  public:
   FollowVerb(Options& options, Where where) : SharedVerb(options, where) {
-    app_->add_option("JOB", id_, "The job, as `jobs` names it");
+    app_->add_option("JOB", id_, "The job, as `jobs` names it")->kind(ValueKind::job);
     add_connect();
     add_result_options(*app_, results_);
     app_->get_option("--output")->default_str("");
