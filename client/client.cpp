@@ -8,7 +8,6 @@
 #include "base/format.h"
 #include "client/conversation.h"
 #include "client/convert.h"
-#include "client/init_image.h"
 #include "client/link.h"
 #include "client/own_cluster.h"
 #include "transport/wire/host_messages.h"

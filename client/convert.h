@@ -1,4 +1,5 @@
 #pragma once
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -40,5 +41,10 @@ Error job_error(const wire::JobFinished& finished);
 
 std::vector<JobInfo> to_public(wire::JobList list);
 ClusterInfo to_public(wire::ClusterStatus status);
+
+/// Returns why a request's picture to start from, or its mask, cannot be sent: it is of another
+/// format than PNG, JPEG and WebP, which is named, a PNG that is cut off or damaged, too large, or
+/// does not go with the rest.
+std::optional<Error> check_init_image(const ImageRequest& request);
 
 }  // namespace troupe::client

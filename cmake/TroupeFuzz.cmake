@@ -15,7 +15,7 @@ add_subdirectory(transport/wire)
 add_subdirectory(transport/json)
 add_subdirectory(transport/control)
 
-add_library(troupe_fuzzed STATIC models/image/clip_file.cpp models/image/clip_writer.cpp models/image/clip_text.cpp models/image/frames.cpp models/image/load_picture.cpp models/image/picture_file.cpp models/image/mp4.cpp models/image/png_text.cpp models/image/webm.cpp client/cli/files.cpp client/cli/latents_file.cpp
+add_library(troupe_fuzzed STATIC models/image/clip_file.cpp models/image/clip_writer.cpp models/image/clip_text.cpp models/image/frames.cpp models/image/load_picture.cpp models/image/picture_file.cpp models/image/mp4.cpp models/image/png_text.cpp models/image/webm.cpp client/cli/files.cpp
   web/api_error.cpp web/api_keys.cpp web/calls.cpp web/encodings.cpp web/fields.cpp web/http_message.cpp web/pictures.cpp web/webui_call.cpp
   transport/tensor/fd.cpp transport/tensor/rendezvous.cpp)
 target_include_directories(troupe_fuzzed PUBLIC client/include)

@@ -1,10 +1,12 @@
 #pragma once
+
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "models/image/clip_file.h"
+#include "troupe/client.h"
 
 namespace troupe::cli {
 
@@ -57,5 +59,13 @@ void check_frames_folder(const std::string& path);
 /// naming path and cause.
 std::vector<std::string> write_frames(const std::string& path,
                                       const std::vector<std::vector<std::string>>& pictures);
+
+/// The tensor `latents`, float32 [n, channels, height / 8, width / 8], of a safetensors file.
+/// Throws std::runtime_error naming file and cause: not readable, no such tensor, another type or
+/// rank, a value that is not finite.
+Latents read_latents(const std::string& path);
+
+/// The safetensors bytes of a file with that one tensor.
+std::string latents_file_bytes(const Latents& latents);
 
 }  // namespace troupe::cli

@@ -18,7 +18,6 @@
 #include "base/text.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
-#include "client/cli/latents_file.h"
 #include "client/cli/options.h"
 #include "client/cli/progress.h"
 #include "client/cli/request_options.h"

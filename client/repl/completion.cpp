@@ -4,6 +4,9 @@
 #include <filesystem>
 #include <optional>
 
+#include "client/cli/options.h"
+#include "client/cli/verb.h"
+
 namespace troupe::repl {
 
 namespace {
@@ -75,6 +78,27 @@ std::vector<std::string> argument_words(Argument argument, const Words& words,
     default:
       return words_for(argument, {words.begin(), words.end() - 1});
   }
+}
+
+/// An option of a command.
+struct OptionShape {
+  std::string name;  // "--prompt"
+  cli::ValueKind kind = cli::ValueKind::none;
+  std::string ending;              // of a file
+  std::vector<std::string> words;  // all words that the value may be
+};
+
+std::vector<OptionShape> options_of(const Command& command) {
+  std::vector<OptionShape> shapes;
+  if (!command.shared) return shapes;
+  cli::Options options;
+  const auto verb = command.shared(options, cli::Where::console);
+  shapes.push_back({"--help", cli::ValueKind::none, "", {}});
+  shapes.push_back({"-h", cli::ValueKind::none, "", {}});
+  for (const auto& option : options.all())
+    for (const std::string& name : option->names())
+      shapes.push_back({name, option->kind(), option->file_ending(), option->words()});
+  return shapes;
 }
 
 /// Returns the possible values of an option, or the options that there are; nothing where the word

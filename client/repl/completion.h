@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "client/repl/command.h"
-#include "client/repl/options.h"
 
 namespace troupe::repl {
 

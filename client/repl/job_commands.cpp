@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
-#include "client/cli/latents_file.h"
 #include "client/cli/progress.h"
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"

@@ -2,7 +2,7 @@
 #include <iosfwd>
 #include <string>
 
-#include "client/cli/endpoint.h"
+#include "client/cli/verb.h"
 
 namespace troupe::repl {
 

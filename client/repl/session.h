@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "client/cli/endpoint.h"
 #include "client/cli/follow.h"
 #include "client/cli/signals.h"
+#include "client/cli/verb.h"
 #include "client/repl/command.h"
 #include "troupe/client.h"
 #include "troupe/inspect.h"

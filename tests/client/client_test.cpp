@@ -459,8 +459,12 @@ TEST_CASE("without an endpoint a program finds the cluster that the command find
   CHECK(error().what.find("tcp://127.0.0.1:1") != std::string::npos);
   write("connect = \"somewhere\"\n");
   CHECK(error().code == ErrorCode::bad_request);
-  CHECK(error().what.find("\"somewhere\": neither ipc://PATH nor tcp://HOST:PORT") !=
+  CHECK(error().what.find("config.toml:1: \"somewhere\": neither ipc://PATH nor tcp://HOST:PORT") !=
         std::string::npos);
+  {
+    const testing::Variable wrong("TROUPE_ADDRESS", "nowhere");
+    CHECK(error().what.find("TROUPE_ADDRESS: \"nowhere\": neither") != std::string::npos);
+  }
   write("connect = [\n");
   CHECK(error().code == ErrorCode::bad_request);
 }

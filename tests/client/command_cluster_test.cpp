@@ -13,7 +13,6 @@
 #include "base/endian.h"
 #include "base/files.h"
 #include "client/cli/files.h"
-#include "client/cli/latents_file.h"
 #include "models/image/clip_file.h"
 #include "models/image/frames.h"
 #include "tests/client/fake_controller.h"

@@ -4,7 +4,6 @@
 #include <sstream>
 
 #include "client/cli/files.h"
-#include "client/cli/latents_file.h"
 #include "tests/client/run_command.h"
 #include "tests/support/doctest.h"
 #include "tests/support/patience.h"

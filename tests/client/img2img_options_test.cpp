@@ -3,7 +3,6 @@
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
-#include "client/init_image.h"
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"

@@ -1,7 +1,7 @@
 #include <map>
 #include <random>
 
-#include "client/job_follower.h"
+#include "client/conversation.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;

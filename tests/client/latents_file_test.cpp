@@ -1,4 +1,3 @@
-#include "client/cli/latents_file.h"
 
 #include <cstring>
 #include <limits>

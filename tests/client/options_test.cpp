@@ -3,9 +3,7 @@
 
 #include "base/text.h"
 #include "client/cli/actor_options.h"
-#include "client/cli/endpoint.h"
 #include "client/cli/files.h"
-#include "client/cli/latents_file.h"
 #include "client/cli/request_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"

@@ -8,8 +8,6 @@
 
 #include "client/repl/command.h"
 #include "client/repl/completion.h"
-#include "client/repl/options.h"
-#include "client/repl/slice_text.h"
 #include "client/repl/words.h"
 #include "tests/client/run_command.h"
 #include "tests/support/doctest.h"

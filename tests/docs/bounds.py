@@ -191,7 +191,7 @@ LIMITS = [
           dict.fromkeys(["kShortestSide", "kLongestSide", "kMostBlocks"], "models/image/mp4.cpp"),
           "what no MP4 file can be made of is refused with the reason"),
     Limit("latents file; file of prompt embeds", "{kLargestFile:bytes}, every value finite; {kLargestEmbeds:bytes}",
-          {"kLargestFile": "client/cli/latents_file.cpp", "kLargestEmbeds": "client/cli/submission.cpp"},
+          {"kLargestFile": "client/cli/files.cpp", "kLargestEmbeds": "client/cli/submission.cpp"},
           "bad latents are refused with the file and the reason"),
     Limit("metrics request",
           "{kLongestHeader:bytes} of header, {kPatience:s}, {kMostVisits:n} at once: then the one that has taken longest goes",

@@ -2,7 +2,6 @@
 #include <iostream>
 
 #include "base/suggest.h"
-#include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"

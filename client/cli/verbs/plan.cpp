@@ -10,7 +10,6 @@
 #include "base/format.h"
 #include "base/suggest.h"
 #include "base/text.h"
-#include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"

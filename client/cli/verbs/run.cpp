@@ -7,7 +7,7 @@
 #include "client/cli/options.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
-#include "client/cli/verbs/starting.h"
+#include "client/cli/verbs/start.h"
 #include "client/convert.h"
 #include "controller/app/cluster.h"
 #include "controller/deployments/device_kinds.h"

@@ -11,7 +11,6 @@
 #include "base/numbers.h"
 #include "base/text.h"
 #include "client/cli/actor_options.h"
-#include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
 #include "client/cli/signals.h"
@@ -21,7 +20,7 @@
 #include "web/api_keys.h"
 #include "web/gateway.h"
 #ifdef TROUPE_WITH_CLUSTER
-#include "client/cli/verbs/starting.h"
+#include "client/cli/verbs/start.h"
 #include "controller/app/cluster.h"
 #endif
 

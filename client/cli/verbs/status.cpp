@@ -14,7 +14,6 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "client/cli/cluster_view.h"
-#include "client/cli/endpoint.h"
 #include "client/cli/json.h"
 #include "client/cli/signals.h"
 #include "client/cli/terminal.h"

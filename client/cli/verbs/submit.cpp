@@ -5,7 +5,6 @@
 
 #include "base/files.h"
 #include "base/format.h"
-#include "client/cli/endpoint.h"
 #include "client/cli/files.h"
 #include "client/cli/follow.h"
 #include "client/cli/json.h"

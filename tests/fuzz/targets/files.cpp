@@ -1,5 +1,5 @@
 // What the command reads from files: pictures' text, latents, keys; and endpoints as typed.
-#include "client/cli/latents_file.h"
+#include "client/cli/files.h"
 #include "models/image/clip_file.h"
 #include "models/image/clip_text.h"
 #include "models/image/frames.h"
