@@ -81,7 +81,7 @@ TEST_CASE("the examples of users' actors, and the console's commands for them") 
     CHECK(terminal.shows("^C"));
     REQUIRE(terminal.shows(kPrompt));
     terminal.type("nonsense\n");
-    CHECK(terminal.shows("troupe: unknown command nonsense"));
+    CHECK(terminal.shows(" unknown command nonsense"));
     REQUIRE(terminal.shows(kPrompt));
     terminal.type("\x04");
     CHECK(terminal.wait() == 0);
