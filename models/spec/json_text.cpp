@@ -112,6 +112,14 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   Json* member_ = nullptr;   // of the innermost object: whose value comes next
 };
 
+/// Returns what a path of such a type is; null where it is a file or a folder, or nothing.
+const char* neither_file_nor_folder(std::filesystem::file_type type) {
+  using enum std::filesystem::file_type;
+  if (type == fifo) return "a named pipe";
+  if (type == socket) return "a socket";
+  return type == character || type == block ? "a device" : nullptr;
+}
+
 std::filesystem::file_type type_of(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -123,6 +131,8 @@ std::filesystem::file_type type_of(const std::filesystem::path& path) {
   if (type == fs::file_type::not_found && fs::is_symlink(path, error))
     fail("is a link to " + fs::read_symlink(path, error).string() +
          ", which is not there (`cp -rL` copies what links lead to)");
+  if (const auto* odd = neither_file_nor_folder(type))
+    fail(std::string("is ") + odd + ", not a file or a folder");
   return type;
 }
 
@@ -139,7 +149,8 @@ bool is_folder(const std::filesystem::path& path) {
 std::string read_text_file(const std::filesystem::path& file, std::uint64_t max_bytes) {
   std::error_code error;
   if (!is_file(file))
-    throw std::runtime_error("[read_text_file] " + file.string() + ": no such file");
+    throw std::runtime_error("[read_text_file] " + file.string() + ": " +
+                             (is_folder(file) ? "is a folder" : "no such file"));
   const std::uint64_t size = std::filesystem::file_size(file, error);
   if (error || size > max_bytes) {
     throw std::runtime_error(

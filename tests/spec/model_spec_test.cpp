@@ -1,5 +1,7 @@
 #include "models/spec/model_spec.h"
 
+#include <sys/stat.h>
+
 #include "tests/spec/model_folder.h"
 #include "tests/spec/published_configs.h"
 #include "tests/support/doctest.h"
@@ -237,6 +239,26 @@ TEST_CASE("a link to what is not there is named, whatever file of a folder is lo
   }
   std::filesystem::create_symlink("gone.json", folder.path() / "tokenizer/tokenizer_config.json");
   CHECK(contains(folder.error(), "tokenizer_config.json: is a link to gone.json"));
+}
+
+TEST_CASE("what is neither a file nor a folder is named as what it is, and never opened") {
+  PublishedFolder folder(kPixArtXl512Config);
+  for (const char* name :
+       {"model_index.json", "vae", "vae/config.json", "vae/diffusion_pytorch_model.safetensors",
+        "tokenizer/spiece.model", "scheduler/scheduler_config.json"}) {
+    CAPTURE(name);
+    const auto path = folder.path() / name;
+    const auto aside = folder.path() / "aside";
+    std::filesystem::rename(path, aside);
+    REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+    CHECK(folder.error() ==
+          "[read_model] " + path.string() + ": is a named pipe, not a file or a folder");
+    std::filesystem::remove(path);
+    std::filesystem::rename(aside, path);
+  }
+  std::filesystem::remove(folder.path() / "vae/config.json");
+  std::filesystem::create_directory(folder.path() / "vae/config.json");
+  CHECK(contains(folder.error(), "vae/config.json: is a folder"));
 }
 
 TEST_CASE("the folders in fixtures and examples load") {
