@@ -33,6 +33,28 @@ std::optional<std::string> AllowedFolders::resolve(const std::string& folder) co
   return real.string();
 }
 
+std::optional<std::string> AllowedFolders::refusal_of_links(const std::string& folder) const {
+  if (any_ || std::ranges::find(folders_, fs::path(folder)) != folders_.end()) return std::nullopt;
+  const auto link = link_out(folder, 2);  // a model's parts, and their files
+  if (!link) return std::nullopt;
+  return "[model] " + *link +
+         ": is a link out of the folders that may be named here (`--allow-models DIR` of `troupe "
+         "start`, or of `troupe serve` for requests over HTTP)";
+}
+
+std::optional<std::string> AllowedFolders::link_out(const fs::path& folder, int depth) const {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    const fs::path& path = entry->path();
+    if (entry->is_symlink(ignored) && !resolve(path.string())) return path.string();
+    if (depth == 1 || !entry->is_directory(ignored)) continue;
+    if (auto found = link_out(path, depth - 1)) return found;
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> AllowedFolders::resolve_file(const std::string& file,
                                                         const std::string& beside) const {
   if (any_) return file;

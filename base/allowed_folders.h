@@ -21,6 +21,11 @@ class AllowedFolders {
   /// loop.
   std::optional<std::string> resolve(const std::string& folder) const;
 
+  /// Returns why a resolved folder is refused for a link in it, or in a folder of it, that leads to
+  /// what clients may not name; nothing where there is none. Links in a folder that is allowed by
+  /// its own name are its owner's choice, as those in a snapshot of a hub's cache.
+  std::optional<std::string> refusal_of_links(const std::string& folder) const;
+
   /// A file in such a folder, under its own name: the folder is as `resolve` says, and the file and
   /// the one called `beside` next to it, where they are links, lead to what clients may name.
   std::optional<std::string> resolve_file(const std::string& file,
@@ -30,6 +35,8 @@ class AllowedFolders {
   static std::string refusal(const std::string& folder);
 
  private:
+  std::optional<std::string> link_out(const std::filesystem::path& folder, int depth) const;
+
   bool any_ = true;
   std::vector<std::filesystem::path> folders_;
 };

@@ -70,7 +70,11 @@ void keep_paths(Submission& submission, const std::string& own, std::vector<std:
     if (!found) throw bad_field(field, without_rooms(AllowedFolders::refusal(path)));
     path = *found;
   };
-  if (submission.model != own) keep(submission.model, allowed.resolve(submission.model), "model");
+  if (submission.model != own) {
+    keep(submission.model, allowed.resolve(submission.model), "model");
+    if (const auto why = allowed.refusal_of_links(submission.model))
+      throw bad_field("model", without_rooms(*why));
+  }
   for (Lora& lora : submission.request.loras)
     keep(lora.path, allowed.resolve_file(lora.path, spec::kAdapterConfig), "loras");
   for (Embedding& embedding : submission.request.embeddings)

@@ -64,6 +64,7 @@ class ModelReader::Memory {
     const auto found = allowed_.resolve(name);
     if (!found) throw std::runtime_error(AllowedFolders::refusal(name));
     const std::string& folder = reading.folder = *found;
+    if (const auto why = allowed_.refusal_of_links(folder)) throw std::runtime_error(*why);
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       reading.fingerprint = spec::fingerprint(folder);
       if ((reading.model = find(reading.fingerprint))) return reading;

@@ -55,6 +55,32 @@ TEST_CASE("only what lies in an allowed folder, wherever the name leads") {
   CHECK_FALSE(allowed.resolve(tree.at("models/a") + std::string("\0/../../secret", 14)));
 }
 
+TEST_CASE("a link in an allowed folder may not lead out of what is allowed, at any depth") {
+  const Tree tree;
+  fs::create_directories(tree.root / "models" / "m" / "vae");
+  const auto link = tree.root / "models" / "m" / "vae" / "w.safetensors";
+  const auto out = [&](const std::vector<std::string>& allowed) {
+    return AllowedFolders(allowed).refusal_of_links(tree.at("models/m"));
+  };
+  CHECK_FALSE(out({tree.at("models")}));
+  fs::create_symlink("../../a", link);
+  CHECK_FALSE(out({tree.at("models")}));
+  fs::remove(link);
+  fs::create_symlink(tree.root / "file", link);
+  CHECK(out({tree.at("models")})
+            .value_or("")
+            .starts_with("[model] " + link.string() + ": is a link"));
+  CHECK_FALSE(out({tree.at("models/m")}));  // its owner has named it
+  CHECK_FALSE(out({tree.at("models"), tree.root.string()}));
+  CHECK_FALSE(AllowedFolders().refusal_of_links(tree.at("models/m")));
+  fs::remove(link);
+  const auto part = tree.root / "models" / "m" / "unet";
+  fs::create_directory_symlink(tree.root / "secret", part);
+  CHECK(out({tree.at("models")})
+            .value_or("")
+            .starts_with("[model] " + part.string() + ": is a link"));
+}
+
 TEST_CASE("an empty list allows nothing, several allow each") {
   const Tree tree;
   CHECK_FALSE(AllowedFolders(std::vector<std::string>{}).resolve(tree.at("models")));

@@ -466,6 +466,20 @@ TEST_CASE("embeddings are held against the model, in allowed folders alone, by w
   CHECK(read(model, {}, {}, {{copy, "shiny"}}).embeddings.at(0).fingerprint != first.fingerprint);
 }
 
+TEST_CASE("a model whose files are links out of the allowed folders is refused by the link") {
+  const Scratch allowed;
+  const auto model = allowed.path / "tiny-flux";
+  std::filesystem::copy(kFixtures + "tiny-flux", model, std::filesystem::copy_options::recursive);
+  const AllowedFolders own({allowed.path.string()});
+  CHECK(read(model.string(), {}, own).model);
+  std::filesystem::remove(model / "vae/config.json");
+  std::filesystem::create_symlink(kFixtures + "tiny-flux/vae/config.json",
+                                  model / "vae/config.json");
+  CHECK(has(read(model.string(), {}, own).error,
+            "vae/config.json: is a link out of the folders that may be named here"));
+  CHECK(read(model.string(), {}, AllowedFolders({model.string()})).model);
+}
+
 TEST_CASE("a LoRA that is a link in an allowed folder keeps what lies beside it") {
   const Scratch allowed, elsewhere;
   std::filesystem::create_directories(allowed.path / "blobs");
