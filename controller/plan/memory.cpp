@@ -124,6 +124,143 @@ std::uint64_t begun_picture(const Plan& plan, const spec::VaeSpec& vae) {
                   : resized_picture(request, request.mask_image_height, request.mask_image_width)});
 }
 
+/// Sizes of a rank's part of a transformer, from which its bytes follow.
+struct StagePart {
+  StagePart(const Plan& plan, const spec::ModelSpec& model, const Layout& layout,
+            const mesh::Coordinates& at)
+      : transformer(model.transformer),
+        at(at),
+        stage(plan.stages[at.pp]),
+        images(plan.images[at.dp].end - plan.images[at.dp].begin),
+        batch(images * plan.branches_per_actor()),
+        size(element_bytes(plan.request.dtype)),
+        tokens(plan.token_rows * plan.token_columns),
+        text(transformer.joint_tokens(plan.request.max_sequence_length)),
+        heads(heads_of(static_cast<int>(transformer.num_attention_heads), plan.degrees, at.tp,
+                       at.ulysses)),
+        attentions(transformer.attentions_before(stage.last_block) -
+                   transformer.attentions_before(stage.first_block)),
+        own_image_tokens(layout.whole[mesh::sequence_rank(plan.degrees, at)] * plan.token_columns) {
+    own_tokens = own_image_tokens + spec::text_share(static_cast<std::int64_t>(text), -1,
+                                                     {mesh::sequence_rank(plan.degrees, at),
+                                                      plan.degrees.ring, plan.degrees.ulysses},
+                                                     false)
+                                        .size();
+  }
+  /// Returns the bytes of keys and values of so many tokens, in all attentions of the stage.
+  std::uint64_t kv(std::uint64_t count) const {
+    return attentions * 2 * batch * transformer.attention_head_dim * size * heads * count;
+  }
+
+  const spec::TransformerSpec& transformer;
+  mesh::Coordinates at;
+  const Stage& stage;
+  std::uint64_t images, batch;
+  std::uint64_t size;    // of an element
+  std::uint64_t tokens;  // of the picture
+  std::uint64_t text;    // tokens that the blocks attend to beside the picture's
+  std::uint64_t heads, attentions;
+  std::uint64_t own_image_tokens,
+      own_tokens = 0;  // of this rank; the latter with those of the text
+};
+
+std::uint64_t stage_weights(const Plan& plan, const StagePart& part) {
+  const auto in_memory =
+      plan.request.offload == OffloadChoice::blocks ? spec::streamed_bytes : spec::kept_bytes;
+  return in_memory(part.transformer,
+                   {.first_block = part.stage.first_block,
+                    .last_block = part.stage.last_block,
+                    .embeds = part.at.pp == 0,
+                    .projects = part.at.pp == plan.degrees.pp - 1,
+                    .shard = part.at.tp,
+                    .shards = plan.degrees.tp},
+                   part.size, plan.request.weight_dtype != WeightChoice::as_computed);
+}
+
+/// Returns what a stage makes of the text once a job, in bytes. The pooled text conditions every
+/// stage; a joint model's tokens enter at the first one.
+std::uint64_t caption_bytes(const Plan& plan, const StagePart& part) {
+  const auto& transformer = part.transformer;
+  const std::uint64_t tokens = transformer.caption_tokens(plan.request.max_sequence_length);
+  std::uint64_t bytes = part.batch * part.size * transformer.pooled_width;
+  if (transformer.joint)
+    return bytes +
+           (part.at.pp == 0 ? part.batch * part.size * part.text * transformer.caption_width : 0);
+  const std::uint64_t heads = heads_of(static_cast<int>(transformer.num_attention_heads),
+                                       {.tp = plan.degrees.tp}, part.at.tp, 0);
+  bytes += part.stage.blocks() * 2 * part.batch * transformer.attention_head_dim * part.size *
+           tokens * heads;
+  // Shards keep sums of squares of the text's keys.
+  if (plan.degrees.tp > 1 && transformer.blocks.front().norms_across_heads)
+    bytes += part.stage.blocks() * part.batch * tokens * sizeof(float);
+  return bytes;
+}
+
+/// Returns what a stage keeps from step to step, in bytes.
+std::uint64_t stage_kept(const Plan& plan, const StagePart& part) {
+  std::uint64_t bytes =
+      part.kv(kept_versions(plan) * (part.tokens + part.text)) + caption_bytes(plan, part);
+  // What the blocks added last, and at the first stage what steps are compared by.
+  if (plan.request.step_cache != StepCacheRule::none)
+    bytes += (part.at.pp == 0 ? 2 : 1) * part.batch * part.own_image_tokens *
+             part.transformer.inner_dim() * part.size;
+  return bytes;
+}
+
+/// Returns a stage's activations in bytes: hidden states, the feed-forward's four-fold ones, q,k,v,
+/// what blocks have left for later ones, and transfers under way.
+std::uint64_t stage_activations(const Plan& plan, const StagePart& part) {
+  const auto edge_before = [&](int block) {
+    return static_cast<std::uint64_t>(
+        part.transformer.edge_width(part.stage.first_block, part.stage.last_block, block));
+  };
+  std::uint64_t widest = 0;
+  for (int block = part.stage.first_block; block <= part.stage.last_block; ++block)
+    widest = std::max(widest, edge_before(block));
+  const auto edge =
+      std::max(edge_before(part.stage.first_block), edge_before(part.stage.last_block));
+  const std::uint64_t width = part.transformer.inner_dim();
+  std::uint64_t bytes =
+      part.batch * part.own_tokens * part.size * (7 * width + widest + 2 * edge) +
+      4 * part.images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
+  // DistriFusion's blocks of other ring ranks lie beside the kept ones until the next step.
+  const auto ring = static_cast<std::uint64_t>(plan.degrees.ring);
+  if (plan.request.method == Method::distrifusion && ring > 1 &&
+      plan.request.exchange != PatchExchange::naive)
+    bytes += part.kv(part.tokens + part.text) * (ring - 1) / ring;
+  return bytes;
+}
+
+ActorMemory stage_memory(const Plan& plan, const StagePart& part) {
+  ActorMemory own;
+  own.weights = stage_weights(plan, part);
+  own.kv = stage_kept(plan, part);
+  own.activations = stage_activations(plan, part);
+  return own;
+}
+
+/// Adds what a rank holds of the text encoders and the autoencoder. `decoder`: bytes of its
+/// weights.
+void add_ends(ActorMemory& own, const Plan& plan, const spec::ModelSpec& model,
+              std::uint64_t decoder, int rank, int dp) {
+  const std::uint64_t size = element_bytes(plan.request.dtype);
+  const auto encoders = plan.encoder_ranks(dp);
+  for (std::size_t i = 0; plan.encodes_text() && i < encoders.size(); ++i) {
+    if (encoders[i] != rank) continue;
+    const auto& encoder = model.text_encoders[i];
+    own.text = std::max(own.text, spec::encoder_peak_bytes(encoder, size));
+    own.encoders += spec::encoder_bytes(encoder, size);
+  }
+  const auto decoders = plan.decoders(dp);
+  if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
+  // One after the other, and gone before the first step.
+  if (plan.request.init_image_bytes > 0) own.picture = begun_picture(plan, model.vae);
+  if (!plan.needs_decoder()) return;
+  own.decoder = decoder;
+  const auto activations = decoder_activations(plan, model);
+  own.vae = decoder + (plan.decodes() ? activations : activations / kPixelsOfPreviewPixel);
+}
+
 }  // namespace
 
 std::uint64_t ActorMemory::peak() const {
@@ -131,106 +268,16 @@ std::uint64_t ActorMemory::peak() const {
 }
 
 std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec& model) {
-  const auto& transformer = model.transformer;
   const auto decoder = spec::decoder_bytes(model, coded_bytes(plan, model.vae));
-  const std::uint64_t size = element_bytes(plan.request.dtype);
-  const std::uint64_t tokens = plan.token_rows * plan.token_columns;
-  const std::uint64_t width = transformer.inner_dim();
   const auto layout =
       layout_of(plan.request.method, plan.patches, plan.degrees.ring, plan.degrees.ulysses);
   const mesh::Mesh mesh(plan.degrees);
   std::vector<ActorMemory> memory(plan.degrees.world());
-  const auto add_ends = [&](int rank) {
-    const int dp = mesh.coordinates(rank).dp;
-    const auto encoders = plan.encoder_ranks(dp);
-    for (std::size_t i = 0; plan.encodes_text() && i < encoders.size(); ++i) {
-      if (encoders[i] != rank) continue;
-      const auto& encoder = model.text_encoders[i];
-      memory[rank].text = std::max(memory[rank].text, spec::encoder_peak_bytes(encoder, size));
-      memory[rank].encoders += spec::encoder_bytes(encoder, size);
-    }
-    const auto decoders = plan.decoders(dp);
-    if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
-    // One after the other, and gone before the first step.
-    if (plan.request.init_image_bytes > 0) memory[rank].picture = begun_picture(plan, model.vae);
-    if (!plan.needs_decoder()) return;
-    memory[rank].decoder = decoder;
-    const auto activations = decoder_activations(plan, model);
-    memory[rank].vae =
-        decoder + (plan.decodes() ? activations : activations / kPixelsOfPreviewPixel);
-  };
   for (int rank = 0; rank < plan.degrees.world(); ++rank) {
-    if (transformer.unet()) {
-      memory[rank] = unet_memory(plan, model, rank);
-      add_ends(rank);
-      continue;
-    }
     const auto at = mesh.coordinates(rank);
-    const Stage& stage = plan.stages[at.pp];
-    const auto images =
-        static_cast<std::uint64_t>(plan.images[at.dp].end - plan.images[at.dp].begin);
-    const std::uint64_t batch = images * plan.branches_per_actor();
-    ActorMemory& own = memory[rank];
-    const auto in_memory =
-        plan.request.offload == OffloadChoice::blocks ? spec::streamed_bytes : spec::kept_bytes;
-    own.weights = in_memory(transformer,
-                            {.first_block = stage.first_block,
-                             .last_block = stage.last_block,
-                             .embeds = at.pp == 0,
-                             .projects = at.pp == plan.degrees.pp - 1,
-                             .shard = at.tp,
-                             .shards = plan.degrees.tp},
-                            size, plan.request.weight_dtype != WeightChoice::as_computed);
-    const auto heads = static_cast<int>(transformer.num_attention_heads);
-    const std::uint64_t caption_heads = heads_of(heads, {.tp = plan.degrees.tp}, at.tp, 0);
-    const std::uint64_t own_heads = heads_of(heads, plan.degrees, at.tp, at.ulysses);
-    const auto length = plan.request.max_sequence_length;
-    const std::uint64_t caption_tokens = transformer.caption_tokens(length);
-    const std::uint64_t text = transformer.joint_tokens(length);
-    const std::uint64_t attentions = transformer.attentions_before(stage.last_block) -
-                                     transformer.attentions_before(stage.first_block);
-    const std::uint64_t stored = kept_versions(plan) * (tokens + text) * own_heads;
-    own.kv = attentions * 2 * batch * transformer.attention_head_dim * size * stored;
-    // The pooled text conditions every stage; a joint model's tokens enter at the first one.
-    own.kv += batch * size * transformer.pooled_width;
-    if (transformer.joint) {
-      if (at.pp == 0) own.kv += batch * size * text * transformer.caption_width;
-    } else {
-      own.kv += stage.blocks() * 2 * batch * transformer.attention_head_dim * size *
-                caption_tokens * caption_heads;
-      // Shards keep sums of squares of the text's keys.
-      if (plan.degrees.tp > 1 && transformer.blocks.front().norms_across_heads)
-        own.kv += stage.blocks() * batch * caption_tokens * sizeof(float);
-    }
-    const int sequence_rank = mesh::sequence_rank(plan.degrees, at);
-    const std::uint64_t own_text =
-        spec::text_share(static_cast<std::int64_t>(text), -1,
-                         {sequence_rank, plan.degrees.ring, plan.degrees.ulysses}, false)
-            .size();
-    const std::uint64_t own_tokens = layout.whole[sequence_rank] * plan.token_columns + own_text;
-    // What the blocks added last, and at the first stage what steps are compared by.
-    if (plan.request.step_cache != StepCacheRule::none)
-      own.kv += (at.pp == 0 ? 2 : 1) * batch * (own_tokens - own_text) * width * size;
-    // Hidden states, the feed-forward's four-fold ones, q,k,v, what blocks have left for later
-    // ones, and transfers under way.
-    const auto edge_before = [&](int block) {
-      return static_cast<std::uint64_t>(
-          transformer.edge_width(stage.first_block, stage.last_block, block));
-    };
-    std::uint64_t widest = 0;
-    for (int block = stage.first_block; block <= stage.last_block; ++block)
-      widest = std::max(widest, edge_before(block));
-    const auto edge = std::max(edge_before(stage.first_block), edge_before(stage.last_block));
-    own.activations =
-        batch * own_tokens * size * (7 * width + widest + 2 * edge) +
-        4 * images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
-    // DistriFusion's blocks of other ring ranks lie beside the kept ones until the next step.
-    if (plan.request.method == Method::distrifusion && plan.degrees.ring > 1 &&
-        plan.request.exchange != PatchExchange::naive) {
-      own.activations += attentions * 2 * batch * transformer.attention_head_dim * size *
-                         own_heads * (tokens + text) * (plan.degrees.ring - 1) / plan.degrees.ring;
-    }
-    add_ends(rank);
+    memory[rank] = model.transformer.unet() ? unet_memory(plan, model, rank)
+                                            : stage_memory(plan, {plan, model, layout, at});
+    add_ends(memory[rank], plan, model, decoder, rank, at.dp);
   }
   return memory;
 }

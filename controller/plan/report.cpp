@@ -1,7 +1,6 @@
 #include "controller/plan/report.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -276,9 +275,7 @@ nlohmann::json to_json(const Explanation& explanation, const spec::ModelSpec& mo
 namespace {
 
 std::string megabytes(std::uint64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f MB", static_cast<double>(bytes) / 1e6);
-  return text;
+  return line("%.1f MB", static_cast<double>(bytes) / 1e6);
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -297,20 +294,20 @@ std::string calls_text(const Plan& plan) {
       plan.skipped_steps > 0 ? fmt::format(", the last of {}", calls + plan.skipped_steps) : "");
 }
 
-}  // namespace
-
-std::string to_text(const Plan& plan) {
-  const mesh::Mesh mesh(plan.degrees);
+std::string picture_text(const Plan& plan) {
   const auto& request = plan.request;
-  std::string text;
-  text += fmt::format("picture   {} × {}", request.output_width, request.output_height);
-  if (request.resolution_binning) {
+  std::string text = fmt::format("picture   {} × {}", request.output_width, request.output_height);
+  if (request.resolution_binning)
     text += fmt::format(", computed at {} × {}", request.width, request.height);
-  }
   if (request.num_frames > 1) text += fmt::format(", frames {}", request.num_frames);
-  text += fmt::format(", latents [{}, {}, {}], tokens {} × {}\n", plan.latent_channels,
-                      plan.latent_height, plan.latent_width, plan.token_columns, plan.token_rows);
-  text += fmt::format(
+  return text + fmt::format(", latents [{}, {}, {}], tokens {} × {}\n", plan.latent_channels,
+                            plan.latent_height, plan.latent_width, plan.token_columns,
+                            plan.token_rows);
+}
+
+std::string method_text(const Plan& plan) {
+  const auto& request = plan.request;
+  return fmt::format(
       "pictures  {}, steps {}{} ({} synchronous), method {}{}{}{}{}\n", plan.picture_count(),
       plan.sampler_steps, calls_text(plan), plan.synchronous_steps, to_string(request.method),
       request.method == Method::exact ? "" : ", K,V " + to_string(request.kv),
@@ -322,27 +319,35 @@ std::string to_text(const Plan& plan) {
           ? std::string()
           : ", step cache " + to_string(request.step_cache) + " up to " +
                 nlohmann::json(request.step_cache_threshold).dump());
-  text += "mesh      " + counted(mesh.world(), "actor");
+}
+
+/// Returns the degrees, and which ranks each of them groups.
+std::string mesh_text(const mesh::Mesh& mesh, const mesh::Degrees& degrees) {
+  std::string text = "mesh      " + counted(mesh.world(), "actor");
   const char* between = " = ";
   for (const auto& [axis, degree] : mesh::kSplitAxes) {
     const bool always = axis == mesh::Axis::dp || axis == mesh::Axis::cfg || axis == mesh::Axis::pp;
-    if (plan.degrees.*degree == 1 && !always) continue;
-    text += fmt::format("{}{} {}", between, mesh::to_string(axis), plan.degrees.*degree);
+    if (degrees.*degree == 1 && !always) continue;
+    text += fmt::format("{}{} {}", between, mesh::to_string(axis), degrees.*degree);
     between = " × ";
   }
   text += "\n";
   for (const auto& [axis, degree] : mesh::kSplitAxes) {
-    if (plan.degrees.*degree == 1) continue;
-    text += std::string("  ") + mesh::to_string(axis) +
-            std::string(8 - std::string(mesh::to_string(axis)).size(), ' ');
+    if (degrees.*degree == 1) continue;
+    text += "  " + padded(mesh::to_string(axis), 8);
     for (const auto& group : mesh.groups(axis))
       text += ranks_text(group) + " ";
     text.back() = '\n';
   }
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+  return text;
+}
+
+/// Returns which ranks compute which parts of the model, and which patches there are.
+std::string parts_text(const Plan& plan) {
+  std::string text;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i)
     text += fmt::format("stage {}   blocks {}–{}\n", i, plan.stages[i].first_block,
                         plan.stages[i].last_block - 1);
-  }
   for (int dp = 0; plan.vae_degree > 1 && dp < plan.degrees.dp; ++dp)
     text += "vae       ranks " + ranks_text(plan.decoders(dp)) + "\n";
   for (int dp = 0; plan.encodes_text() && dp < plan.degrees.dp; ++dp) {
@@ -350,38 +355,45 @@ std::string to_text(const Plan& plan) {
     if (std::ranges::adjacent_find(encoders, std::not_equal_to()) == encoders.end()) continue;
     text += "text      encoders at ranks " + ranks_text(encoders) + "\n";
   }
-  for (std::size_t i = 0; i < plan.patches.size(); ++i) {
+  for (std::size_t i = 0; i < plan.patches.size(); ++i)
     text += fmt::format("patch {}   token rows {}–{}\n", i, plan.patches[i].begin,
                         plan.patches[i].end - 1);
-  }
-  text +=
+  return text;
+}
+
+std::string actors_text(const Plan& plan, const mesh::Mesh& mesh) {
+  std::string text =
       "rank  stage cfg dp  weights      K,V          activations  text         vae          peak\n";
+  std::uint64_t picture = 0;
+  std::string encoders;
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const auto at = mesh.coordinates(rank);
     const ActorMemory& own = plan.memory[rank];
-    char line[200];
-    std::snprintf(line, sizeof line, "%-5d %-5d %-3d %-3d %-12s %-12s %-12s %-12s %-12s %s\n", rank,
-                  at.pp, at.cfg, at.dp, megabytes(own.weights).c_str(), megabytes(own.kv).c_str(),
-                  megabytes(own.activations).c_str(), megabytes(own.text).c_str(),
-                  megabytes(own.vae).c_str(), megabytes(own.peak()).c_str());
-    text += line;
-  }
-  std::uint64_t picture = 0;
-  for (const auto& own : plan.memory)
+    text += line("%-5d %-5d %-3d %-3d %-12s %-12s %-12s %-12s %-12s %s\n", rank, at.pp, at.cfg,
+                 at.dp, megabytes(own.weights).c_str(), megabytes(own.kv).c_str(),
+                 megabytes(own.activations).c_str(), megabytes(own.text).c_str(),
+                 megabytes(own.vae).c_str(), megabytes(own.peak()).c_str());
     picture = std::max(picture, own.picture);
+    if (own.encoders > 0)
+      encoders += fmt::format("{}{} at rank {}", encoders.empty() ? "" : ", ",
+                              megabytes(own.encoders), rank);
+  }
   if (picture > 0)
     text += "picture to begin with: " + megabytes(picture) +
             " while it is decoded, resized and encoded\n";
-  std::string encoders;
-  for (int rank = 0; rank < mesh.world(); ++rank) {
-    if (const auto bytes = plan.memory[rank].encoders; bytes > 0)
-      encoders +=
-          fmt::format("{}{} at rank {}", encoders.empty() ? "" : ", ", megabytes(bytes), rank);
-  }
   if (!encoders.empty())
     text +=
         "text encoders stay in memory where there is room for them beside the peak: " + encoders +
         "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string to_text(const Plan& plan) {
+  const mesh::Mesh mesh(plan.degrees);
+  std::string text = picture_text(plan) + method_text(plan) + mesh_text(mesh, plan.degrees) +
+                     parts_text(plan) + actors_text(plan, mesh);
   for (const auto& warning : plan.warnings)
     text += "warning: " + warning + "\n";
   return text;
