@@ -347,10 +347,11 @@ std::string Controller::metrics() {
 
 void Controller::stop(Stop what, const wire::Failure& why, std::function<void()> stopped) {
   if (stopping_) return;
-  clients_.close("the cluster is stopping");
+  const std::string stopping = "the cluster is stopping";
+  clients_.close(stopping);
   runner_.fail_all(why);
   stopping_ = true;
-  router_.close();
+  router_.close(stopping);
   startup_.stop(why.what);
   stopped_ = std::move(stopped);
   supervisor_.stop();
@@ -365,7 +366,7 @@ void Controller::stop(Stop what, const wire::Failure& why, std::function<void()>
     goodbye_ = "it was stopped, and goes on with its jobs when it is started again";
   else
     hosts_.dismiss();
-  users_.stop();
+  users_.stop(stopping);
   check_stopped();
   if (!stopped_) return;
   stop_timer_.expires_after(kStopDeadline);

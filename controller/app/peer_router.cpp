@@ -30,7 +30,7 @@ PeerRouter::PeerRouter(Tools tools) : tools_(std::move(tools)) {
 // Who comes in.
 
 std::optional<std::string> PeerRouter::on_connect(const control::PeerInfo& peer) {
-  if (closed_) return "the cluster is stopping";
+  if (closed_) return closed_;
   return turned_away(peer, stranger(peer));
 }
 
@@ -68,7 +68,7 @@ std::optional<std::string> PeerRouter::stranger(const control::PeerInfo& peer) {
 }
 
 control::BlobPass PeerRouter::on_blob_connect(const control::PeerInfo& peer) {
-  if (closed_) return {.refusal = "the cluster is stopping"};
+  if (closed_) return {.refusal = *closed_};
   const auto holder = tools_.rooms.server->peer_of(peer.incarnation);
   if (!holder) {
     const auto why = "no client of this controller: blobs are for those who have a control link";

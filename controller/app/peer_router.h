@@ -29,8 +29,8 @@ class PeerRouter {
 
   /// Listens to both servers from now on.
   explicit PeerRouter(Tools tools);
-  /// Lets nobody in any more: the cluster is stopping.
-  void close() { closed_ = true; }
+  /// Lets nobody in any more, for this reason.
+  void close(std::string why) { closed_ = std::move(why); }
 
  private:
   std::optional<std::string> on_connect(const control::PeerInfo& peer);
@@ -52,7 +52,7 @@ class PeerRouter {
 
   Tools tools_;
   std::map<control::PeerId, control::Clock::time_point> told_of_rivals_;
-  bool closed_ = false;
+  std::optional<std::string> closed_;  // why nobody is let in
 };
 
 }  // namespace troupe::cluster

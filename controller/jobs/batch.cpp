@@ -148,7 +148,7 @@ void Batch::succeed(const RunFigures& figures) {
   closing_ = true;
   for (const JobId id : living())
     succeed(job(id), figures);
-  close(to_string(JobState::succeeded));
+  close(JobState::succeeded);
 }
 
 void Batch::succeed(JobEntry& job, const RunFigures& figures) {
@@ -192,7 +192,7 @@ void Batch::fail(const wire::Failure& why) {
     member.course.recoveries.push_back({.cause = cause, .step = 0, .began = now});
     tools_.callbacks.tell(member, {}, {"it begins anew, alone: " + cause});
   }
-  close("failed: " + why.what);
+  close(JobState::failed, why.what);
 }
 
 void Batch::end(JobState state, const wire::Failure& failure) {
@@ -200,11 +200,11 @@ void Batch::end(JobState state, const wire::Failure& failure) {
   const wire::Failure cause = failure;  // perhaps the batch's own
   for (const JobId id : living())
     tools_.callbacks.finish(id, state, cause);
-  close(to_string(state));
+  close(state);
 }
 
-void Batch::close(const std::string& how) {
-  tools_.callbacks.close(entry_.run.id, how);
+void Batch::close(JobState state, const std::string& why) {
+  tools_.callbacks.close(entry_.run.id, state, why);
 }
 
 void Batch::leaving(JobEntry& member) {

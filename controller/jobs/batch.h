@@ -51,7 +51,7 @@ class Batch final : public Results {
   void charge_part(const BatchMember& member, double now);
   void succeed(JobEntry& job, const RunFigures& figures);
   void drop(Portion& portion);
-  void close(const std::string& how);
+  void close(JobState state, const std::string& why = {});
 
   BatchEntry& entry_;
   std::map<JobId, Portion> portions_;

@@ -691,9 +691,9 @@ void JobRunner::finish(JobId id, JobState state, wire::Failure failure) {
   start_soon();
 }
 
-void JobRunner::close(JobId id, const std::string& how) {
+void JobRunner::close(JobId id, JobState state, const std::string& why) {
   dispatcher_.remove(id);
-  tools_.record([&](auto& recorder, auto now_ns) { recorder.closed(id, how, now_ns); });
+  tools_.record([&](auto& recorder, auto now_ns) { recorder.closed(id, state, why, now_ns); });
   drop_run(id);
   tools_.table.dissolve(id);
   start_soon();

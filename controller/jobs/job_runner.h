@@ -110,7 +110,7 @@ class JobRunner final : public cluster::DeploymentListener, private RunCallbacks
   // Methods of RunCallbacks:
   void tell(JobEntry& job, StepBlobs interim, std::vector<std::string> warnings) override;
   void finish(JobId job, JobState state, wire::Failure failure) override;
-  void close(JobId batch, const std::string& how) override;
+  void close(JobId batch, JobState state, const std::string& why) override;
   void fail(JobId run, const wire::Failure& failure) override;
   void end_epoch(const cluster::Deployments::Ptr& deployment, const wire::Failure& why,
                  std::optional<JobId> culprit) override;

@@ -65,7 +65,7 @@ class RunCallbacks {
   /// Ends a job, and its run, where it has one of its own.
   virtual void finish(JobId job, JobState state, wire::Failure failure) = 0;
   /// Closes a batch that no job computes in any more.
-  virtual void close(JobId batch, const std::string& how) = 0;
+  virtual void close(JobId batch, JobState state, const std::string& why) = 0;
   /// Ends a run by its own fault; others on its deployment go on in a new epoch.
   virtual void fail(JobId run, const wire::Failure& failure) = 0;
   /// Interrupts all runs on the deployment, which prepares itself anew, or goes. Of several runs

@@ -11,7 +11,7 @@ namespace {
 
 /// Ranks along an axis: the steps between neighbours and their number. The axis' groups are
 /// `first`, `first + stride`, and so on.
-struct Line {
+struct AxisStride {
   int stride, degree;
 
   int span() const { return stride * degree; }
@@ -35,42 +35,42 @@ class Placed {
   }
 
   /// Returns the way of ranks that each send to all others of their group.
-  LinkCost to_group(const Line& line) {
-    if (line.degree == 1 || run_end_[0] == world_) return way(0);
+  LinkCost to_group(const AxisStride& axis) {
+    if (axis.degree == 1 || run_end_[0] == world_) return way(0);
     int most = 0;
     std::ranges::fill(senders_, 0);
-    for (int block = 0; block < world_; block += line.span()) {
-      if (run_end_[block] >= block + line.span()) continue;
-      for (int first = block, alike = 0; first < block + line.stride; first += alike) {
-        const int end = first + line.span();
-        alike = block + line.stride - first;  // groups that lie on the same hosts as this one
-        for (int rank = first; rank < end; rank += line.stride) {
+    for (int block = 0; block < world_; block += axis.span()) {
+      if (run_end_[block] >= block + axis.span()) continue;
+      for (int first = block, alike = 0; first < block + axis.stride; first += alike) {
+        const int end = first + axis.span();
+        alike = block + axis.stride - first;  // groups that lie on the same hosts as this one
+        for (int rank = first; rank < end; rank += axis.stride) {
           ++on_host_[host_of_[rank]];
           alike = std::min(alike, run_end_[rank] - rank);
         }
-        for (int rank = first; rank < end; rank += line.stride) {
-          const int outside = line.degree - on_host_[host_of_[rank]];
+        for (int rank = first; rank < end; rank += axis.stride) {
+          const int outside = axis.degree - on_host_[host_of_[rank]];
           if (outside > 0) senders_[host_of_[rank]] += alike;
           most = std::max(most, outside);
         }
-        for (int rank = first; rank < end; rank += line.stride)
+        for (int rank = first; rank < end; rank += axis.stride)
           on_host_[host_of_[rank]] = 0;
       }
     }
-    return way(static_cast<double>(most) / (line.degree - 1));
+    return way(static_cast<double>(most) / (axis.degree - 1));
   }
 
   /// Returns the way of ranks that each send to the next of their line; where `back` is set, of the
   /// last to the first.
-  LinkCost to_next(const Line& line, bool back) {
-    if (line.degree == 1 || run_end_[0] == world_) return way(0);
+  LinkCost to_next(const AxisStride& axis, bool back) {
+    if (axis.degree == 1 || run_end_[0] == world_) return way(0);
     std::ranges::fill(senders_, 0);
-    const int before_last = line.span() - line.stride;
-    const int step = back ? -before_last : line.stride;
+    const int before_last = axis.span() - axis.stride;
+    const int step = back ? -before_last : axis.stride;
     bool outside = false;
-    for (int block = 0; block < world_; block += line.span()) {
+    for (int block = 0; block < world_; block += axis.span()) {
       const int first = block + (back ? before_last : 0);
-      const int end = block + (back ? line.span() : before_last);
+      const int end = block + (back ? axis.span() : before_last);
       for (int rank = first; rank < end; ++rank) {
         if (host_of_[rank] == host_of_[rank + step]) continue;
         ++senders_[host_of_[rank]];
@@ -81,16 +81,16 @@ class Placed {
   }
 
   /// Returns whether a group has ranks at both sockets of a host.
-  bool crosses_sockets(const Line& line) {
+  bool crosses_sockets(const AxisStride& axis) {
     if (machine_.devices_per_socket == 0) return false;
     std::vector<int> socket_of;
     for (const int host : host_of_)
       socket_of.push_back(on_host_[host]++ / machine_.devices_per_socket);
     std::ranges::fill(on_host_, 0);
     std::vector<int> group_on(on_host_.size(), -1), socket_on(on_host_.size());
-    for (int block = 0; block < world_; block += line.span()) {
-      for (int first = block; first < block + line.stride; ++first) {
-        for (int rank = first; rank < first + line.span(); rank += line.stride) {
+    for (int block = 0; block < world_; block += axis.span()) {
+      for (int first = block; first < block + axis.stride; ++first) {
+        for (int rank = first; rank < first + axis.span(); rank += axis.stride) {
           const int host = host_of_[rank];
           if (std::exchange(group_on[host], first) != first) socket_on[host] = socket_of[rank];
           if (socket_on[host] != socket_of[rank]) return true;
@@ -137,9 +137,9 @@ std::vector<int> hosts_of_ranks(const mesh::Degrees& degrees, const Machine& mac
 
 LinkCosts link_costs_of(const mesh::Degrees& degrees, const Machine& machine) {
   Placed placed(degrees, machine);
-  const Line tp{1, degrees.tp}, ulysses{tp.span(), degrees.ulysses};
-  const Line ring{ulysses.span(), degrees.ring}, pp{ring.span(), degrees.pp};
-  const Line cfg{pp.span(), degrees.cfg};
+  const AxisStride tp{1, degrees.tp}, ulysses{tp.span(), degrees.ulysses};
+  const AxisStride ring{ulysses.span(), degrees.ring}, pp{ring.span(), degrees.pp};
+  const AxisStride cfg{pp.span(), degrees.cfg};
   LinkCosts link_costs;
   link_costs.ulysses = placed.to_group(ulysses);
   // Where each sends to each, all pairs between the sockets share the one way between them.

@@ -103,7 +103,7 @@ class TraceWriter {
     };
     for (const Attempt& attempt : job.attempts)
       instant(fmt::format("epoch {}", attempt.epoch), attempt.began);
-    if (job.ended) instant(job.state, *job.ended);
+    if (job.ended) instant(to_string(job.state), *job.ended);
   }
 
   void write_attempt(const JobNotes& job, const Attempt& attempt) {

@@ -169,25 +169,32 @@ void Recorder::failed(JobId job, ActorId actor, const std::string& where, Nanose
   note(Event::Kind::failure, job, actor, where, now);
 }
 
+namespace {
+
+std::string end_text(JobState state, const std::string& why) {
+  return to_string(state) + (why.empty() ? "" : ": " + why);
+}
+
+}  // namespace
+
 void Recorder::ended(JobId job, JobState state, const std::string& why, Nanoseconds now) {
   if (JobNotes* notes = get(job); notes && !notes->ended) {
     notes->ended = now;
-    notes->state = to_string(state);
+    notes->state = state;
     ++ended_[state];
     if (state == JobState::succeeded) count_seconds(*notes);
     forget_ended(job);
   }
-  note(Event::Kind::job, job, std::nullopt,
-       why.empty() ? to_string(state) : to_string(state) + ": " + why, now);
+  note(Event::Kind::job, job, std::nullopt, end_text(state, why), now);
 }
 
-void Recorder::closed(JobId batch, const std::string& state, Nanoseconds now) {
+void Recorder::closed(JobId batch, JobState state, const std::string& why, Nanoseconds now) {
   if (JobNotes* notes = get(batch); notes && !notes->ended) {
     notes->ended = now;
     notes->state = state;
     forget_ended(batch);
   }
-  note(Event::Kind::job, batch, std::nullopt, "is over: " + state, now);
+  note(Event::Kind::job, batch, std::nullopt, "is over: " + end_text(state, why), now);
 }
 
 void Recorder::count_seconds(const JobNotes& notes) {
@@ -247,10 +254,10 @@ Nanoseconds Recorder::clock_offset(ActorId actor) const {
   return found == clocks_.end() ? 0 : found->second.offset;
 }
 
-std::vector<Recorder::Line> Recorder::lines(std::uint64_t after, std::size_t limit,
-                                            std::uint64_t& last) const {
+std::vector<Recorder::LogLine> Recorder::lines(std::uint64_t after, std::size_t limit,
+                                               std::uint64_t& last) const {
   last = said_;
-  std::vector<Line> lines;
+  std::vector<LogLine> lines;
   for (auto event = events_.rbegin(); event != events_.rend() && lines.size() < limit; ++event) {
     if (event->number == 0) continue;
     if (event->number <= after) break;

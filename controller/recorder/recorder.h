@@ -62,7 +62,7 @@ struct JobNotes {
   std::vector<PhaseNote> phases;  // queued, loading, text, denoising, decoding
   std::deque<Attempt> attempts;
   std::optional<Nanoseconds> ended;
-  std::string state;  // once ended
+  JobState state = JobState::queued;  // how it has ended, where it has
 };
 
 /// Something that happened in the cluster. The last events are kept for a failure's record.
@@ -152,7 +152,7 @@ class Recorder {
   void ended(JobId job, JobState state, const std::string& why, Nanoseconds now);
   /// Notes that a batch, whose jobs end by themselves, is over: it is none of the jobs that have
   /// ended.
-  void closed(JobId batch, const std::string& state, Nanoseconds now);
+  void closed(JobId batch, JobState state, const std::string& why, Nanoseconds now);
   /// Adds what an ended job cost at one actor; `names`: of the kinds of its groups, by the group's
   /// id.
   void cost(const wire::ActorJobStats& stats, const std::map<std::uint32_t, std::string>& names);
@@ -171,13 +171,13 @@ class Recorder {
   const JobNotes* find(JobId job) const;
   const std::map<JobId, JobNotes>& jobs() const { return jobs_; }
   const std::deque<Event>& events() const { return events_; }
-  /// Line that the controller has said, as `troupe logs controller` shows it. `lines` returns those
+  /// Line of the controller's log, as `troupe logs controller` shows it. `lines` returns those
   /// after number `after`, the last `limit` of them; `last` is told the number of the newest.
-  struct Line {
+  struct LogLine {
     Nanoseconds at = 0;
     std::string text;
   };
-  std::vector<Line> lines(std::uint64_t after, std::size_t limit, std::uint64_t& last) const;
+  std::vector<LogLine> lines(std::uint64_t after, std::size_t limit, std::uint64_t& last) const;
   /// Returns the newest slices, in the order in which the controller heard of them.
   const std::deque<Slice>& slices() const { return slices_; }
   const std::map<wire::TaskKind, TaskTotals>& totals() const { return totals_; }

@@ -33,6 +33,7 @@ auto pixels_of(const wire::ImageRequest& request) {
 
 void Admission::submit(control::PeerId peer, const wire::Header& header,
                        wire::SubmitJob submission) {
+  if (closed_) return refuse(peer, header, {wire::FailureCode::refused, *closed_});
   if (auto* known = tools_.table.find_key(submission.key))
     return accept_again(peer, header, *known);
   using enum wire::JobField;

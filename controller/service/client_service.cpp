@@ -201,8 +201,6 @@ void ClientService::close(const std::string& why) {
 }
 
 void ClientService::handle(const Asker& asker, wire::SubmitJob submission) {
-  if (closed_)
-    return reply(asker, wire::Failure{wire::FailureCode::refused, "the cluster is stopping"});
   admission_.submit(asker.peer, asker.header, std::move(submission));
 }
 

@@ -124,8 +124,8 @@ std::string UserActorService::drain_host(const std::string& name, bool now) {
   return actors_.drain_host(name, now);
 }
 
-void UserActorService::stop() {
-  actors_.stop();
+void UserActorService::stop(const std::string& why) {
+  actors_.stop(why);
   check_.stop();
 }
 

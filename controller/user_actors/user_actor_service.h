@@ -47,7 +47,7 @@ class UserActorService {
   /// Same as UserActors::drain_host, but also for a host whose plugins are still being looked at.
   std::string drain_host(const std::string& name, bool now);
   /// Ends all processes and checks.
-  void stop();
+  void stop(const std::string& why);
 
  private:
   void check_next(std::size_t index);

@@ -33,7 +33,7 @@ void UserActors::handle(const Asker& asker, const wire::SpawnActor& request) {
   const auto refuse = [&](FailureCode code, const std::string& why) {
     reply(asker, wire::Failure{code, "[spawn] " + why});
   };
-  if (stopping_) return refuse(FailureCode::refused, "the cluster is stopping");
+  if (stopping_) return refuse(FailureCode::refused, *stopping_);
   const auto known = classes_.find(request.class_name);
   if (known == classes_.end()) {
     std::string names;
@@ -425,10 +425,10 @@ bool UserActors::lost(control::PeerId peer, const std::string& why) {
   return false;
 }
 
-void UserActors::stop() {
-  stopping_ = true;
+void UserActors::stop(const std::string& why) {
+  stopping_ = why;
   for (const auto& [id, actor] : table_.all()) {
-    if (actor.living()) end(id, "the cluster is stopping", true);
+    if (actor.living()) end(id, why, true);
   }
 }
 

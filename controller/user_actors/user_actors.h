@@ -68,7 +68,7 @@ class UserActors {
   void started(UserActorId id, std::uint64_t incarnation, std::uint32_t pid);
   void exited(UserActorId id, std::uint64_t incarnation, const cluster::ExitCause& how);
   /// Ends every process; nothing new begins.
-  void stop();
+  void stop(const std::string& why);
 
   const ActorTable& table() const { return table_; }
   const std::map<std::string, wire::ClassEntry>& classes() const { return classes_; }
@@ -103,7 +103,7 @@ class UserActors {
   std::map<UserActorId, std::set<control::PeerId>> watchers_;
   /// Number of the newest request of each peer that does something; the numbers rise.
   std::map<control::PeerId, std::uint64_t> newest_;
-  bool stopping_ = false;
+  std::optional<std::string> stopping_;  // why none is created any more
 };
 
 }  // namespace troupe::user

@@ -110,7 +110,7 @@ TEST_CASE("a job that was to be cancelled when its controller ended is cancelled
   CHECK(fixture.table.find(4)->state == JobState::cancelled);
   CHECK(fixture.table.find(4)->failure.what == "not wanted");
   REQUIRE(fixture.recorder.find(4));
-  CHECK(fixture.recorder.find(4)->state == "cancelled");
+  CHECK(fixture.recorder.find(4)->state == JobState::cancelled);
   CHECK(fixture.recorder.ended_totals().at(JobState::cancelled) == 1);
 }
 

@@ -163,7 +163,7 @@ TEST_CASE("a job that is cancelled before it is in the journal has ended for the
   CHECK(said[0] == "1");
   REQUIRE(fixture.recorder.find(1));
   CHECK(fixture.recorder.find(1)->ended.has_value());
-  CHECK(fixture.recorder.find(1)->state == "cancelled");
+  CHECK(fixture.recorder.find(1)->state == JobState::cancelled);
   CHECK(ended.at(JobState::cancelled) == 1);
   CHECK(lines() ==
         std::vector<std::string>{"job 1: submitted", "job 1: cancelled: cancelled by a client"});

@@ -18,7 +18,7 @@ void UserWorld::play() {
   }
   run();
   if (stops) {
-    users_.stop();
+    users_.stop("the cluster is stopping");
     run();
   }
   // All leave; what is detached is killed by one that comes last.
