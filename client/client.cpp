@@ -12,6 +12,7 @@
 #include "client/own_cluster.h"
 #include "transport/wire/host_messages.h"
 #include "transport/wire/request_limits.h"
+#include "transport/wire/request_rules.h"
 #include "troupe/actor.h"
 
 namespace troupe {
@@ -88,6 +89,11 @@ Result<Client::Impl::Ready> Client::Impl::ready(const Submission& submission) {
   if (const auto error = client::check_prompt_embeds(submission.request)) return *error;
   auto spec = client::to_wire(submission);
   if (!spec) return spec.error();
+  try {
+    wire::check_submission(spec.value());
+  } catch (const wire::BadField& error) {
+    return Error{ErrorCode::bad_request, error.what(), to_string(error.field)};
+  }
   const auto key = submission.key != 0 ? submission.key : control::random_incarnation();
   return Ready{{std::move(spec.value()), submission.detached, key},
                client::inputs_of(submission.request)};

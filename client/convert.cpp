@@ -122,6 +122,7 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
   for (const auto* given : {&from.timesteps, &from.sigmas})
     if (!given->empty()) to.steps = static_cast<std::int32_t>(given->size());
   if (!wrong.what.empty()) return wrong;
+  to.init_latents_bytes = from.init_latents ? from.init_latents->data.size() * sizeof(float) : 0;
   to.init_image_bytes = from.init_image.size();
   to.mask_image_bytes = from.mask_image.size();
   try {
@@ -184,8 +185,6 @@ std::optional<Error> check_prompt_embeds(const ImageRequest& request) {
   const auto refuse = [](const std::string& why) {
     return refused(wire::JobField::prompt_embeds, why);
   };
-  if (std::ranges::any_of(request.prompts, [](const auto& text) { return !text.empty(); }))
-    return refuse("prompts and prompt_embeds do not go together");
   for (const auto& [name, tensor] : request.prompt_embeds) {
     const auto count = element_count(tensor.shape);
     if (!count || *count != tensor.data.size()) {
@@ -405,12 +404,6 @@ std::optional<Error> check_picture(const std::string& field, std::string_view fi
 }  // namespace
 
 std::optional<Error> check_init_image(const ImageRequest& request) {
-  if (!request.init_image.empty() && request.init_latents)
-    return Error{ErrorCode::bad_request, "init_image and init_latents do not go together",
-                 "init_image"};
-  if (!request.mask_image.empty() && request.init_image.empty())
-    return Error{ErrorCode::bad_request,
-                 "mask_image needs init_image, the picture that it is laid over", "mask_image"};
   if (auto error = check_picture("init_image", request.init_image)) return error;
   return check_picture("mask_image", request.mask_image);
 }

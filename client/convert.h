@@ -43,8 +43,7 @@ std::vector<JobInfo> to_public(wire::JobList list);
 ClusterInfo to_public(wire::ClusterStatus status);
 
 /// Returns why a request's picture to start from, or its mask, cannot be sent: it is of another
-/// format than PNG, JPEG and WebP, which is named, a PNG that is cut off or damaged, too large, or
-/// does not go with the rest.
+/// format than PNG, JPEG and WebP, which is named, a PNG that is cut off or damaged, or too large.
 std::optional<Error> check_init_image(const ImageRequest& request);
 
 }  // namespace troupe::client

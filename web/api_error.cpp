@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "transport/wire/request_fields.h"
+#include "transport/wire/request_rules.h"
 
 namespace troupe::web {
 namespace {
@@ -75,6 +76,10 @@ struct Beginning {
 
 Beginning beginning_of(std::string_view text) {
   Beginning found;
+  if (text.starts_with('`')) {
+    const auto field = text.substr(1, text.find('`', 1) - 1);
+    if (parse_choice<wire::JobField>(field)) return {std::string(field), field.size() + 2};
+  }
   const auto look = [&](const std::string& words, std::string_view name) {
     if (words.size() <= found.length || !text.starts_with(words)) return;
     const std::string_view rest = text.substr(words.size());
@@ -102,27 +107,14 @@ Beginning beginning_of(std::string_view text) {
   return found;
 }
 
-/// The field that an option of the command line sets; "" = none.
+/// Returns the field that an option of the command line sets; "" = none.
 std::string_view field_of_option(std::string_view option) {
-  if (option.empty()) return {};
-  std::string_view name;
-  wire::for_each_field([&](const wire::RequestField& each, auto) {
-    if (name.empty() && each.option == option) name = each.name;
-  });
-  wire::for_each_degree([&](const wire::DegreeField& each, auto) {
-    if (each.option == option) name = each.name;
-  });
-  constexpr auto& kOptions = wire::kJobOptions;
-  for (const auto& [other, field] : {std::pair{kOptions.model, "model"},
-                                     {kOptions.init_latents, "init_latents"},
-                                     {kOptions.init_image, "init_image"},
-                                     {kOptions.mask_image, "mask_image"},
-                                     {kOptions.automatic, "parallel"},
-                                     {kOptions.priority, "priority"},
-                                     {kOptions.elastic, "elastic"},
-                                     {kOptions.may_batch, "may_batch"}})
-    if (option == other) name = field;
-  return name;
+  constexpr auto& kNames = kNamesOf<wire::JobField>;
+  for (std::size_t i = 1; i < kNames.size(); ++i)
+    if (!option.empty() && wire::option_of(static_cast<wire::JobField>(i)) == option)
+      return kNames[i];
+  if (option == wire::kJobOptions.elastic) return "elastic";
+  return option == wire::kJobOptions.may_batch ? "may_batch" : "";
 }
 
 }  // namespace

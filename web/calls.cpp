@@ -17,7 +17,6 @@ namespace troupe::web {
 namespace {
 
 constexpr int kMostPictures = 10;  // of one of OpenAI's requests
-constexpr int kMostPriority = 100;
 constexpr int kMostPreviewSteps = 100'000;
 constexpr std::size_t kMostEmbeds = std::size_t{1} << 25;  // values
 
@@ -30,16 +29,15 @@ void read_prompts(Fields& fields, ImageRequest& request) {
   if (prompts && prompt) throw bad_field("prompts", "does not go with prompt");
   if (prompts || prompt) request.prompts = prompts ? *prompts : *prompt;
   if (!embeds) return;
-  if (std::ranges::any_of(request.prompts, [](const auto& text) { return !text.empty(); }))
-    throw bad_field("prompt_embeds", std::string("does not go with ") +
-                                         (prompts ? "prompts" : "prompt") + ": either says it all");
   const std::string bytes = bytes_of_field("prompt_embeds", *embeds);
   try {
     auto file = spec::parse_prompt_embeds(bytes, "the file", kMostEmbeds, wire::kMaxPictures);
     for (auto& [name, tensor] : file.tensors)
       request.prompt_embeds[name] = {.shape = std::move(tensor.shape),
                                      .data = std::move(tensor.data)};
-    request.prompts.assign(file.prompts, "");
+    // Beside texts that say something the rules of requests refuse them.
+    if (std::ranges::all_of(request.prompts, [](const auto& text) { return text.empty(); }))
+      request.prompts.assign(file.prompts, "");
   } catch (const std::runtime_error& error) {
     throw bad_field("prompt_embeds", without_rooms(error.what()));
   }
@@ -60,8 +58,8 @@ void read_common(Fields& fields, Submission& submission) {
   fields.read_request(request);
   fields.read_degrees(submission.parallelism);
   submission.model = fields.text("model").value_or("");
-  submission.priority =
-      static_cast<int>(fields.whole("priority", -kMostPriority, kMostPriority).value_or(0));
+  submission.priority = static_cast<int>(
+      fields.whole("priority", -wire::kMaxPriority, wire::kMaxPriority).value_or(0));
   submission.share = fields.text("share").value_or("");
   submission.elastic = fields.flag("elastic").value_or(false);
   submission.may_batch = fields.flag("may_batch").value_or(false);
@@ -127,8 +125,6 @@ JobCall read_job(Fields& fields) {
     request.progress_interval = static_cast<int>(*every);
     request.progress_content = to_string(ProgressContent::preview);
   }
-  if (request.strength && request.init_image.empty())
-    throw bad_field("strength", "needs init_image, the picture to begin with");
   if (clip_format(call.kind.format) && request.num_frames == 1)
     throw bad_field("output_format", "is " + to_string(call.kind.format) +
                                          ", which is for clips: one frame is a picture");
@@ -154,10 +150,10 @@ nlohmann::json job_fields_json() {
         {"name", name}, {"type", type}, {"default", initial}, {"option", option}, {"help", help}});
   };
   constexpr auto& kOptions = wire::kJobOptions;
-  add("prompt", "string", {}, "--prompt", "What is painted; also a list of texts");
-  add("prompts", "list", nlohmann::json::array(), "--prompt", "Several of them")["items"] =
+  add("prompt", "string", {}, kOptions.prompt, "What is painted; also a list of texts");
+  add("prompts", "list", nlohmann::json::array(), kOptions.prompt, "Several of them")["items"] =
       "string";
-  add("prompt_embeds", "string", {}, "--prompt-embeds",
+  add("prompt_embeds", "string", {}, kOptions.prompt_embeds,
       "Instead of prompts: base64 of a safetensors file");
   add("model", "string", {}, kOptions.model, "A name of GET /v1/models, or a folder");
   add("init_image", "string", {}, kOptions.init_image,
@@ -168,9 +164,9 @@ nlohmann::json job_fields_json() {
       "Latents to begin with: base64 of a .npy file");
   add("want_latents", "boolean", false, "--save-latents", "The final latents can be fetched");
   nlohmann::json& priority = add("priority", "integer", 0, kOptions.priority, "Higher goes first");
-  priority["least"] = -kMostPriority;
-  priority["most"] = kMostPriority;
-  add("share", "string", {}, "--share", "Whose share the job counts for; default: the key's");
+  priority["least"] = -wire::kMaxPriority;
+  priority["most"] = wire::kMaxPriority;
+  add("share", "string", {}, kOptions.share, "Whose share the job counts for; default: the key's");
   add("elastic", "boolean", false, kOptions.elastic,
       "Goes on with fewer actors after a loss that is not made good");
   add("may_batch", "boolean", false, kOptions.may_batch,

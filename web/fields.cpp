@@ -555,21 +555,13 @@ void Fields::read_request(ImageRequest& request) {
 }
 
 void Fields::read_degrees(Parallelism& degrees) {
-  std::string given;
   const auto read = [&](const wire::DegreeField& field, int& degree) {
-    const auto value = whole(std::string(field.name), 1, field.most);
-    degree = static_cast<int>(value.value_or(degree));
-    if (degree > 1) given = field.name;
+    degree = static_cast<int>(whole(std::string(field.name), 1, field.most).value_or(degree));
   };
 #define DEGREE_FIELD(name, option, most, help) read(wire::kDegreeFields.name, degrees.name);
 #include "transport/wire/degree_fields.def"
-  if (const auto stages = numbers<int>("stages", {1, wire::kMaxActors})) {
-    degrees.stages = *stages;
-    given = "stages";
-  }
+  if (const auto stages = numbers<int>("stages", {1, wire::kMaxActors})) degrees.stages = *stages;
   degrees.automatic = choice("parallel", {"auto"}).has_value();
-  if (degrees.automatic && !given.empty())
-    throw bad_field(given, "does not go with \"parallel\": \"auto\", which picks the degrees");
 }
 
 void Fields::refuse_rest() const {
@@ -597,7 +589,7 @@ json options_json() {
                     {"type", "list"},
                     {"items", "integer"},
                     {"default", json::array()},
-                    {"option", "--stages"},
+                    {"option", wire::kJobOptions.stages},
                     {"group", "parallelism"},
                     {"help",
                      "Blocks of each pipeline stage, as many numbers as pp says; default: "

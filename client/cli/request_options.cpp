@@ -4,12 +4,14 @@
 #include <set>
 #include <type_traits>
 
+#include "base/format.h"
 #include "base/suggest.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/options.h"
 #include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
 #include "transport/wire/request_fields.h"
+#include "transport/wire/request_limits.h"
 
 namespace troupe::cli {
 
@@ -123,12 +125,13 @@ void add_request_options(Options& app, RequestOptions& options) {
                  "Model folder in diffusers layout")
       ->type_name("DIR")
       ->group(kUsualOptions);
-  app.add_option("-p,--prompt", request.prompts, "What to show; repeat it for several pictures")
+  app.add_option("-p," + std::string(wire::kJobOptions.prompt), request.prompts,
+                 "What to show; repeat it for several pictures")
       ->type_name("TEXT")
       ->allow_extra_args(false)
       ->group(kUsualOptions);
   app.add_option("PROMPT", options.bare_prompt, "The same as --prompt, in its place");
-  app.add_option("--prompt-embeds", options.prompt_embeds_path,
+  app.add_option(std::string(wire::kJobOptions.prompt_embeds), options.prompt_embeds_path,
                  "Instead of prompts: the text encoders' output, by diffusers' names "
                  "(prompt_embeds, negative_prompt_embeds, …)")
       ->check(not_empty())
@@ -217,7 +220,7 @@ void add_degree_options(Options& app, RequestOptions& options) {
 #define DEGREE_FIELD(name, option, most, help) \
   add_degree(app, wire::kDegreeFields.name, options.parallelism.name, group);
 #include "transport/wire/degree_fields.def"
-  app.add_list_option("--stages", options.parallelism.stages,
+  app.add_list_option(std::string(wire::kJobOptions.stages), options.parallelism.stages,
                       "Blocks of each pipeline stage, as 7,7,7,7; default: split by cost",
                       whole(1, wire::kMaxDegree))
       ->type_name("LIST")
@@ -242,17 +245,16 @@ void add_elastic_option(Options& app, RequestOptions& options) {
 void add_queue_options(Options& app, RequestOptions& options) {
   const std::string group = "Queue";
   app.add_option(std::string(wire::kJobOptions.priority), options.priority,
-                 "Jobs of higher priority go first, -100 to 100")
-      ->check(whole(-100, 100))
+                 fmt::format("Jobs of higher priority go first, {} to {}", -wire::kMaxPriority,
+                             wire::kMaxPriority))
+      ->check(whole(-wire::kMaxPriority, wire::kMaxPriority))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--share", options.share,
+  app.add_option(std::string(wire::kJobOptions.share), options.share,
                  "Whom the job counts for: shares get as much as each other; default: the client")
-      ->check(Check([](std::string& text) -> std::string {
-        if (text.empty()) return "is empty";
-        return text.size() <= 64 ? "" : "the name is longer than 64 bytes";
-      }))
+      ->check(
+          Check([](std::string& text) -> std::string { return text.empty() ? "is empty" : ""; }))
       ->type_name("NAME")
       ->group(group);
   app.add_flag(std::string(wire::kJobOptions.may_batch), options.may_batch,

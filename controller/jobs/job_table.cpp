@@ -6,13 +6,10 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "transport/wire/job_field.h"
 
 namespace troupe::jobs {
 namespace {
 
-constexpr std::int32_t kHighestPriority = 100;
-constexpr std::size_t kLongestName = 64;
 /// Weight of the newest job in the mean cost.
 constexpr double kNewest = 0.25;
 
@@ -26,21 +23,6 @@ std::string share_of(const JobEntry& job) {
 
 bool may_meet(const JobEntry& a, const JobEntry& b) {
   return a.client.user == b.client.user || (!a.client.apart && !b.client.apart);
-}
-
-void check_terms(const wire::JobSpec& spec) {
-  if (spec.priority < -kHighestPriority || spec.priority > kHighestPriority) {
-    throw wire::BadField(wire::JobField::priority,
-                         fmt::format("[submit] priority is {}, it must be from {} to {}",
-                                     spec.priority, -kHighestPriority, kHighestPriority));
-  }
-  const auto check_name = [](wire::JobField field, const std::string& name) {
-    if (name.size() > kLongestName)
-      throw wire::BadField(field, fmt::format("[submit] {} has {} bytes, at most {} are allowed",
-                                              to_string(field), name.size(), kLongestName));
-  };
-  check_name(wire::JobField::share, spec.share);
-  check_name(wire::JobField::on_behalf_of, spec.on_behalf_of);
 }
 
 std::optional<JobId> JobTable::add(wire::JobSpec spec, plan::Plan plan, std::uint64_t owner,

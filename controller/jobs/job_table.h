@@ -155,9 +155,6 @@ std::string share_of(const JobEntry& job);
 /// True when each job may be named to the other's user, and may compute with the other.
 bool may_meet(const JobEntry& a, const JobEntry& b);
 
-/// Refuses a spec whose priority or share is out of bounds (std::invalid_argument).
-void check_terms(const wire::JobSpec& spec);
-
 /// Table of every job from submission to its one end. A pure state machine: no I/O, no clock.
 class JobTable {
  public:

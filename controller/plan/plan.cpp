@@ -28,29 +28,6 @@ std::string rows_shared() {
          std::string(wire::kDegreeFields.ring.option) + " share its rows";
 }
 
-void check_naive(const Plan& plan, const spec::ModelSpec& model) {
-  const auto& request = plan.request;
-  const auto refuse_beside = [](const std::string& what) {
-    refuse(JobField::exchange, "exchange is naive, but " + what);
-  };
-  if (request.method != Method::distrifusion)
-    refuse_beside("method is " + to_string(request.method) + ": it needs distrifusion");
-  if (request.kv != KvUse::stale)
-    refuse_beside("kv is " + to_string(request.kv) + ": nothing is kept that it could be made of");
-  if (request.group_norm == GroupNormMoments::stale ||
-      request.group_norm == GroupNormMoments::synchronous)
-    refuse_beside("group norm is " + to_string(request.group_norm) +
-                  ": naive patches have moments of their own (separate)");
-  if (request.step_cache != StepCacheRule::none)
-    refuse_beside("step cache is " + to_string(request.step_cache) +
-                  ": it takes a step of the whole picture after a loss");
-  if (!request.refill_steps.empty()) refuse_beside("refill steps are given: nothing is kept");
-  if (model.transformer.joint)
-    refuse_beside(
-        "this transformer's text and picture attend to each other, and only the first patch "
-        "computes the text");
-}
-
 void check_unet(const Plan& plan) {
   const auto& request = plan.request;
   const auto& degrees = plan.degrees;
@@ -83,27 +60,13 @@ void check_unet(const Plan& plan) {
            "kv is " + to_string(request.kv) +
                ", but this model is a U-Net: what is not fresh is used as it is (stale)");
   }
-  if (request.method != Method::distrifusion) {
-    if (request.group_norm != GroupNormMoments::corrected)
-      refuse(JobField::group_norm,
-             "group norm is " + to_string(request.group_norm) +
-                 " with method exact: all of a picture's moments are used there; other modes need "
-                 "method distrifusion");
-    if (request.exchange != PatchExchange::stale)
-      refuse(JobField::exchange, "exchange is " + to_string(request.exchange) +
-                                     " with method exact: it needs distrifusion");
-    return;
-  }
+  if (request.method != Method::distrifusion) return;
   const bool naive = request.exchange == PatchExchange::naive;
   if (request.num_pipeline_patch > 1 && request.warmup_steps < 1 && !naive)
     refuse(
         JobField::warmup_steps,
         "warmup is 0, but a U-Net's patches use what their neighbours had in the step before: the "
         "first step is synchronous");
-  if (request.exchange == PatchExchange::none &&
-      request.group_norm == GroupNormMoments::synchronous)
-    refuse(JobField::exchange,
-           "exchange is none, but group norm synchronous exchanges moments in every step");
 }
 
 /// Refuses, by field and reason, what the model's kind of network cannot do: of a U-Net stages,
@@ -111,7 +74,10 @@ void check_unet(const Plan& plan) {
 /// exchanges; and what does not go with naive patches.
 void check_network(const Plan& plan, const spec::ModelSpec& model) {
   const bool naive = plan.request.exchange == PatchExchange::naive;
-  if (naive) check_naive(plan, model);
+  if (naive && model.transformer.joint)
+    refuse(JobField::exchange,
+           "exchange is naive, but this transformer's text and picture attend to each other, and "
+           "only the first patch computes the text");
   if (model.transformer.unet()) return check_unet(plan);
   if (plan.request.group_norm != GroupNormMoments::corrected)
     refuse(JobField::group_norm,
@@ -152,8 +118,6 @@ void set_unet_patches(Plan& plan) {
   const bool all = exact || patches == 1 || request.exchange == PatchExchange::all;
   plan.synchronous_steps = all ? request.steps : request.warmup_steps;
 }
-
-using wire::kMaxActors;
 
 /// Warns of a prompt that is empty: it is painted, too.
 void warn_of_blank(Plan& plan) {
@@ -212,26 +176,8 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
   warn_of_blank(plan);
 }
 
-/// Refuses degrees that are too large, before anything of that size is made.
-void check_degrees(const mesh::Degrees& degrees) {
-  std::int64_t world = 1;
-  for (const auto& [name, degree] :
-       {std::pair{JobField::dp, degrees.dp}, std::pair{JobField::cfg, degrees.cfg},
-        std::pair{JobField::pp, degrees.pp}, std::pair{JobField::ring, degrees.ring},
-        std::pair{JobField::ulysses, degrees.ulysses}, std::pair{JobField::tp, degrees.tp}}) {
-    if (degree < 1) wire::about(name, [&] { mesh::Mesh{degrees}; });
-    if (degree > kMaxActors || (world *= degree) > kMaxActors) {
-      refuse(name,
-             fmt::format("{} is {}: dp × cfg × pp × ring × ulysses × tp may be at most {} actors",
-                         to_string(name), degree, kMaxActors));
-    }
-  }
-  wire::about(JobField::cfg, [&] { mesh::Mesh{degrees}; });
-}
-
 void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism& parallelism) {
   plan.degrees = degrees_of(parallelism);
-  check_degrees(plan.degrees);
   plan.guidance = model.has_branches(*plan.request.guidance_scale);
   if (plan.degrees.cfg == 2 && model.transformer.guidance != spec::GuidanceKind::branches) {
     refuse(JobField::cfg, std::string("cfg is 2, but this model ") +
@@ -247,11 +193,6 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   }
   const int pictures =
       static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
-  if (plan.degrees.dp > pictures) {
-    refuse(JobField::dp,
-           fmt::format("dp is {}, but there {}{} to split (prompts × n)", plan.degrees.dp,
-                       pictures == 1 ? "is only " : "are only ", counted(pictures, "picture")));
-  }
   plan.images = split_evenly(pictures, plan.degrees.dp);
 }
 
@@ -276,13 +217,8 @@ void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelis
   plan.stages =
       parallelism.stages.empty()
           ? split_blocks(block_costs(shape_of(model, plan.request), tokens, rates), plan.degrees.pp)
-          : listed_stages(parallelism.stages, plan.degrees.pp, blocks);
+          : listed_stages(parallelism.stages, blocks);
   plan.vae_degree = parallelism.vae;
-  const int replica = plan.degrees.world() / plan.degrees.dp;
-  if (plan.vae_degree < 1 || plan.vae_degree > replica) {
-    refuse(JobField::vae, fmt::format("vae-parallel is {}, but a replica of this mesh has {}",
-                                      plan.vae_degree, counted(replica, "actor")));
-  }
   if (plan.vae_degree > 1 && !plan.decodes() && plan.request.init_image_bytes == 0) {
     refuse(JobField::vae,
            fmt::format("vae-parallel is {}, but with output type latent nothing is decoded",
@@ -302,21 +238,13 @@ void set_shares(Plan& plan) {
     plan.micro_steps.push_back({shares});
 }
 
+/// Refuses refill steps beyond the last of those that are computed.
 void check_refill_steps(const wire::ImageRequest& request) {
-  int before = request.warmup_steps - 1;
   for (const int step : request.refill_steps) {
-    if (request.method == Method::exact && request.step_cache == StepCacheRule::none)
-      refuse(
-          JobField::refill_steps,
-          "refill steps need method pipefusion or distrifusion, or a step cache: else exact keeps "
-          "nothing from step to step");
-    if (step <= before || step >= request.steps) {
+    if (step >= request.steps)
       refuse(JobField::refill_steps,
-             fmt::format("refill step {} is out of place: after the warm-up, before the last of {} "
-                         "steps has ended, in order, each once",
-                         step, request.steps));
-    }
-    before = step;
+             fmt::format("refill steps have {}, but of {} the last is {}", step,
+                         counted(request.steps, "step"), request.steps - 1));
   }
 }
 
@@ -393,7 +321,7 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
 
 Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
              const wire::Parallelism& parallelism, const Machine& machine, const Plan* same) {
-  check_request(request);
+  check(request, parallelism);
   Plan plan;
   plan.request = request;
   set_per_image_settings(plan.request);

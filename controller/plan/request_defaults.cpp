@@ -45,25 +45,8 @@ std::vector<std::string> negatives_of_pictures(const wire::ImageRequest& request
 }
 
 void set_per_image_settings(wire::ImageRequest& request) {
-  const auto pictures = pictures_of(request);
-  const auto given = request.picture_seeds.size();
-  if (given > 0 && given != pictures) {
-    refuse(JobField::picture_seeds,
-           fmt::format("seeds are given for {}, but there {}{} (prompts × n)",
-                       counted(given, "picture"), pictures == 1 ? "is " : "are ", pictures));
-  }
-  if (given > 0 && request.seeds.empty()) request.seeds = seed_runs(request);
-  const auto negatives = request.negative_prompts.size();
-  if (negatives == 0) return;
-  if (!request.negative_prompt.value_or("").empty())
-    refuse(JobField::negative_prompt, "negative prompt and negative prompts do not go together");
-  if (negatives != pictures && negatives != request.prompts.size()) {
-    refuse(JobField::negative_prompts,
-           fmt::format("negative prompts are {}, but there {}{} and {}", negatives,
-                       request.prompts.size() == 1 ? "is " : "are ",
-                       counted(request.prompts.size(), "prompt"), counted(pictures, "picture")));
-  }
-  request.negative_prompts = negatives_of_pictures(request);
+  if (!request.picture_seeds.empty() && request.seeds.empty()) request.seeds = seed_runs(request);
+  if (!request.negative_prompts.empty()) request.negative_prompts = negatives_of_pictures(request);
 }
 
 namespace {

@@ -16,8 +16,7 @@ std::vector<wire::SeedRun> seed_runs(const wire::ImageRequest& request);
 /// each.
 std::vector<std::string> negatives_of_pictures(const wire::ImageRequest& request);
 
-/// Checks seeds and negative prompts of single pictures, and fills in `seeds` and a negative prompt
-/// for each picture where there are any. Throws std::invalid_argument.
+/// Fills in `seeds`, and a negative prompt for each picture, where pictures have their own.
 void set_per_image_settings(wire::ImageRequest& request);
 
 /// Sets height, width and frames that are computed and that come out: the model's own where the

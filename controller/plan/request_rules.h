@@ -1,6 +1,5 @@
 #pragma once
 #include <string>
-#include <vector>
 
 #include "models/spec/model_spec.h"
 #include "transport/wire/job.h"
@@ -15,12 +14,9 @@ using wire::JobField;
   throw wire::BadField(field, "[plan] " + why);
 }
 
-/// Checks everything that can be said of a request without its model. Refuses with one line naming
-/// field, value and reason (std::invalid_argument).
-void check_request(const wire::ImageRequest& request);
-
-/// Returns all texts of a request, the negative ones included.
-std::vector<std::string> texts_of(const wire::ImageRequest& request);
+/// Checks what can be said of a request and its degrees without the model, by
+/// transport/wire/request_rules.h. Throws BadField.
+void check(const wire::ImageRequest& request, const wire::Parallelism& degrees);
 
 /// Checks the text that a request brings along against what the model takes, and sets the number
 /// of text tokens by it. `encodes_negative`: the negative text is none of it. Throws

@@ -92,11 +92,7 @@ std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
   return result;
 }
 
-std::vector<Stage> listed_stages(const std::vector<int>& sizes, int stages, int blocks) {
-  if (static_cast<int>(sizes.size()) != stages) {
-    refuse(JobField::stages,
-           fmt::format("stages lists {}, but pp is {}", counted(sizes.size(), "size"), stages));
-  }
+std::vector<Stage> listed_stages(const std::vector<int>& sizes, int blocks) {
   std::vector<Stage> result;
   int first = 0;
   for (const int size : sizes) {

@@ -18,7 +18,7 @@ struct Stage {
 std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages);
 
 /// Returns stages of the sizes that a user listed. Throws std::invalid_argument naming what does
-/// not add up to the degree or to the model's blocks.
-std::vector<Stage> listed_stages(const std::vector<int>& sizes, int stages, int blocks);
+/// not add up to the model's blocks.
+std::vector<Stage> listed_stages(const std::vector<int>& sizes, int blocks);
 
 }  // namespace troupe::plan

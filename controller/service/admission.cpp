@@ -10,12 +10,12 @@
 #include "controller/jobs/job_table.h"
 #include "controller/jobs/report.h"
 #include "controller/service/permissions.h"
-#include "models/image/limits.h"
 #include "models/image/picture_file.h"
 #include "models/image/png_text.h"
 #include "transport/control/after.h"
 #include "transport/wire/request_fields.h"
 #include "transport/wire/request_limits.h"
+#include "transport/wire/request_rules.h"
 
 namespace troupe::service {
 
@@ -48,17 +48,14 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
     return bad(prompt_embeds, "prompt embeds have shapes, but were not sent along");
   if (request.prompt_embeds.empty() && request.prompt_embeds_blob != 0)
     return bad(prompt_embeds, "prompt embeds were sent along without shapes");
-  if (request.init_latents_blob != 0 && request.init_image_blob != 0)
-    return bad(init_image, "init image and init latents do not go together");
-  if (request.init_image_bytes > models::kMaxPictureBytes)
-    return bad(init_image, fmt::format("init image has {} bytes: at most {}",
-                                       request.init_image_bytes, models::kMaxPictureBytes));
   if (request.mask_image_blob == 0) request.mask_image_height = request.mask_image_width = 0;
   if (request.mask_image_bytes != 0 && request.mask_image_blob == 0)
     return bad(mask_image, "mask image has a size, but was not sent along");
-  if (request.mask_image_bytes > models::kMaxPictureBytes)
-    return bad(mask_image, fmt::format("mask image has {} bytes: at most {}",
-                                       request.mask_image_bytes, models::kMaxPictureBytes));
+  try {
+    wire::check_submission(submission.job);
+  } catch (const wire::BadField& error) {
+    return bad(error.field, error.what());
+  }
   read_model(std::make_shared<Incoming>(
       Incoming{peer, header, std::move(submission), control::Clock::now()}));
 }

@@ -11,6 +11,7 @@
 #include "controller/deployments/memory_room.h"
 #include "controller/jobs/replan.h"
 #include "controller/plan/planner.h"
+#include "controller/plan/request_rules.h"
 #include "controller/plan/staleness.h"
 #include "controller/service/tools.h"
 
@@ -26,7 +27,7 @@ void set_plan(PlannedJob& planned, const PlanInput& input) {
   const auto fits = [&](const plan::Plan& other) {
     return !cluster::shortage(input.capacity, other);
   };
-  jobs::check_terms(input.job);
+  plan::check(request, input.job.parallelism);
   planned.parallelism = input.job.parallelism;
   if (input.job.parallelism.automatic)
     planned.parallelism =

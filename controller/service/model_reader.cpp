@@ -10,11 +10,11 @@
 #include <stdexcept>
 
 #include "base/available_memory.h"
-#include "controller/plan/request_rules.h"
 #include "models/spec/fingerprint.h"
 #include "models/spec/lora_spec.h"
 #include "models/text/textual_inversion.h"
 #include "models/text/tokenizers.h"
+#include "transport/wire/request_rules.h"
 
 namespace troupe::service {
 namespace {
@@ -147,7 +147,7 @@ void ModelReader::read(std::string folder, const wire::ImageRequest& request,
   auto& asked =
       asked_
           .emplace(number, Asked{std::move(files),
-                                 {request.loras, request.embeddings, plan::texts_of(request)},
+                                 {request.loras, request.embeddings, wire::texts_of(request)},
                                  std::move(handler),
                                  boost::asio::steady_timer(io_, within)})
           .first->second;

@@ -389,8 +389,6 @@ std::optional<int> given_steps(const SchedulerConfig& config, const SamplerSetti
     refuse_setting("eta is " + number_text(settings.eta) + ", but " +
                    std::string(short_name(config.kind)) + " has none: only ddim does");
   }
-  if (!settings.timesteps.empty() && !settings.sigmas.empty())
-    refuse_setting("timesteps and sigmas do not go together");
   if (!settings.timesteps.empty()) return steps_of_timesteps(config, settings.timesteps);
   if (!settings.sigmas.empty()) return steps_of_sigmas(config, settings.sigmas);
   return std::nullopt;

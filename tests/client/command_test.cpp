@@ -113,8 +113,8 @@ TEST_CASE("usage errors name what is wrong and what was probably meant") {
   check_refused("submit --prompt x --steps 0", 2, {"--steps", "0"});
   check_refused("submit --prompt x --steps", 2, {"--steps"});
   check_refused("submit --prompt x --method exact --patches 4", 2,
-                {"--method exact", "--patches 4"});
-  check_refused("submit --prompt x --cfg 2 --guidance 1", 2, {"--cfg 2", "guidance"});
+                {"--method is exact", "--patches is 4"});
+  check_refused("submit --prompt x --cfg 2 --guidance 0", 2, {"--cfg is 2", "--guidance"});
   check_refused("submit --prompt x --output out.jpg", 2, {"out.jpg", ".png"});
   check_refused("status --connect nowhere", 2, {"nowhere"});
   check_refused("cancel", 2, {"ID"});

@@ -275,7 +275,7 @@ TEST_CASE("a request over the size of a message is refused here") {
   auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
   Submission submission = simple_submission();
-  submission.request.prompts = {std::string(2u << 20, 'a')};
+  submission.request.embeddings.assign(200, {std::string(16000, 'a'), "word"});
   const auto job = client.value().submit(submission);
   REQUIRE_FALSE(job.ok());
   CHECK(job.error().code == ErrorCode::bad_request);

@@ -6,6 +6,7 @@
 #include "tests/support/doctest.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
+#include "transport/wire/request_rules.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -152,7 +153,8 @@ TEST_CASE("a picture to begin with is read into the submission: PNG, JPEG or Web
   CHECK(has(message, "cut.png: init_image is cut off"));
   submission.request.init_image = kPng;
   submission.request.init_latents = Latents{{1, 4, 1, 1}, {1, 2, 3, 4}};
-  CHECK(has(client::check_init_image(submission.request)->what, "do not go together"));
+  CHECK(has(message_of([&] { wire::check_submission(client::to_wire(submission).value()); }),
+            "`init_image` and `init_latents` do not go together"));
   CHECK_THROWS_AS(parse_submission({"--init-image", file, "--init-latents", "x.safetensors"}),
                   cli::UsageError);
   CHECK_THROWS_AS(parse_submission({"--strength", "1.5"}), cli::UsageError);
@@ -188,5 +190,6 @@ TEST_CASE("a mask is read beside the picture that it is laid over") {
             }),
             "--mask " + gif + ": mask_image is a GIF: PNG, JPEG and WebP are taken"));
   submission.request.init_image.clear();
-  CHECK(has(client::check_init_image(submission.request)->what, "mask_image needs init_image"));
+  CHECK(has(message_of([&] { wire::check_submission(client::to_wire(submission).value()); }),
+            "`mask_image` needs `init_image`"));
 }

@@ -157,9 +157,9 @@ TEST_CASE("defaults that make no sense are named with where they stand") {
   refused("steps = 3\n[run]\nsteps = 3\nfrom = 7\n", "", "c.toml:4: from is no option of run");
   refused("[plan]\n\"warm_up\" = 7\n", "", "c.toml:2: warm-up is no option of plan; did you mean");
   // What contradicts each other in the same place.
-  refused("cfg = 2\nguidance = 1\n", "", "c.toml:1, ");
-  refused("guidance = 1\n", " TROUPE_CFG=2 TROUPE_GUIDANCE=1",
-          "TROUPE_CFG, TROUPE_GUIDANCE: --cfg 2 needs guidance: with --guidance 1");
+  refused("cfg = 2\nguidance = 0\n", "", "c.toml:1, ");
+  refused("guidance = 1\n", " TROUPE_CFG=2 TROUPE_GUIDANCE=0",
+          "TROUPE_CFG, TROUPE_GUIDANCE: --cfg is 2, but --guidance is 0: without guidance");
   refused("", " TROUPE_STEPS=many", "TROUPE_STEPS: --steps: \"many\" is not a number");
   // A variable may be somebody else's; one that is nearly an option's is warned of.
   const auto said = [](const std::string& before) {

@@ -105,7 +105,7 @@ TEST_CASE("a caption to be cleaned may not be endless") {
   CHECK_NOTHROW(make_plan(sample_model(), request, {}));
   request.clean_caption = true;
   CHECK_THROWS_WITH(make_plan(sample_model(), request, {}),
-                    "[plan] a prompt has 4097 bytes: clean_caption takes at most 4096");
+                    "[plan] `prompts` has 4097 bytes: with `clean_caption` at most 4096 are taken");
   request.prompts = {"a cat"};
   CHECK_NOTHROW(make_plan(sample_model(), request, {}));
   request.negative_prompt = std::string(4097, 'a');

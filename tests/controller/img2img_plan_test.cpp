@@ -307,20 +307,21 @@ TEST_CASE(
             .starts_with("a --mask of 192 x 192 in place of 8192 x 8192 needs "));
   request.mask_image_width = 8193;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
-            "mask image has 8193 x 8192 pixels: at most 67108864"));
+            "`mask_image` has 8193 x 8192 pixels: at most 67108864"));
   request.init_image_bytes = 0;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
-            "mask image is given, but no init image that it is laid over"));
+            "`mask_image` needs `init_image`, the picture that it is laid over"));
   request = job.request = plan.request;
   request.init_image_height = 8193;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
-            "init image has 8192 x 8193 pixels: at most 67108864"));
+            "`init_image` has 8192 x 8193 pixels: at most 67108864"));
   request.init_image_height = request.init_image_width = -1;
   CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
-            "init image height is -1: at least 0 is needed"));
+            "`init_image` has -1 x -1 pixels"));
   request.init_image_height = 0;
   request.init_image_width = std::numeric_limits<std::int32_t>::min();
-  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }), "init image width is -"));
+  CHECK(has(message_of([&] { plan::make_plan(model, request, {}); }),
+            "`init_image` has -2147483648 x 0 pixels"));
 }
 
 TEST_CASE("an encoder of other shapes than its config's is refused where a picture needs it") {

@@ -167,25 +167,6 @@ TEST_CASE("jobs of an earlier controller stay before those that come after them"
   CHECK(table.queue() == Ids{2, 3, 4, 5});
 }
 
-TEST_CASE("priorities and names of shares have bounds") {
-  wire::JobSpec spec;
-  spec.priority = 100;
-  spec.share = std::string(64, 's');
-  jobs::check_terms(spec);
-  spec.priority = 101;
-  CHECK_THROWS_WITH_AS(jobs::check_terms(spec),
-                       "[submit] priority is 101, it must be from -100 to 100",
-                       std::invalid_argument);
-  spec.priority = -100;
-  spec.on_behalf_of = std::string(65, 's');
-  CHECK_THROWS_WITH(jobs::check_terms(spec),
-                    "[submit] on_behalf_of has 65 bytes, at most 64 are allowed");
-  spec.on_behalf_of.pop_back();
-  CHECK_NOTHROW(jobs::check_terms(spec));
-  spec.share += "s";
-  CHECK_THROWS_AS(jobs::check_terms(spec), std::invalid_argument);
-}
-
 TEST_CASE("a job that begins anew is charged for both times") {
   JobTable table(4, 4);
   const auto id = add(table, 0, "a");

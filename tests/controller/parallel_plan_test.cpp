@@ -107,8 +107,8 @@ TEST_CASE("stages may be listed, and lists that do not add up are refused") {
   CHECK(make_plan(sample_model(), request, {.pp = 3, .stages = {1, 5, 2}}).stages ==
         std::vector<Stage>{{0, 1}, {1, 6}, {6, 8}});
   CHECK(make_plan(sample_model(), request, {.stages = {8}}).stages == std::vector<Stage>{{0, 8}});
-  CHECK(why(request, {.pp = 2, .stages = {8}}) == "[plan] stages lists 1 size, but pp is 2");
-  CHECK(why(request, {.stages = {4, 4}}) == "[plan] stages lists 2 sizes, but pp is 1");
+  CHECK(why(request, {.pp = 2, .stages = {8}}) == "[plan] `stages` lists 1 stage, but `pp` is 2");
+  CHECK(why(request, {.stages = {4, 4}}) == "[plan] `stages` lists 2 stages, but `pp` is 1");
   CHECK(why(request, {.pp = 2, .stages = {4, 3}}) ==
         "[plan] stages add up to 7 blocks, but the transformer has 8");
   CHECK(why(request, {.pp = 2, .stages = {4, 5}}).starts_with("[plan] stages add up to 9"));
@@ -120,24 +120,24 @@ TEST_CASE("stages may be listed, and lists that do not add up are refused") {
 TEST_CASE("parallel decoding and predicted K,V are refused where there is no such thing") {
   auto request = square_request();
   CHECK(why(request, {.cfg = 2, .vae = 2}) == "accepted");
-  CHECK(why(request, {.vae = 2}) ==
-        "[plan] vae-parallel is 2, but a replica of this mesh has 1 actor");
-  CHECK(why(request, {.cfg = 2, .vae = 0}).starts_with("[plan] vae-parallel is 0"));
+  CHECK(why(request, {.vae = 2}) == "[plan] `vae` is 2, but the degrees give a picture 1 actor");
+  CHECK(why(request, {.cfg = 2, .vae = 0}).starts_with("[plan] `vae` is 0"));
   request.images_per_prompt = 2;
   CHECK(why(request, {.dp = 2, .pp = 2, .vae = 3}) ==
-        "[plan] vae-parallel is 3, but a replica of this mesh has 2 actors");
+        "[plan] `vae` is 3, but the degrees give a picture 2 actors");
   request.height = 16;  // 2 rows of latents, one of tokens
   CHECK(why(request, {.ulysses = 3, .vae = 3}) ==
         "[plan] vae-parallel is 3, but the latents have only 2 rows to split");
   CHECK(why(request, {.ulysses = 3, .vae = 2}) == "accepted");
   request = square_request();
   request.kv = KvUse::predict;
-  CHECK(why(request, {}).starts_with("[plan] kv is predict with method exact"));
+  CHECK(why(request, {}).starts_with("[plan] `kv` is predict, but `method` is exact"));
   for (const auto method : {Method::pipefusion, Method::distrifusion}) {
     request = square_request(method, 2, 1);
     request.kv = KvUse::predict;
     CHECK(why(request, {.ulysses = 5}) == "accepted");  // more ranks than heads
     CHECK(why(request, {.tp = 7}) == "accepted");
   }
-  CHECK(why(square_request(), {.ring = 0}) == "[mesh] ring is 0: a degree is at least 1");
+  CHECK(why(square_request(), {.ring = 0}) ==
+        "[plan] `ring` is 0: a number from 1 to 1024 is needed");
 }

@@ -178,15 +178,16 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why(same) == "accepted");
   CHECK(why([](auto& r) { r.height = 100; }) ==
         "[plan] height is 100: this model takes multiples of 16 from 16 to 16384");
-  CHECK(why([](auto& r) { r.steps = -1; }) == "[plan] steps is -1: at least 0 is needed");
-  CHECK(why([](auto& r) { r.prompts.clear(); }) == "[plan] prompt is missing");
+  CHECK(why([](auto& r) { r.steps = -1; }) == "[plan] `steps` is -1: at least 0 is needed");
+  CHECK(why([](auto& r) { r.prompts.clear(); }) == "[plan] `prompts` is missing");
   CHECK(why([](auto& r) { r.num_pipeline_patch = 4; }) ==
-        "[plan] patches is 4 with method exact: patches need method pipefusion or distrifusion");
+        "[plan] `num_pipeline_patch` is 4, but `method` is exact: only pipefusion and distrifusion "
+        "have patches");
   CHECK(why([](auto& r) { r.guidance_scale = 1; }, {.cfg = 2}) ==
         "[plan] cfg is 2, but guidance is 1: there is no second branch to compute unless "
         "guidance is above 1");
   CHECK(why(same, {.dp = 2}) ==
-        "[plan] dp is 2, but there is only 1 picture to split (prompts × n)");
+        "[plan] `dp` is 2, but there is only 1 picture to split (prompts × `images_per_prompt`)");
   CHECK(why(same, {.pp = 9}) ==
         "[plan] pp is 9, but the transformer has 8 blocks: each stage needs one");
   CHECK(why([](auto& r) {
@@ -202,18 +203,18 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
         }).starts_with("[sampler] sampler is \"magic\", which is unknown: choose dpmsolver++"));
   CHECK(why([](auto& r) { r.steps = 1001; }) ==
         "[sampler] steps is 1001: the model was trained with 1000 timesteps");
-  CHECK(why([](auto& r) { r.prompts[0] = "caf\xe9"; }) == "[plan] prompt 0 is not UTF-8 text");
+  CHECK(why([](auto& r) { r.prompts[0] = "caf\xe9"; }) == "[plan] `prompts` is not UTF-8 text");
   CHECK(why([](auto& r) { r.prompts[0] = std::string("a\0b", 3); }) ==
-        "[plan] prompt 0 has a zero byte in it");
+        "[plan] `prompts` has a zero byte in it");
   CHECK(why([](auto& r) { r.negative_prompt = std::string(20000, 'x'); }) ==
-        "[plan] negative prompt has 20000 bytes: at most 16384");
+        "[plan] `negative_prompt` has 20000 bytes: at most 16384 are taken");
   CHECK(why([](auto& r) { r.prompts.assign(17, std::string(16000, 'x')); }) ==
-        "[plan] all prompts have 272000 bytes: at most 262144");
+        "[plan] all prompts have 272000 bytes: at most 262144 are taken");
   CHECK(why([](auto& r) { r.images_per_prompt = 5000; }) ==
-        "[plan] prompts × images per prompt is 5000: at most 4096");
+        "[plan] prompts × `images_per_prompt` is 5000 pictures: at most 4096 are made");
   CHECK(why([](auto& r) { r.max_sequence_length = 5000; }) ==
-        "[plan] max sequence length is 5000: at most 4096");
-  CHECK(why([](auto& r) { r.guidance_scale = NAN; }).starts_with("[plan] guidance is nan"));
+        "[plan] `max_sequence_length` is 5000: at most 4096");
+  CHECK(why([](auto& r) { r.guidance_scale = NAN; }).starts_with("[plan] `guidance_scale` is nan"));
   CHECK(why([](auto& r) {
           r.init_latents_blob = 1;
           r.init_latents_bytes = 12;

@@ -137,7 +137,7 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
     CHECK(failure->code == wire::FailureCode::bad_request);
     return failure->what;
   };
-  CHECK(refusal("x", (1 << 30) + 1) == "init image has 1073741825 bytes: at most 1073741824");
+  CHECK(refusal("x", (1 << 30) + 1) == "`init_image` has 1073741825 bytes: at most 1073741824");
   CHECK(refusal("no picture", 10) == "init image is no PNG, JPEG or WebP file");
   CHECK(refusal("GIF89a", 6) == "init image is a GIF: PNG, JPEG and WebP are taken");
   CHECK(refusal(png(1, 1).substr(0, 32), 32) ==
@@ -154,7 +154,7 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
         "mask image has 0 x 1 pixels: from 1 to 67108864 are taken");
   const auto padded = png(1, 1) + std::string(17 << 20, 'x');
   CHECK(refusal(padded, padded.size()) ==
-        "[plan] init image has 17825825 bytes, but a picture of 0 x 0 pixels has at most 16777216: "
+        "`init_image` has 17825825 bytes, but a picture of 0 x 0 pixels has at most 16777216: "
         "leave out what is no picture of it (metadata, further frames)");
   CHECK(fixture.blobs.size() == 0);
   CHECK(fixture.table.all().empty());
@@ -250,10 +250,10 @@ TEST_CASE("a picture that is longer than its size can be is refused before it co
     return said;
   };
   const std::string begin =
-      "[plan] init image has 157286400 bytes, but a picture of 64 x 64 pixels has ";
+      "`init_image` has 157286400 bytes, but a picture of 64 x 64 pixels has ";
   CHECK(answer(150 << 20, 0).starts_with(begin));
   CHECK(answer(100, 150 << 20)
-            .starts_with("[plan] mask image has 157286400 bytes, but a picture of "));
+            .starts_with("`mask_image` has 157286400 bytes, but a picture of "));
 }
 
 TEST_CASE("what jobs begin with is bounded for each on whose behalf they come, whoever hands in") {

@@ -44,7 +44,7 @@ TEST_CASE("a plan says which threshold a step cache has, and refuses what it can
   CHECK(has(refusal(request), "above 0"));
   request.step_cache = StepCacheRule::none;
   request.step_cache_threshold = 0.1;
-  CHECK(has(refusal(request), "no step cache"));
+  CHECK(has(refusal(request), "`step_cache_threshold` needs `step_cache`"));
 }
 
 TEST_CASE("what a step cache keeps is in the plan's memory, twice at the first stage") {
@@ -72,7 +72,7 @@ TEST_CASE("a job with a step cache that goes on after a loss says where the cach
   CHECK(plain.request.refill_steps.empty());
   auto request = square_request();
   request.refill_steps = {7};
-  CHECK(has(refusal(request), "refill steps need"));
+  CHECK(has(refusal(request), "`refill_steps` needs"));
 
   auto patched = plan::make_plan(sample_model(), cached_request(Method::pipefusion, 4), {});
   jobs::add_refill(patched, 7);

@@ -186,7 +186,7 @@ TEST_CASE("requests that do not fit are refused with the field, before anything 
   check_refused("run --prompt x", 2, {"--model"});
   check_refused("run --model " + kTiny, 2, {"--prompt"});
   check_refused(run + "--pp 6", 1, {"pp", "6", "5 blocks"});
-  check_refused(run + "--cfg 2 --guidance 1", 2, {"--cfg 2", "guidance"});
+  check_refused(run + "--cfg 2 --guidance 0", 2, {"--cfg is 2", "--guidance is 0"});
   check_refused(run + "--dp 3", 2, {"--dp is 3", "1 picture "});
   check_refused(run + "--patches 9", 1, {"patches", "9", "8 token rows"});
   check_refused(run + "--patches 2 --warmup 5 --steps 4", 2, {"--warmup is 5", "--steps is 4"});

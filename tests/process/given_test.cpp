@@ -286,7 +286,7 @@ TEST_CASE("what is given and does not fit is refused by its name, before anythin
        [](auto& r) {
          r.prompts = {"a cat", ""};
        },
-       "prompts and prompt_embeds do not go together"},
+       "`prompts` and `prompt_embeds` do not go together"},
       {"embeds_sigma", [](auto& r) { r.negative_prompt = "a cat"; },
        "negative prompt does not go with prompt embeds that have the negative text, or need none"},
       {"embeds_flux", [](auto& r) { r.negative_prompt = "a cat"; },
@@ -296,18 +296,18 @@ TEST_CASE("what is given and does not fit is refused by its name, before anythin
       {"embeds_sigma", [](auto& r) { r.prompt_embeds["prompt_attention_mask"].data[0] = 0; },
        "prompt_attention_mask is not ones, at least one, and then zeros in each of its rows"},
       {"seeds_sd3", [](auto& r) { r.picture_seeds.pop_back(); },
-       "seeds are given for 3 pictures, but there are 4 (prompts × n)"},
+       "`picture_seeds` has 3 values, but there are 4 pictures (prompts × `images_per_prompt`)"},
       {"seeds_sd3", [](auto& r) { r.negative_prompts.push_back("x"); },
-       "negative prompts are 3, but there are 2 prompts and 4 pictures"},
+       "`negative_prompts` has 3 texts, but there are 2 prompts and 4 pictures"},
       {"seeds_sd3", [](auto& r) { r.negative_prompt = "x"; },
-       "negative prompt and negative prompts do not go together"},
+       "`negative_prompt` and `negative_prompts` do not go together"},
       {"seeds_sd3", [](auto& r) { r.eta = 0.5; }, "eta is 0.5, but flow-euler has none"},
-      {"seeds_sd3", [](auto& r) { r.eta = 1.5; }, "eta is 1.5: a number from 0 to 1 is needed"},
+      {"seeds_sd3", [](auto& r) { r.eta = 1.5; }, "`eta` is 1.5: a number from 0 to 1 is needed"},
       {"sigmas_sd3",
        [](auto& r) {
          r.timesteps = {3, 2};
        },
-       "timesteps and sigmas do not go together"},
+       "`timesteps` and `sigmas` do not go together"},
       {"sigmas_sd3",
        [](auto& r) {
          r.sigmas = {0.5, 0.7};

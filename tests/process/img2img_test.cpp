@@ -327,7 +327,7 @@ TEST_CASE("a picture to begin with is refused where it cannot be one") {
   submission.request.strength = 0;
   CHECK(has(shared_cluster().refusal(submission).what, "of 6 steps none is left"));
   submission.request.strength = 1.5;
-  CHECK(has(shared_cluster().refusal(submission).what, "strength is 1.5"));
+  CHECK(has(shared_cluster().refusal(submission).what, "`strength` is 1.5"));
   submission.request.strength = 0.6;
   submission.request.guidance_rescale = 0.5;
   CHECK(has(shared_cluster().refusal(submission).what, "StableDiffusion3Pipeline has none"));
@@ -371,7 +371,7 @@ TEST_CASE("a mask is refused where it cannot be one") {
   CHECK(has(refusal("GIF89a"), "mask_image is a GIF: PNG, JPEG and WebP are taken"));
   CHECK(has(refusal(mask.substr(0, mask.size() / 2)), "mask_image is cut off: its IDAT chunk"));
   submission.request.init_image.clear();
-  CHECK(has(refusal(mask), "mask_image needs init_image"));
+  CHECK(has(refusal(mask), "`mask_image` needs `init_image`"));
   submission = submission_of(reference, reference.find("sd15"));
   CHECK(request_of(shared_cluster().run(submission))["mask_image"] == true);
 }

@@ -101,7 +101,7 @@ TEST_CASE("previews of a job whose decoders are several") {
 TEST_CASE("more decoders than actors of a replica, or than rows, are refused") {
   auto submission = two_pictures(false);
   submission.parallelism = {.dp = 2, .pp = 2, .vae = 3};
-  CHECK(shared_cluster().refusal(submission).what.find("vae-parallel is 3") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("`vae` is 3") != std::string::npos);
   submission.request.height = 16;
   submission.parallelism = {.pp = 3, .vae = 3};
   CHECK(shared_cluster().refusal(submission).what.find("only 2 rows") != std::string::npos);

@@ -60,7 +60,7 @@ TEST_CASE("what step caches cannot be asked for is refused by name") {
   CHECK(has(shared_cluster().refusal(submission).what, "there is no step cache"));
   submission = of_case(reference, "sigma_wide", "", 0);
   submission.request.refill_steps = {2};
-  CHECK(has(shared_cluster().refusal(submission).what, "refill steps need"));
+  CHECK(has(shared_cluster().refusal(submission).what, "`refill_steps` needs"));
 }
 
 TEST_CASE("kill -9: a job with a step cache says where it began anew, and can be made again") {

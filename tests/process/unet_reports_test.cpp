@@ -38,10 +38,11 @@ TEST_CASE("a job says what was asked for and how often it called the model") {
   submission.request.warmup_steps = 2;
   CHECK(shared_cluster().run(submission).pictures.size() == 1);
   submission.request.refill_steps = {7};
-  CHECK(has(shared_cluster().refusal(submission).what, "refill step 7 is out of place"));
+  CHECK(has(shared_cluster().refusal(submission).what,
+            "refill steps have 7, but of 7 steps the last is 6"));
   submission.request.refill_steps.clear();
   submission.request.warmup_steps = 8;
-  CHECK(has(shared_cluster().refusal(submission).what, "warmup is 8"));
+  CHECK(has(shared_cluster().refusal(submission).what, "`warmup_steps` is 8, but `steps` is 6"));
 
   auto rounds = reference.submission(reference.find("sd15_pndm_rounds"));
   rounds.request.steps = 3;
@@ -73,26 +74,26 @@ TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
         s.request.exchange = "none";
         s.request.group_norm = "synchronous";
       },
-      "exchange is none, but group norm synchronous");
+      "`exchange` is none, but `group_norm` is synchronous");
   refused(
       [](Submission& s) {
         s.request.exchange = "naive";
         s.request.group_norm = "stale";
       },
-      "exchange is naive, but group norm is stale");
+      "`exchange` is naive, but `group_norm` is stale");
   refused(
       [](Submission& s) {
         s.request.exchange = "naive";
         s.request.refill_steps = {3};
       },
-      "exchange is naive, but refill steps are given");
+      "`exchange` is naive, but `refill_steps` is given");
   refused(
       [](Submission& s) {
         s.request.method = "exact";
         s.request.num_pipeline_patch = 1;
         s.request.exchange = "naive";
       },
-      "exchange is naive, but method is exact");
+      "`exchange` is naive, but `method` is exact");
   refused(
       [](Submission& s) {
         s.model = checkpoint("tiny-sd3");
@@ -106,7 +107,7 @@ TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
         s.request.num_pipeline_patch = 1;
         s.request.group_norm = "stale";
       },
-      "group norm is stale with method exact");
+      "`group_norm` is stale, but `method` is exact");
   refused([](Submission& s) { s.request.max_sequence_length = 12; }, "max sequence length is 12");
   refused(
       [](Submission& s) {

@@ -17,7 +17,7 @@ ROOMS = {
     "models/image": "base models/spec",
     "models/text": "base models/spec",
     "api": "",
-    "transport/wire": "base api",
+    "transport/wire": "base api models/image",
     "transport/json": "api transport/wire",
     "transport/control": "base transport/wire",
     "transport/calls": "base api transport/wire transport/control",

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "client/convert.h"
 #include "models/image/png_text.h"
 #include "tests/support/doctest.h"
 #include "tests/support/text.h"
+#include "transport/wire/request_rules.h"
 #include "web/api.h"
 #include "web/api_error.h"
 #include "web/encodings.h"
@@ -29,10 +31,6 @@ std::string wrong_field(Parse&& parse) {
 }
 
 }  // namespace
-
-TEST_CASE("a strength without a picture to begin with is refused") {
-  CHECK(wrong_field([] { parse_job(R"({"prompt": "a", "strength": 0.5})"); }) == "strength");
-}
 
 TEST_CASE("the other fields that a job is told to have are read, too") {
   const json fields = job_fields_json();
@@ -145,7 +143,6 @@ TEST_CASE("what is wrong with a job is said of its field") {
       {R"({"prompt": "a", "picture_seeds": [18446744073709551616]})", "picture_seeds"},
       {R"({"prompt": "a", "stages": [2, 0]})", "stages"},
       {R"({"prompt": "a", "stages": 2})", "stages"},
-      {R"({"prompt": "a", "parallel": "auto", "stages": [2]})", "stages"},
       {R"({"prompt": "a", "guidance_scale": -1})", "guidance_scale"},
       {R"({"prompt": "a", "vae_tiling": 1})", "vae_tiling"},
       {R"({"prompt": "a", "dtype": "int4"})", "dtype"},
@@ -158,7 +155,6 @@ TEST_CASE("what is wrong with a job is said of its field") {
       {R"({"prompt": "a", "refill_steps": [1, "2"]})", "refill_steps"},
       {R"({"prompt": "a", "cfg": 3})", "cfg"},
       {R"({"prompt": "a", "parallel": "all"})", "parallel"},
-      {R"({"prompt": "a", "parallel": "auto", "pp": 2})", "pp"},
       {R"({"prompt": "a", "priority": 101})", "priority"},
       {R"({"prompt": "a", "init_image": "?"})", "init_image"},
       {R"({"prompt": "a", "output_format": "gif"})", "output_format"},
@@ -369,8 +365,12 @@ TEST_CASE("prompt embeds are a safetensors file in the prompts' place") {
   CHECK(request.prompt_embeds.at("prompt_attention_mask").data == std::vector<float>{0, 0});
   // A text that is there, but says nothing: clients of OpenAI's send one always.
   CHECK(job(good, {{"prompt", ""}}).submission.request.prompts.size() == 2);
-  CHECK(wrong_field([&] { job(good, {{"prompt", "a"}}); }) == "prompt_embeds");
-  CHECK(wrong_field([&] { job(good, {{"prompts", {"", "b"}}}); }) == "prompt_embeds");
+  for (const auto& texts : {json{{"prompt", "a"}}, json{{"prompts", {"", "b"}}}}) {
+    const auto spec = client::to_wire(job(good, texts).submission);
+    REQUIRE(spec);
+    CHECK(testing::message_of([&] { wire::check_submission(spec.value()); }) ==
+          "`prompts` and `prompt_embeds` do not go together");
+  }
 
   const auto image = [&](const std::string& bytes) {
     return parse_images(Fields(with(bytes, {{"prompt", ""}}), other_names()), false, 1);

@@ -102,11 +102,15 @@ void for_each_degree(Visit&& visit) {
 /// Options for the rest of a job: of the spec, and for what a picture begins with.
 struct JobOptions {
   std::string_view model = "--model";
+  std::string_view prompt = "--prompt";
+  std::string_view prompt_embeds = "--prompt-embeds";
   std::string_view init_latents = "--init-latents";
   std::string_view init_image = "--init-image";
   std::string_view mask_image = "--mask";
   std::string_view automatic = "--parallel";  // auto
+  std::string_view stages = "--stages";
   std::string_view priority = "--priority";
+  std::string_view share = "--share";
   std::string_view elastic = "--elastic";
   std::string_view may_batch = "--may-batch";
 };

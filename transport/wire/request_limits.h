@@ -21,7 +21,9 @@ inline constexpr std::int64_t kMaxPixels = 16384;  // of a side
 inline constexpr std::int32_t kMaxTextTokens = 4096;
 inline constexpr std::size_t kMaxLoras = 64;
 inline constexpr double kMaxLoraScale = 1000;
-inline constexpr int kMaxActors = 1024;  // of a cluster
+inline constexpr int kMaxActors = 1024;            // of a cluster
+inline constexpr std::int32_t kMaxPriority = 100;  // and as much below 0
+inline constexpr std::size_t kMaxShareBytes = 64;  // of the name of whom a job counts for
 /// Deadline for all bytes that a job brings along to come to the controller.
 inline constexpr std::chrono::minutes kUploadDeadline{10};
 /// Bound of typed numbers where there is no other: patches, steps of a list.
