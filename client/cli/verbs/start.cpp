@@ -1,3 +1,5 @@
+#include "client/cli/verbs/start.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
