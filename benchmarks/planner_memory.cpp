@@ -100,7 +100,7 @@ std::uint64_t kept_encoders(const spec::ModelSpec& model, bool bfloat16, bool ei
   for (const auto& encoder : model.text_encoders) {
     const bool t5 = std::holds_alternative<spec::T5Spec>(encoder.config);
     for (const auto& entry : encoder.weights.tensors()) {
-      const std::uint64_t elements = entry.bytes() / spec::dtype_bytes(entry.dtype);
+      const std::uint64_t elements = entry.elements();
       const bool single = t5 && !bfloat16 && entry.name.ends_with("DenseReluDense.wo.weight");
       bytes += elements * (t5 && eight_bits ? 1 : single ? 4 : 2);
     }

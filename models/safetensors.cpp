@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/numbers.h"
+#include "models/unpack_weights.h"
 
 namespace troupe::models {
 namespace {
@@ -138,6 +139,12 @@ at::ScalarType scalar_type(spec::Dtype dtype) {
       return at::kByte;
     case spec::Dtype::boolean:
       return at::kBool;
+    case spec::Dtype::float8_e4m3:
+      return at::kFloat8_e4m3fn;
+    case spec::Dtype::float8_e5m2:
+      return at::kFloat8_e5m2;
+    default:  // blocks
+      break;
   }
   throw std::invalid_argument("[scalar_type] unknown dtype");
 }
@@ -332,19 +339,63 @@ const std::shared_ptr<const WeightStore::Mapping>& WeightStore::mapping_of(
   return mappings_.at(entry.file);
 }
 
+/// The values of an entry whose type has to be unpacked, in the order in which they are stored.
+at::Tensor WeightStore::unpacked(const spec::TensorEntry& entry) const {
+  const auto& mapping = mapping_of(entry);
+  at::Tensor values = at::empty({static_cast<std::int64_t>(entry.elements())}, at::kFloat);
+  unpack_weights(entry.dtype, {mapping->data() + entry.begin, entry.bytes()},
+                 {values.mutable_data_ptr<float>(), entry.elements()});
+  if (entry.scale_at) {
+    float scale = 1;
+    std::memcpy(&scale, mapping->data() + *entry.scale_at, sizeof scale);
+    values.mul_(scale);
+  }
+  return values;
+}
+
 at::Tensor WeightStore::get(std::string_view name) const {
   const auto& entry = index_.at(name);
-  const auto options = at::TensorOptions().dtype(scalar_type(entry.dtype));
-  if (entry.bytes() == 0) return at::empty(entry.shape, options);
-  const auto& mapping = mapping_of(entry);
-  std::byte* data = mapping->data() + entry.begin;
-  if (entry.begin % spec::dtype_bytes(entry.dtype) != 0) {
-    at::Tensor copy = at::empty(entry.shape, options);
-    std::memcpy(copy.mutable_data_ptr(), data, entry.bytes());
-    return copy;
+  at::Tensor stored;
+  if (needs_unpacking(entry.dtype)) {
+    stored = unpacked(entry);
+  } else {
+    const auto options = at::TensorOptions().dtype(scalar_type(entry.dtype));
+    if (entry.bytes() == 0) return at::empty(entry.shape, options);
+    const auto& mapping = mapping_of(entry);
+    std::byte* data = mapping->data() + entry.begin;
+    if (entry.begin % spec::dtype_bytes(entry.dtype) != 0) {
+      stored = at::empty(entry.shape, options);
+      std::memcpy(stored.mutable_data_ptr(), data, entry.bytes());
+    } else {
+      stored = at::from_blob(
+          data, entry.shape, [mapping](void*) {}, options);
+    }
   }
-  return at::from_blob(
-      data, entry.shape, [mapping](void*) {}, options);
+  switch (entry.stored_as) {
+    case spec::StoredAs::as_is:
+      return stored.view(entry.shape);
+    case spec::StoredAs::transposed:
+      return stored.view({entry.shape.at(1), entry.shape.at(0)}).t().contiguous();
+    case spec::StoredAs::halves_swapped:
+      return stored.view(entry.shape).roll(entry.shape.at(0) / 2, 0);
+  }
+  throw std::logic_error("[load_safetensors] unknown order of a tensor");
+}
+
+at::Tensor WeightStore::rows(std::string_view name, const at::Tensor& ids) const {
+  const auto& entry = index_.at(name);
+  if (!needs_unpacking(entry.dtype) || entry.stored_as != spec::StoredAs::as_is)
+    return get(name).index_select(0, ids);
+  const std::uint64_t row_bytes = entry.bytes() / static_cast<std::uint64_t>(entry.shape.at(0));
+  std::vector<at::Tensor> rows;
+  const at::Tensor flat = ids.contiguous();
+  for (std::int64_t i = 0; i < flat.numel(); ++i) {
+    auto row = entry;
+    row.begin += row_bytes * static_cast<std::uint64_t>(flat.const_data_ptr<std::int64_t>()[i]);
+    row.end = row.begin + row_bytes;
+    rows.push_back(unpacked(row));
+  }
+  return rows.empty() ? at::empty({0, entry.shape.at(1)}, at::kFloat) : at::stack(rows);
 }
 
 at::Tensor WeightStore::get(std::string_view name, at::IntArrayRef shape) const {

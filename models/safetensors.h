@@ -36,7 +36,10 @@ class WeightStore {
   bool contains(std::string_view name) const { return index_.contains(name); }
 
   /// A view of the stored values, without a copy (where the file aligns them); never write to it.
+  /// Values of a type that has to be unpacked are a copy, in float32.
   at::Tensor get(std::string_view name) const;
+  /// Rows `ids` (int64, on the CPU) of a matrix, as `get` has them; no other row is unpacked.
+  at::Tensor rows(std::string_view name, const at::Tensor& ids) const;
   /// The same; throws, naming both, if the shape is another one.
   at::Tensor get(std::string_view name, at::IntArrayRef shape) const;
   /// The values as `dtype` on `device`. A view where nothing has to be converted. With the check
@@ -58,6 +61,7 @@ class WeightStore {
  private:
   class Mapping;
   const std::shared_ptr<const Mapping>& mapping_of(const spec::TensorEntry& entry) const;
+  at::Tensor unpacked(const spec::TensorEntry& entry) const;
 
   spec::WeightIndex index_;
   Change change_;

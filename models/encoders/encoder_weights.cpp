@@ -33,7 +33,7 @@ at::Tensor EncoderWeights::rows(const std::string& table, const at::Tensor& ids,
                                   " is not below vocab_size = " + std::to_string(entries));
     }
   }
-  const at::Tensor rows = store_.get(table).index_select(0, ids);
+  const at::Tensor rows = store_.rows(table, ids);
   require_finite(rows, index().label().string() + ": rows of tensor \"" + table + "\" ");
   store_.release(table);
   return rows.to(dtype_).to(device_);

@@ -50,7 +50,7 @@ void add_file(Hash& hash, const fs::path& file, std::string_view name) {
 }
 
 bool is_read(const fs::path& file) {
-  constexpr std::array<std::string_view, 3> kRead = {".json", ".safetensors", ".model"};
+  constexpr std::array<std::string_view, 4> kRead = {".json", ".safetensors", ".gguf", ".model"};
   constexpr std::array<std::string_view, 2> kVocabularies = {"merges.txt", "vocab.txt"};
   return std::ranges::find(kRead, file.extension().native()) != kRead.end() ||
          std::ranges::find(kVocabularies, file.filename().native()) != kVocabularies.end();

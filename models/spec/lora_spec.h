@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/spec/lora_names.h"
+#include "models/spec/original_names.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/weight_index.h"
 

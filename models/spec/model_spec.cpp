@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <stdexcept>
 
 #include "base/format.h"
 #include "models/spec/config.h"
 #include "models/spec/json_text.h"
+#include "models/spec/original_names.h"
 #include "models/spec/pipelines.h"
 
 namespace troupe::spec {
@@ -130,10 +132,48 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
   return spec;
 }
 
+std::vector<Spelling> spellings_of(const TransformerSpec& transformer) {
+  const OriginalTensors original = original_tensors(transformer);
+  return {{"model.diffusion_model."}, {"model.diffusion_model.", original}, {"", original}};
+}
+
+std::vector<Spelling> vae_spellings(OriginalTensors original) {
+  return {{"first_stage_model.", original}, {"vae.", original}, {"vae."}, {"", original}};
+}
+
+/// Reads the VAE of the folder with both of its halves; a file may lack the encoder.
+WeightIndex read_vae_weights(const ModelSpec& spec, const WeightIndex& file) {
+  if (spec.video_vae)
+    return with_diffusers_names(file, expected_tensors(*spec.video_vae),
+                                vae_spellings(original_tensors(*spec.video_vae)));
+  auto both = expected_tensors(spec.vae);
+  std::ranges::move(expected_tensors(spec.vae, VaeHalf::encoder), std::back_inserter(both));
+  return with_diffusers_names(file, both, vae_spellings(original_tensors(spec.vae)));
+}
+
+/// Ways in which single files spell a text encoder's tensors: those of whole checkpoints, each
+/// encoder below a prefix of its own, and OpenCLIP's.
+std::vector<Spelling> spellings_of(const TextEncoderSpec& encoder) {
+  const auto* clip = std::get_if<ClipSpec>(&encoder.config);
+  if (clip == nullptr) return {{"text_encoders.t5xxl.transformer."}};
+  const OriginalTensors open_clip = open_clip_tensors(*clip);
+  if (encoder.component == "text_encoder")
+    return {{"cond_stage_model.transformer."},
+            {"conditioner.embedders.0.transformer."},
+            {"text_encoders.clip_l.transformer."},
+            {"cond_stage_model.model.", open_clip}};
+  return {{"conditioner.embedders.1.model.", open_clip},
+          {"text_encoders.clip_g.transformer."},
+          {"", open_clip}};
+}
+
 void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
   if (spec.absent) return;
   constexpr std::string_view kStems[] = {"model"};
-  spec.weights = WeightIndex::read_folder(folder / spec.component, kStems);
+  spec.weights = with_diffusers_names(
+      WeightIndex::read_folder(folder / spec.component, kStems),
+      std::visit([](const auto& config) { return expected_tensors(config); }, spec.config),
+      spellings_of(spec));
   if (const auto* clip = std::get_if<ClipSpec>(&spec.config)) {
     check_tensors(spec.weights, expected_tensors(*clip), is_ignorable_clip_tensor);
   } else if (const auto* bert = std::get_if<BertSpec>(&spec.config)) {
@@ -289,10 +329,12 @@ ModelSpec read_model_spec(const fs::path& folder) {
   check_fit(spec);
 
   constexpr std::string_view kDiffusers[] = {"diffusion_pytorch_model", "model"};
-  spec.transformer_weights = WeightIndex::read_folder(folder / pipeline.network, kDiffusers);
+  spec.transformer_weights =
+      with_diffusers_names(WeightIndex::read_folder(folder / pipeline.network, kDiffusers),
+                           expected_tensors(spec.transformer), spellings_of(spec.transformer));
   for (TextEncoderSpec& encoder : spec.text_encoders)
     read_weights(encoder, folder);
-  spec.vae_weights = WeightIndex::read_folder(folder / "vae", kDiffusers);
+  spec.vae_weights = read_vae_weights(spec, WeightIndex::read_folder(folder / "vae", kDiffusers));
   check_tensors(spec.transformer_weights, expected_tensors(spec.transformer),
                 [&](std::string_view name) { return is_ignorable_tensor(spec.transformer, name); });
   check_tensors(spec.vae_weights, decoder_tensors(spec), is_ignorable_vae_tensor);
@@ -308,7 +350,7 @@ std::uint64_t encoder_peak_bytes(const TextEncoderSpec& encoder, std::size_t ele
   for (const ExpectedTensor& tensor : expected) {
     const TensorEntry& entry = entry_of(encoder.weights, tensor);
     if (const auto block = block_of(tensor.name); !block.empty())
-      blocks[block] += entry.bytes() / dtype_bytes(entry.dtype) * element;
+      blocks[block] += entry.elements() * element;
     else
       peak = std::max(peak, entry.bytes());
   }
@@ -325,7 +367,7 @@ std::uint64_t encoder_bytes(const TextEncoderSpec& encoder, std::size_t element)
   // The first one of every family is the token embedding.
   for (std::size_t i = 1; i < expected.size(); ++i) {
     const TensorEntry& entry = entry_of(encoder.weights, expected[i]);
-    bytes += entry.bytes() / dtype_bytes(entry.dtype) * element;
+    bytes += entry.elements() * element;
   }
   return bytes;
 }
@@ -353,7 +395,7 @@ std::uint64_t decoder_bytes(const ModelSpec& spec, std::size_t element) {
   std::uint64_t bytes = 0;
   for (const ExpectedTensor& tensor : decoder_tensors(spec)) {
     const TensorEntry& entry = entry_of(spec.vae_weights, tensor);
-    bytes += entry.bytes() / dtype_bytes(entry.dtype) * element;
+    bytes += entry.elements() * element;
   }
   return bytes;
 }

@@ -9,8 +9,16 @@ namespace troupe::spec {
 namespace {
 
 bool is_floating(Dtype dtype) {
-  return dtype == Dtype::float32 || dtype == Dtype::bfloat16 || dtype == Dtype::float16 ||
-         dtype == Dtype::float64;
+  switch (dtype) {
+    case Dtype::int64:
+    case Dtype::int32:
+    case Dtype::int8:
+    case Dtype::uint8:
+    case Dtype::boolean:
+      return false;
+    default:
+      return true;
+  }
 }
 
 }  // namespace

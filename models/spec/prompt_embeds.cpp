@@ -87,7 +87,7 @@ PromptEmbedsFile parse_prompt_embeds(std::string_view bytes, const std::string& 
     refuse(fmt::format("is of {} prompts, 1 to {} are taken", rows, most_prompts));
   std::uint64_t values = 0;
   for (const auto& entry : index.tensors())
-    values += entry.bytes() / dtype_bytes(entry.dtype);
+    values += entry.elements();
   if (values > most_values)
     refuse(fmt::format("has {} values, at most {} are taken", values, most_values));
 

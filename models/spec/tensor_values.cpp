@@ -40,7 +40,7 @@ std::vector<float> converted(const char* bytes, std::size_t count, Convert conve
 
 std::vector<float> any_values(const TensorEntry& entry, std::string_view bytes) {
   const char* data = bytes.data() + entry.begin;
-  const auto count = entry.bytes() / dtype_bytes(entry.dtype);
+  const std::size_t count = entry.elements();
   const auto as_is = [](auto value) { return value; };
   switch (entry.dtype) {
     case Dtype::float32:
@@ -59,9 +59,13 @@ std::vector<float> any_values(const TensorEntry& entry, std::string_view bytes) 
       return converted<std::int8_t>(data, count, as_is);
     case Dtype::uint8:
     case Dtype::boolean:
+      return converted<std::uint8_t>(data, count, as_is);
+    default:
       break;
   }
-  return converted<std::uint8_t>(data, count, as_is);
+  throw std::runtime_error("tensor " + in_quotes(entry.name) + " has dtype " +
+                           std::string(dtype_name(entry.dtype)) +
+                           ", which only a model's weights may have");
 }
 
 }  // namespace

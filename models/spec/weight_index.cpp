@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
+#include "models/spec/gguf.h"
 #include "models/spec/json_text.h"
 
 namespace troupe::spec {
@@ -14,21 +15,33 @@ namespace {
 
 struct Row {
   Dtype dtype;
-  std::size_t bytes;
+  DtypeBlock block;
   std::string_view name;
   std::string_view safetensors_name;
 };
 
-constexpr std::array<Row, 9> kRows{{
-    {Dtype::float32, 4, "float32", "F32"},
-    {Dtype::bfloat16, 2, "bfloat16", "BF16"},
-    {Dtype::float16, 2, "float16", "F16"},
-    {Dtype::float64, 8, "float64", "F64"},
-    {Dtype::int64, 8, "int64", "I64"},
-    {Dtype::int32, 4, "int32", "I32"},
-    {Dtype::int8, 1, "int8", "I8"},
-    {Dtype::uint8, 1, "uint8", "U8"},
-    {Dtype::boolean, 1, "bool", "BOOL"},
+constexpr std::array<Row, 21> kRows{{
+    {Dtype::float32, {1, 4}, "float32", "F32"},
+    {Dtype::bfloat16, {1, 2}, "bfloat16", "BF16"},
+    {Dtype::float16, {1, 2}, "float16", "F16"},
+    {Dtype::float64, {1, 8}, "float64", "F64"},
+    {Dtype::int64, {1, 8}, "int64", "I64"},
+    {Dtype::int32, {1, 4}, "int32", "I32"},
+    {Dtype::int8, {1, 1}, "int8", "I8"},
+    {Dtype::uint8, {1, 1}, "uint8", "U8"},
+    {Dtype::boolean, {1, 1}, "bool", "BOOL"},
+    {Dtype::float8_e4m3, {1, 1}, "float8_e4m3", "F8_E4M3"},
+    {Dtype::float8_e5m2, {1, 1}, "float8_e5m2", "F8_E5M2"},
+    {Dtype::q4_0, {32, 18}, "q4_0", ""},
+    {Dtype::q4_1, {32, 20}, "q4_1", ""},
+    {Dtype::q5_0, {32, 22}, "q5_0", ""},
+    {Dtype::q5_1, {32, 24}, "q5_1", ""},
+    {Dtype::q8_0, {32, 34}, "q8_0", ""},
+    {Dtype::q2_k, {256, 84}, "q2_k", ""},
+    {Dtype::q3_k, {256, 110}, "q3_k", ""},
+    {Dtype::q4_k, {256, 144}, "q4_k", ""},
+    {Dtype::q5_k, {256, 176}, "q5_k", ""},
+    {Dtype::q6_k, {256, 210}, "q6_k", ""},
 }};
 
 const Row& row(Dtype dtype) {
@@ -37,8 +50,15 @@ const Row& row(Dtype dtype) {
 
 }  // namespace
 
+DtypeBlock dtype_block(Dtype dtype) {
+  return row(dtype).block;
+}
+
 std::size_t dtype_bytes(Dtype dtype) {
-  return row(dtype).bytes;
+  if (is_packed(dtype))
+    throw std::invalid_argument("[dtype_bytes] elements of " + std::string(dtype_name(dtype)) +
+                                " have no size of their own");
+  return dtype_block(dtype).bytes;
 }
 
 std::string_view dtype_name(Dtype dtype) {
@@ -51,7 +71,7 @@ std::string_view safetensors_dtype_name(Dtype dtype) {
 
 std::optional<Dtype> parse_dtype(std::string_view name) {
   for (const Row& row : kRows) {
-    if (name == row.name || name == row.safetensors_name) return row.dtype;
+    if (!name.empty() && (name == row.name || name == row.safetensors_name)) return row.dtype;
   }
   return std::nullopt;
 }
@@ -264,6 +284,12 @@ void WeightIndex::sort_and_check() {
 WeightIndex WeightIndex::read_file(const std::filesystem::path& file) {
   WeightIndex index;
   index.label_ = file;
+  if (is_file(file) && is_gguf(file)) {
+    auto contents = read_gguf(file);
+    index.files_.push_back(file);
+    index.metadata_ = std::move(contents.metadata);
+    return index.with_tensors(std::move(contents.tensors));
+  }
   std::uint64_t header_budget = kMaxHeaderBytes;
   index.add_file(file, read_header(file, header_budget));
   index.sort_and_check();
@@ -322,6 +348,28 @@ WeightIndex WeightIndex::read_sharded(const std::filesystem::path& index_file) {
   return index;
 }
 
+namespace {
+
+/// The folder's only file of weights; "" where there is none. Throws where there are several.
+std::filesystem::path only_weights(const std::filesystem::path& folder) {
+  std::filesystem::path found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const auto kind = entry->path().extension();
+    if ((kind != ".safetensors" && kind != ".gguf") || !is_file(entry->path())) continue;
+    if (!found.empty()) {
+      const auto both = std::minmax(found, entry->path());
+      fail(folder, "has " + both.first.filename().string() + " and " +
+                       both.second.filename().string() + ": leave the one that is meant");
+    }
+    found = entry->path();
+  }
+  return found;
+}
+
+}  // namespace
+
 WeightIndex WeightIndex::read_folder(const std::filesystem::path& folder,
                                      std::span<const std::string_view> stems) {
   std::string tried;
@@ -337,8 +385,18 @@ WeightIndex WeightIndex::read_folder(const std::filesystem::path& folder,
       if (variant.empty()) tried += (tried.empty() ? "" : ", ") + stem + ".safetensors";
     }
   }
-  fail(folder, "no weights (looked for " + tried +
-                   ", sharded or whole, also as fp16 and bf16; pickled .bin files are not read)");
+  if (const auto only = only_weights(folder); !only.empty()) return read_file(only);
+  fail(folder,
+       "no weights (looked for " + tried +
+           ", sharded or whole, also as fp16 and bf16, and for a single safetensors or GGUF "
+           "file of any name; pickled .bin files are not read)");
+}
+
+WeightIndex WeightIndex::with_tensors(std::vector<TensorEntry> tensors) const {
+  WeightIndex index = *this;
+  index.tensors_ = std::move(tensors);
+  index.sort_and_check();
+  return index;
 }
 
 const TensorEntry* WeightIndex::find(std::string_view name) const {

@@ -17,6 +17,8 @@ struct Pipeline;
 /// diffusers'.
 struct ZImageSpec {
   static constexpr std::string_view kClasses[] = {"ZImageTransformer2DModel"};
+  /// Tensors of the authors' files that nothing reads.
+  static constexpr std::string_view kUnused[] = {"norm_final.weight"};
   /// Refuses what is not supported by key and value.
   static ZImageSpec read(const ConfigReader& config);
   static std::vector<Pipeline> pipelines();

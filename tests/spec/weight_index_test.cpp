@@ -95,8 +95,8 @@ TEST_CASE("bad entries are refused") {
   const auto error = [](const std::string& body, std::size_t bytes = 8) {
     return error_of_header(entry(body), bytes);
   };
-  CHECK(contains(error(R"("dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8])"),
-                 "tensor \"t\" has the unsupported dtype \"F8_E4M3\""));
+  CHECK(contains(error(R"("dtype":"F8_E8M0","shape":[8],"data_offsets":[0,8])"),
+                 "tensor \"t\" has the unsupported dtype \"F8_E8M0\""));
   CHECK(contains(error(R"("dtype":"float32","shape":[2],"data_offsets":[0,8])"), "dtype"));
   CHECK(contains(error(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"),
                  "has 8 bytes, its shape [3] of F32 needs 12"));

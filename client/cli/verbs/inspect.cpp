@@ -122,7 +122,7 @@ class InspectVerb : public Verb {
     std::uint64_t numbers = 0;
     for (const spec::TensorEntry& tensor : weights.tensors()) {
       bytes[std::string(spec::dtype_name(tensor.dtype))] += tensor.bytes();
-      numbers += tensor.bytes() / spec::dtype_bytes(tensor.dtype);
+      numbers += tensor.elements();
     }
     const auto most =
         std::ranges::max_element(bytes, {}, [](const auto& one) { return one.second; });

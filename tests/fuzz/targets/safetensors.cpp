@@ -1,5 +1,6 @@
 #include "models/spec/weight_index.h"
 #include "tests/fuzz/targets/all.h"
+#include "tests/spec/gguf_bytes.h"
 #include "tests/support/scratch.h"
 
 namespace troupe::fuzz {
@@ -14,7 +15,7 @@ void check(const spec::WeightIndex& index) {
       require(extent >= 0, "no extent is negative");
       elements *= static_cast<std::uint64_t>(extent);
     }
-    require(elements == 0 || tensor.bytes() % elements == 0, "bytes match the shape");
+    require(elements == 0 || tensor.elements() == elements, "bytes match the shape");
   }
 }
 
@@ -34,6 +35,21 @@ std::vector<std::string> seeds_safetensors() {
           R"("b":{"dtype":"I64","shape":[],"data_offsets":[4,12]}})",
           12),
       file_of(R"({"a":{"dtype":"F16","shape":[0,9223372036854775807],"data_offsets":[0,0]}})", 0)};
+}
+
+void run_gguf(std::string_view bytes) {
+  static const testing::Scratch scratch;
+  const auto file = scratch.file("x.gguf", bytes);
+  refusable([&] { check(spec::WeightIndex::read_file(file)); });
+}
+
+std::vector<std::string> seeds_gguf() {
+  using namespace testing;
+  return {gguf_file({}, {}, 0),
+          gguf_file(
+              {gguf_text("general.architecture", "flux"), gguf_number("general.alignment", 64),
+               gguf_texts("tokens", {"a", "b"}), gguf_shape("comfy.gguf.orig_shape.a", {1, 2, 64})},
+              {gguf_tensor("a", {64, 2}, 8, 0), gguf_tensor("b", {3}, 0, 192)}, 204)};
 }
 
 void run_shard_index(std::string_view bytes) {

@@ -1,0 +1,93 @@
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "models/safetensors.h"
+#include "models/spec/model_spec.h"
+#include "tests/models/fixtures.h"
+#include "tests/support/doctest.h"
+#include "tests/support/made.h"
+
+using namespace troupe;
+using models::WeightStore;
+using models::testing::kFixtures;
+using testing::kMade;
+using testing::lacks_made_fixtures;
+
+namespace {
+
+/// What tests/reference/original_files.py has made.
+const std::filesystem::path kFiles = kMade / "original-files";
+
+/// Checks that two components have the same tensors, bit for bit.
+void require_same(const spec::WeightIndex& ours, const spec::WeightIndex& theirs) {
+  CAPTURE(theirs.label().string());
+  REQUIRE(ours.tensors().size() > 0);
+  const WeightStore expected(ours), made(theirs);
+  for (const spec::TensorEntry& entry : ours.tensors()) {
+    CAPTURE(entry.name);
+    if (entry.name.ends_with("position_ids")) continue;  // not in OpenCLIP's files
+    REQUIRE(theirs.contains(entry.name));
+    REQUIRE(theirs.at(entry.name).shape == entry.shape);
+    CHECK(at::equal(made.get(entry.name).to(at::kFloat), expected.get(entry.name).to(at::kFloat)));
+  }
+}
+
+void require_same(const spec::ModelSpec& ours, const spec::ModelSpec& theirs) {
+  require_same(ours.transformer_weights, theirs.transformer_weights);
+  require_same(ours.vae_weights, theirs.vae_weights);
+  for (std::size_t i = 0; i < ours.text_encoders.size(); ++i) {
+    if (!ours.text_encoders[i].absent)
+      require_same(ours.text_encoders[i].weights, theirs.text_encoders[i].weights);
+  }
+  CHECK(weight_bytes(theirs).blocks.size() == weight_bytes(ours).blocks.size());
+}
+
+}  // namespace
+
+TEST_CASE("files with their authors' names hold the folder's tensors") {
+  if (lacks_made_fixtures()) return;
+  for (const char* name :
+       {"tiny-flux", "tiny-sd3", "tiny-sd35", "tiny-sd15", "tiny-sdxl", "tiny-wan"}) {
+    CAPTURE(name);
+    require_same(spec::read_model_spec(kFixtures / name), spec::read_model_spec(kFiles / name));
+  }
+  require_same(spec::read_model_spec(kMade / "tiny-zimage"),
+               spec::read_model_spec(kFiles / "tiny-zimage"));
+}
+
+TEST_CASE("Wan's VAE as its authors keep it has the folder's tensors") {
+  if (lacks_made_fixtures()) return;
+  const auto ours = spec::read_model_spec(kFiles / "wan-vae-values/tiny-wan");
+  const auto theirs = spec::read_model_spec(kFiles / "wan-vae/tiny-wan");
+  const WeightStore expected(ours.vae_weights), made(theirs.vae_weights);
+  for (const auto& tensor : expected_tensors(*ours.video_vae)) {
+    CAPTURE(tensor.name);
+    CHECK(at::equal(made.get(tensor.name, tensor.shape), expected.get(tensor.name, tensor.shape)));
+  }
+}
+
+TEST_CASE("blocks of every type of GGUF are unpacked as gguf-py does") {
+  if (lacks_made_fixtures()) return;
+  const WeightStore packed(spec::WeightIndex::read_file(kFiles / "types.gguf"));
+  const WeightStore values(spec::WeightIndex::read_file(kFiles / "types.safetensors"));
+  REQUIRE(values.index().tensors().size() == 12);
+  require_same(values.index(), packed.index());
+  const auto ids = at::tensor({4, 0, 4}, at::kLong);
+  for (const auto& entry : values.index().tensors()) {
+    CAPTURE(entry.name);
+    if (entry.shape[0] == 6)
+      CHECK(at::equal(packed.rows(entry.name, ids), values.get(entry.name).index_select(0, ids)));
+  }
+}
+
+TEST_CASE("transformers in GGUF and in scaled 8-bit floats have their files' values") {
+  if (lacks_made_fixtures()) return;
+  for (const std::string kind : {"gguf", "fp8"}) {
+    CAPTURE(kind);
+    require_same(spec::read_model_spec(kFiles / (kind + "-values") / "tiny-flux"),
+                 spec::read_model_spec(kFiles / kind / "tiny-flux"));
+  }
+}
