@@ -103,10 +103,12 @@ def float32(value):
 
 
 def write_json(path, document):
-    """One case a line, so that the file stays readable and small."""
-    cases = document.pop("cases", None)
-    text = json.dumps(document, indent=1, ensure_ascii=False)
-    if cases is not None:
-        lines = ",\n".join("  " + json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases)
-        text = text[:-2] + ',\n "cases": [\n' + lines + "\n ]\n}"
-    pathlib.Path(path).write_text(text + "\n", encoding="utf-8")
+    """One case a line, and one tensor a line, so that the file stays readable and small."""
+    compact = lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    lists = {name: document.pop(name) for name in ("tensors", "cases") if name in document}
+    text = json.dumps(document, indent=1, ensure_ascii=False)[:-2]
+    if tensors := lists.get("tensors"):
+        text += ',\n "tensors": {\n' + ",\n".join(f"  {json.dumps(name)}:{compact(one)}" for name, one in tensors.items()) + "\n }"
+    if "cases" in lists:
+        text += ',\n "cases": [\n' + ",\n".join("  " + compact(case) for case in lists["cases"]) + "\n ]"
+    pathlib.Path(path).write_text(text + "\n}\n", encoding="utf-8")
