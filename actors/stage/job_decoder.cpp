@@ -147,9 +147,16 @@ TaskResult JobDecoder::decode(int part) {
 at::Tensor JobDecoder::decode_together(const at::Tensor& latents) {
   const auto tick = [this](int, int) { job_.tick(); };
   const WaitForWork wait_for = [this](const tensor::Work& work) { job_.waits.wait(work); };
+  const auto decoders = job_.group(job_.begin.groups.vae);
+  if (job_.tools.stage.spec().video_vae) {
+    const auto& frames = job_.tools.stage.video_vae();
+    const auto each = [this] { job_.tick(); };
+    if (!decoders) return frames.decode(latents, 1, each);
+    HaloExchange port(*decoders, job_.size.latent_height, wait_for);
+    return port.collect_rows(frames.decode(latents, 1, port, each));
+  }
   const auto& vae = job_.tools.stage.vae();
   const bool tiled = job_.begin.request.vae_tiling;
-  const auto decoders = job_.group(job_.begin.groups.vae);
   if (!decoders) return tiled ? vae.decode_tiled(latents, tick) : vae.decode(latents, tick);
   if (tiled) return decode_tiles_together(vae, latents, *decoders, wait_for, tick);
   HaloExchange port(*decoders, job_.size.latent_height, wait_for);

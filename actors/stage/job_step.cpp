@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "models/dit/transformer_parts.h"
+
 namespace troupe::actors {
 namespace {
 
@@ -13,6 +15,18 @@ enum { kCount, kText, kTextSquares, kGuided, kGuidedSquares, kMoments };
 at::Tensor deviation(const at::Tensor& moments, int sum, int squares) {
   const at::Tensor count = moments.select(-1, kCount), total = moments.select(-1, sum);
   return ((moments.select(-1, squares) - total * total / count) / (count - 1)).sqrt();
+}
+
+/// Returns `guided` with the length that each token has in `text`; both [n, C, rows · patch, w].
+at::Tensor renormed(const at::Tensor& guided, const at::Tensor& text, std::int64_t patch) {
+  if (guided.numel() == 0) return guided;
+  const auto length = [&](const at::Tensor& of) {
+    return at::linalg_vector_norm(of, 2, at::IntArrayRef{-1}, /*keepdim=*/true);
+  };
+  const auto tokens = models::tokens_of_latents(guided, patch);
+  const auto own = models::tokens_of_latents(text, patch);
+  return models::latents_of_tokens(tokens * (length(own) / length(tokens)), guided.size(3) / patch,
+                                   patch, models::TokenOrder::channels_first);
 }
 
 }  // namespace
@@ -132,6 +146,7 @@ at::Tensor JobStep::guide(at::Tensor prediction, StepPlace place) {
   }
   const auto& from = job_.tools.stage.spec().adds_guidance ? positive : negative;
   const auto guided = from + scale * (positive - negative);
+  if (job_.tools.stage.spec().renorms_guidance) return renormed(guided, positive, job_.patch_size);
   return begin.request.guidance_rescale > 0 ? rescale(guided, positive, place) : guided;
 }
 

@@ -235,7 +235,7 @@ at::Tensor Stage::rough_picture(const at::Tensor& latents, int num_frames, const
   const auto first = latents.slice(0, 0, 1).slice(2, 0, rows);
   const auto small = at::avg_pool2d(first, {4, 4}, {4, 4}, {0, 0}, /*ceil_mode=*/true,
                                     /*count_include_pad=*/false);
-  if (spec_.makes_videos()) return video_vae().decode(small, 1, tick);
+  if (spec_.video_vae) return video_vae().decode(small, 1, tick);
   return vae().decode(small, [&](int, int) { tick(); });
 }
 

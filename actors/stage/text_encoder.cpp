@@ -65,6 +65,16 @@ void PromptCache::drop(std::map<Key, Entry>::iterator entry) {
   entries_.erase(entry);
 }
 
+namespace {
+
+/// Returns what of a cut end is the prompt's, without the text that the pipeline puts after it.
+std::string of_prompt(const std::string& cut, const std::string& after) {
+  if (after.empty() || !cut.ends_with(after)) return after.ends_with(cut) ? std::string() : cut;
+  return cut.substr(0, cut.size() - after.size());
+}
+
+}  // namespace
+
 bool cuts_padding(spec::TextUse use) {
   return use == spec::TextUse::masked_states || use == spec::TextUse::zeroed_states ||
          use == spec::TextUse::penultimate_states;
@@ -130,7 +140,7 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
             text = tokenizer.added().with_all_vectors(std::move(text));
         for (auto& text : texts)
           text = spec_.frame.around(text);
-        return tokenizer.tokenize(texts, most);
+        return tokenizer.tokenize(texts, most + spec_.frame.dropped);
       },
       all_tokens);
   const auto all = models::text_batch(tokens);
@@ -139,7 +149,7 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
     const auto row = static_cast<std::int64_t>(i);
     texts.push_back({all.ids.narrow(0, row, 1), all.mask.narrow(0, row, 1)});
     prompts[i].length = tokens.lengths[i];
-    prompts[i].cut = tokens.cut[i];
+    prompts[i].cut = of_prompt(tokens.cut[i], spec_.frame.after);
   }
   const auto keep_states = [&](const std::vector<at::Tensor>& states) {
     for (std::size_t i = 0; i < states.size(); ++i)
@@ -171,6 +181,18 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
       if (spec_.use != TextUse::padded_states) texts[i].mask = at::Tensor();
     }
     keep_states(std::get<models::T5Encoder>(model_).encode_each(texts, count));
+  }
+  const auto dropped = spec_.frame.dropped;
+  for (auto& prompt : prompts) {
+    if (dropped == 0) break;
+    if (prompt.length <= dropped) {
+      throw std::runtime_error("[text_encoder] " + spec_.tokenizer.folder.string() +
+                               ": the pipeline drops the first " + std::to_string(dropped) +
+                               " tokens of its template, and there are " +
+                               std::to_string(prompt.length));
+    }
+    prompt.states = prompt.states.slice(0, dropped);
+    prompt.length -= dropped;
   }
   return prompts;
 }

@@ -13,6 +13,7 @@
 #include "controller/plan/request_rules.h"
 #include "controller/plan/shape.h"
 #include "controller/plan/staleness.h"
+#include "models/spec/prompt_embeds.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/transformer_spec.h"
 #include "transport/wire/prompt_rows.h"
@@ -146,6 +147,26 @@ void warn_of_negative(Plan& plan, const spec::ModelSpec& model) {
                             number_text(model.no_guidance()) + " is needed for it");
 }
 
+bool gives_negative(const wire::ImageRequest& request) {
+  return request.negative_prompt || !request.negative_prompts.empty() ||
+         std::ranges::any_of(request.prompt_embeds, [](const auto& tensor) {
+           return tensor.name.starts_with(spec::kNegativeTensor);
+         });
+}
+
+/// Takes guidance away where the model has it only with a negative prompt, and none is given.
+void set_guidance(Plan& plan, const spec::ModelSpec& model) {
+  auto& request = plan.request;
+  if (!model.guided_by_negative || gives_negative(request) ||
+      !model.has_branches(*request.guidance_scale))
+    return;
+  plan.warnings.push_back("guidance is " + number_text(*request.guidance_scale) + ", but " +
+                          model.pipeline_class +
+                          " guides only where a negative prompt is given, if only an empty one: "
+                          "the picture is made without guidance");
+  request.guidance_scale = model.no_guidance();
+}
+
 /// Warns of a scale that the request names itself, before anything is filled in.
 void warn_of_scale(Plan& plan, const spec::ModelSpec& model) {
   if (model.transformer.guidance == spec::GuidanceKind::none &&
@@ -189,7 +210,8 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   if (plan.degrees.cfg == 2 && !plan.guidance) {
     refuse(JobField::cfg, "cfg is 2, but guidance is " + number_text(*plan.request.guidance_scale) +
                               ": there is no second branch to compute unless guidance is above " +
-                              number_text(model.no_guidance()));
+                              number_text(model.no_guidance()) +
+                              (model.guided_by_negative ? " and a negative prompt is given" : ""));
   }
   const int pictures =
       static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
@@ -327,6 +349,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   set_per_image_settings(plan.request);
   warn_of_scale(plan, model);
   set_defaults(plan.request, model);
+  set_guidance(plan, model);
   set_text(plan, model);
   set_size(plan, model);
   if (same)

@@ -124,6 +124,8 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
                                                request.num_frames, model.pipeline_class));
     }
     request.num_frames = 1;
+    if (request.vae_tiling && model.video_vae)
+      refuse(JobField::vae_tiling, "vae_tiling is on, but this model's pictures are decoded whole");
     return;
   }
   if (request.num_frames == 0)
@@ -248,6 +250,9 @@ std::optional<int> given_steps(const spec::SchedulerConfig& config,
 void set_skipped_steps(Plan& plan, const spec::ModelSpec& model) {
   if (model.makes_videos())
     refuse(JobField::init_image, "init image is given, but this model makes videos");
+  if (model.video_vae)
+    refuse(JobField::init_image,
+           "init image is given, but this model makes pictures from text alone");
   require_encoder(model);
   const double strength = *plan.request.strength;
   const auto own = spec::scheduler_config_for(model.scheduler, "");

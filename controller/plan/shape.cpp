@@ -173,7 +173,7 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   if (const auto* unet = transformer.unet()) add_levels(shape, *unet);
   const auto decoder = cost_of(model.vae, spec::VaeHalf::decoder);
   shape.decoder_flops = decoder.flops;
-  if (model.video_vae)  // three frames of weights; most of it at the full number of frames
+  if (model.makes_videos())  // three frames of weights; most of it at the full number of frames
     shape.decoder_flops *= 3.0 * static_cast<double>(model.video_vae->frame_factor());
   shape.decoder_convolutions = decoder.convolutions;
   const auto encoder = cost_of(model.vae, spec::VaeHalf::encoder);

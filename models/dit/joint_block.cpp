@@ -71,15 +71,15 @@ JointBlock::JointBlock(const spec::JointBlockShape& shape, const std::string& pr
                        WeightShard shard, const WeightLoader& weights)
     : shape_(shape), slot_(slot), shard_(shard), heads_(shard.size(shape.heads)) {
   const int64_t width = shape.width;
-  norm_ = weights.linear(prefix + "norm1.linear", width, (shape.dual ? 9 : 6) * width);
-  norm_text_ = weights.linear(prefix + "norm1_context.linear", width, (shape.last ? 2 : 6) * width);
+  norm_ = weights.linear(prefix + shape.names.norm, width, (shape.dual ? 9 : 6) * width);
+  norm_text_ = weights.linear(prefix + shape.names.text_norm, width, (shape.last ? 2 : 6) * width);
   picture_ = attention_of(weights, prefix + "attn.", kPictureNames, "to_out.0", "norm_");
   text_ = attention_of(weights, prefix + "attn.", kTextNames, shape.last ? "" : "to_add_out",
                        "norm_added_");
   if (shape.dual)
     second_ = attention_of(weights, prefix + "attn2.", kPictureNames, "to_out.0", "norm_");
-  forward_ = forward_of(weights, prefix + "ff");
-  if (!shape.last) forward_text_ = forward_of(weights, prefix + "ff_context");
+  forward_ = forward_of(weights, prefix + shape.names.forward);
+  if (!shape.last) forward_text_ = forward_of(weights, prefix + shape.names.text_forward);
 }
 
 JointBlock::Modulation JointBlock::modulation(const at::Tensor& embedded) const {
@@ -120,8 +120,8 @@ void JointBlock::feed_forward(at::Tensor& hidden, const Forward& forward, const 
 }
 
 void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation,
-                     const RotaryAngles& turns, AttentionPort& attention,
-                     TensorParallelPort& sums) const {
+                     const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums,
+                     const RotaryAngles& text_turns) const {
   const bool sharded = shard_.degree > 1;
   const int64_t texts = text.size(1);
   const auto factor = [&](int index) { return modulation.picture.select(1, index); };
@@ -136,7 +136,8 @@ void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& mo
     // The last block's norm has no gates and names its scale first.
     const auto scale = text_factor(shape_.last ? 0 : kScale);
     const auto shift = text_factor(shape_.last ? 1 : kShift);
-    qkv = at::cat({qkv_of(text_, kernels::norm_modulate(text, scale, shift, kEps), {}), qkv}, 1);
+    qkv = at::cat(
+        {qkv_of(text_, kernels::norm_modulate(text, scale, shift, kEps), text_turns), qkv}, 1);
   }
   const at::Tensor attended = attention.attend(slot_, qkv);
   add_product(picture, picture_.out, joined(attended.slice(1, texts)), factor(kGate), sharded,

@@ -36,7 +36,8 @@ struct TwoStreams {
 };
 
 /// Text tokens and picture tokens, each with weights of their own, in one attention: the block of
-/// SD3 and the two-stream block of FLUX. Source: JointTransformerBlock, FluxTransformerBlock.
+/// SD3 and Qwen-Image, and the two-stream block of FLUX. Source: JointTransformerBlock,
+/// FluxTransformerBlock, QwenImageTransformerBlock.
 class JointBlock {
  public:
   /// Shifts, scales and gates, [B, n, D] each.
@@ -54,9 +55,10 @@ class JointBlock {
   /// embedded [B, D] after SiLU.
   Modulation modulation(const at::Tensor& embedded) const;
   /// text [B, t, D] and picture [B, n, D], contiguous, changed in place; the last block leaves the
-  /// text as it is. `turns`: of the picture's tokens, may be empty.
+  /// text as it is. `turns`: of the picture's tokens; these and the text's may be empty.
   void run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation,
-           const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums) const;
+           const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums,
+           const RotaryAngles& text_turns = {}) const;
   /// Returns the picture's input of the attention: `picture` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& picture, const Modulation& modulation) const;
   /// Does the same as kernels::Linear::list_tensors.

@@ -9,6 +9,7 @@
 #include "models/dit/flux.h"
 #include "models/dit/hunyuan.h"
 #include "models/dit/pixart.h"
+#include "models/dit/qwen_image.h"
 #include "models/dit/sd3.h"
 #include "models/dit/wan.h"
 #include "models/dit/zimage.h"
@@ -37,6 +38,7 @@ struct MakeTransformer {
     return std::make_unique<Hunyuan>(of, model.vae.scale_factor(), part, weights, compute, device);
   }
   Made operator()(const spec::WanSpec& of) const { return made<Wan>(of); }
+  Made operator()(const spec::QwenImageSpec& of) const { return made<QwenImage>(of); }
   Made operator()(const spec::ZImageSpec& of) const { return made<ZImage>(of); }
   Made operator()(const spec::UserSpec& of) const {
     return user_networks().find(of.class_name)(*of.transformer, model, part, weights, compute,

@@ -8,11 +8,11 @@
 
 namespace troupe::models {
 
-at::Tensor rotary_angles(const at::Tensor& positions, int64_t width) {
-  const at::Tensor exponent = at::arange(0, width, 2, at::TensorOptions().dtype(at::kDouble))
-                                  .div(static_cast<double>(width));
+at::Tensor rotary_angles(const at::Tensor& positions, int64_t width, at::ScalarType type) {
+  const at::Tensor exponent =
+      at::arange(0, width, 2, at::TensorOptions().dtype(type)).div(static_cast<double>(width));
   const at::Tensor frequency = at::reciprocal(at::pow(10000.0, exponent));
-  return positions.to(at::kDouble).unsqueeze(1) * frequency.unsqueeze(0);
+  return positions.to(type).unsqueeze(1) * frequency.unsqueeze(0);
 }
 
 RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<TokenRows>& rows,
@@ -37,14 +37,13 @@ RotaryAngles with_unrotated(const RotaryAngles& turns, int64_t tokens) {
           at::cat({at::zeros({tokens, width}, turns.sine.options()), turns.sine})};
 }
 
-namespace {}  // namespace
-
-at::Tensor sine_features(const at::Tensor& values) {
+at::Tensor sine_features(const at::Tensor& values, double scale) {
   constexpr int64_t half = kSineFeatures / 2;
   const at::Tensor index = at::arange(0, half, at::TensorOptions().dtype(at::kFloat));
   const at::Tensor frequency =
       at::exp(index.mul(-std::log(10000.0)).div(static_cast<double>(half)));
-  const at::Tensor angle = values.to(at::kCPU, at::kFloat).unsqueeze(1) * frequency.unsqueeze(0);
+  const at::Tensor angle =
+      values.to(at::kCPU, at::kFloat).unsqueeze(1).mul(frequency.unsqueeze(0)).mul_(scale);
   return at::cat({at::cos(angle), at::sin(angle)}, 1);
 }
 

@@ -19,8 +19,9 @@ struct RotaryAngles {
 };
 
 /// Angles of one coordinate: positions [n] times the `width` / 2 frequencies of rotary positions,
-/// [n, width / 2] float64. Source: get_1d_rotary_pos_embed of diffusers.
-at::Tensor rotary_angles(const at::Tensor& positions, int64_t width);
+/// [n, width / 2], all computed in `type`. Source: get_1d_rotary_pos_embed of diffusers.
+at::Tensor rotary_angles(const at::Tensor& positions, int64_t width,
+                         at::ScalarType type = at::kDouble);
 
 /// Returns the turns of the picture's tokens in `rows`, from those of `all` its tokens.
 RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<TokenRows>& rows,
@@ -29,9 +30,10 @@ RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<To
 /// Returns `turns` with `tokens` turns by nothing put before them.
 RotaryAngles with_unrotated(const RotaryAngles& turns, int64_t tokens);
 
-/// Sines of `values` [n] at 128 frequencies: [n, 256], cosines first, in float32.
-/// Source: Timesteps of diffusers with flip_sin_to_cos and no frequency shift.
-at::Tensor sine_features(const at::Tensor& values);
+/// Sines of `values` [n] at 128 frequencies: [n, 256], cosines first, in float32; the angles are
+/// multiplied by `scale` at last. Source: Timesteps of diffusers with flip_sin_to_cos and no
+/// frequency shift.
+at::Tensor sine_features(const at::Tensor& values, double scale = 1);
 inline constexpr int64_t kSineFeatures = 256;
 
 /// Places of the values that modulate a block: first those of its attention, then those of its

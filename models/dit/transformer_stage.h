@@ -46,7 +46,7 @@ class JointCaption final : public CaptionCache {
   /// Text tokens [begin, end), in memory of their own: blocks change them in place.
   at::Tensor tokens(int64_t begin, int64_t end) const;
   const at::Tensor& pooled() const { return pooled_; }  // [B, P]
-  /// Numbers of tokens, where the family has kept them.
+  /// Numbers of tokens; those of items where the family keeps them.
   const TextLengths& lengths() const { return lengths_; }
 
  private:

@@ -1,7 +1,6 @@
 #include "models/spec/flux_spec.h"
 
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "base/format.h"
 #include "models/spec/config.h"
@@ -44,12 +43,7 @@ FluxSpec FluxSpec::read(const ConfigReader& config) {
   if (out != spec.in_channels || spec.in_channels % 4 != 0) {
     config.refuse("in_channels", "must be a multiple of 4, and out_channels the same");
   }
-  const auto& axes = spec.axes_dims_rope;
-  bool even = axes.size() == 3;
-  for (const auto width : axes)
-    even = even && width > 0 && width % 2 == 0;
-  if (!even ||
-      std::accumulate(axes.begin(), axes.end(), std::int64_t{0}) != spec.attention_head_dim) {
+  if (!divides_head(spec.axes_dims_rope, spec.attention_head_dim)) {
     config.refuse("axes_dims_rope",
                   fmt::format("must be three even numbers that add up to the head size, {}",
                               spec.attention_head_dim));

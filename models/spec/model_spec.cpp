@@ -95,6 +95,13 @@ void check_positions(const ConfigReader& config, std::int64_t positions, std::in
   }
 }
 
+/// Returns whether a text encoder's files have a vision tower, too.
+bool has_vision_tower(const WeightIndex& weights) {
+  return std::ranges::any_of(weights.tensors(), [](const TensorEntry& tensor) {
+    return tensor.name.starts_with("visual.");
+  });
+}
+
 TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& role) {
   TextEncoderSpec spec;
   spec.component = role.component;
@@ -119,8 +126,9 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
     check_positions(config, clip.max_position_embeddings, spec.tokens);
     spec.config = clip;
     check_clip_length(spec.tokenizer);
-  } else if (name.starts_with("Qwen3")) {
-    QwenTextSpec qwen = read_qwen3_spec(config);
+  } else if (name.starts_with("Qwen")) {
+    QwenTextSpec qwen =
+        name.starts_with("Qwen3") ? read_qwen3_spec(config) : read_qwen2_5_vl_spec(config);
     qwen.before_last = spec.use == TextUse::penultimate_states;
     spec.config = qwen;
   } else {
@@ -283,6 +291,8 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.adds_guidance = pipeline.adds_guidance;
   spec.rescales_guidance = pipeline.rescales_guidance;
   spec.keeps_picture_size = pipeline.keeps_picture_size;
+  spec.guided_by_negative = pipeline.guided_by_negative;
+  spec.renorms_guidance = pipeline.renorms_guidance;
   spec.mends_prompts = pipeline.mends_prompts;
   const std::string transformer_class =
       component_class(index, pipeline.network, pipeline.transformers);
@@ -319,8 +329,9 @@ ModelSpec read_model_spec(const fs::path& folder) {
     spec.transformer = with_mended_size(std::move(spec.transformer), transformer);
   const auto vae = ConfigReader::read(folder / "vae" / "config.json");
   check_class(vae, {pipeline.vae});
-  if (pipeline.vae == "AutoencoderKLWan") {
+  if (pipeline.vae != kPictureVae) {
     spec.video_vae = read_wan_vae_spec(vae);
+    spec.video_vae->one_frame = !spec.makes_videos();
     spec.vae = spec.video_vae->like_pictures();
   } else {
     spec.vae = read_vae_spec(vae);
@@ -332,8 +343,11 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.transformer_weights =
       with_diffusers_names(WeightIndex::read_folder(folder / pipeline.network, kDiffusers),
                            expected_tensors(spec.transformer), spellings_of(spec.transformer));
-  for (TextEncoderSpec& encoder : spec.text_encoders)
+  for (TextEncoderSpec& encoder : spec.text_encoders) {
     read_weights(encoder, folder);
+    if (has_vision_tower(encoder.weights))
+      spec.notes.push_back("the vision tower in " + encoder.component + " is not read");
+  }
   spec.vae_weights = read_vae_weights(spec, WeightIndex::read_folder(folder / "vae", kDiffusers));
   check_tensors(spec.transformer_weights, expected_tensors(spec.transformer),
                 [&](std::string_view name) { return is_ignorable_tensor(spec.transformer, name); });
@@ -392,6 +406,7 @@ EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max
 }
 
 std::uint64_t decoder_bytes(const ModelSpec& spec, std::size_t element) {
+  if (spec.video_vae) return kept_elements(*spec.video_vae) * element;
   std::uint64_t bytes = 0;
   for (const ExpectedTensor& tensor : decoder_tensors(spec)) {
     const TensorEntry& entry = entry_of(spec.vae_weights, tensor);

@@ -61,6 +61,8 @@ struct PromptFrame {
   std::string after;
   /// True if the pipeline makes it by the tokenizer's chat template, which must say the same.
   bool by_chat_template = false;
+  /// Number of tokens at the beginning whose states are dropped.
+  std::int64_t dropped = 0;
 
   std::string around(const std::string& prompt) const { return before + prompt + after; }
   bool operator==(const PromptFrame&) const = default;
@@ -132,7 +134,8 @@ struct ModelSpec {
   /// Text encoders in the order in which the transformer takes their states.
   std::vector<TextEncoderSpec> text_encoders;
   VaeSpec vae;
-  /// VAE of a model of videos, whose frames come in groups; `vae` then gives widths only.
+  /// VAE of videos, whose frames come in groups, where the model has one; `vae` then gives widths
+  /// only. A model of pictures decodes one frame with it.
   std::optional<WanVaeSpec> video_vae;
   SchedulerSpec scheduler;
   WeightIndex transformer_weights;
@@ -161,6 +164,10 @@ struct ModelSpec {
   /// True if a job that begins with a picture, without a mask, has that picture's size when none is
   /// given.
   bool keeps_picture_size = false;
+  /// True if there is guidance only where a negative prompt is given, if only an empty one.
+  bool guided_by_negative = false;
+  /// True if each token of a guided prediction gets the length that it has in the text's own.
+  bool renorms_guidance = false;
 
   /// True if guided predictions are the text's own plus the scale times what sets it apart from the
   /// negative one; else the negative one plus that.
@@ -180,10 +187,10 @@ struct ModelSpec {
     return transformer.sample_width > 0 ? transformer.sample_width * vae.scale_factor()
                                         : default_size();
   }
-  bool makes_videos() const { return video_vae.has_value(); }
+  bool makes_videos() const { return transformer.sample_frames > 0; }
   /// Returns the latent frames of `frames` frames; 1 for a picture.
   std::int64_t latent_frames(std::int64_t frames) const {
-    return video_vae ? video_vae->latent_frames(frames) : 1;
+    return makes_videos() ? video_vae->latent_frames(frames) : 1;
   }
 
   bool operator==(const ModelSpec&) const = default;

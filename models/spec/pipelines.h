@@ -10,6 +10,9 @@
 
 namespace troupe::spec {
 
+/// Class of the VAEs that code pictures alone.
+inline constexpr const char* kPictureVae = "AutoencoderKL";
+
 /// A text encoder of a pipeline.
 struct EncoderRole {
   std::string component;
@@ -44,9 +47,11 @@ struct Pipeline {
   /// True if a job that begins with a picture, without a mask, has that picture's size when none is
   /// given.
   bool keeps_picture_size = false;
+  bool guided_by_negative = false;
+  bool renorms_guidance = false;
   /// True if learned words of several vectors are written out in prompts.
   bool textual_inversion = false;
-  std::string vae = "AutoencoderKL";
+  std::string vae = kPictureVae;
   /// Classes of the network: its family's, which need not be named.
   std::vector<std::string> transformers = {};
 };
@@ -59,6 +64,7 @@ inline const std::vector<std::string> kT5 = {"T5EncoderModel"};
 inline const std::vector<std::string> kUmt5 = {"UMT5EncoderModel"};
 inline const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5TokenizerFast"};
 inline const std::vector<std::string> kQwen3 = {"Qwen3ForCausalLM", "Qwen3Model"};
+inline const std::vector<std::string> kQwen25Vl = {"Qwen2_5_VLForConditionalGeneration"};
 inline const std::vector<std::string> kQwenTokenizers = {"Qwen2Tokenizer", "Qwen2TokenizerFast"};
 /// Text that Qwen's chat templates put around a user's only message.
 inline const PromptFrame kQwenChat = {"<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n",

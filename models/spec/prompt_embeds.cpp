@@ -56,6 +56,11 @@ std::vector<PromptTensor> tensors_of(const WanSpec& spec) {
   return {{.name = "prompt_embeds", .width = spec.text_dim}};
 }
 
+std::vector<PromptTensor> tensors_of(const QwenImageSpec& spec) {
+  return {{.name = "prompt_embeds", .width = spec.joint_attention_dim},
+          {.name = "prompt_embeds_mask", .kind = TensorKind::mask}};
+}
+
 std::vector<PromptTensor> tensors_of(const ZImageSpec& spec) {
   return {{.name = "prompt_embeds", .width = spec.cap_feat_dim}};
 }

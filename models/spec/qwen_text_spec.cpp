@@ -11,17 +11,20 @@ namespace {
 constexpr std::string_view kQwenRoot = "model.";
 
 /// Reads the base of the rotary positions, which newer configs keep in an object of its own.
-double read_rope_theta(const ConfigReader& config, double fallback) {
+/// `sections` may say how three coordinates share a head's channels.
+double read_rope_theta(const ConfigReader& config, double fallback, bool sections) {
   config.harmless({"rope_theta", "rope_scaling", "rope_parameters"});
-  if (config.has_value("rope_scaling"))
-    config.refuse("rope_scaling", "is not supported: only plain rotary positions are");
   double theta = config.number_or("rope_theta", fallback);
-  if (config.has_value("rope_parameters")) {
-    const auto& given = config.raw("rope_parameters");
+  for (const char* object : {"rope_scaling", "rope_parameters"}) {
+    if (!config.has_value(object)) continue;
+    const auto& given = config.raw(object);
+    if (!given.is_object()) config.refuse(object, "must be an object");
     for (const auto& [key, value] : given.items()) {
-      const bool known =
-          (key == "rope_theta" && value.is_number()) || (key == "rope_type" && value == "default");
-      if (!known) config.refuse("rope_parameters", "has \"" + key + "\", which is not supported");
+      const bool known = (key == "rope_theta" && value.is_number()) ||
+                         ((key == "rope_type" || key == "type") &&
+                          (value == "default" || (sections && value == "mrope"))) ||
+                         (sections && key == "mrope_section");
+      if (!known) config.refuse(object, "has \"" + key + "\", which is not supported");
     }
     theta = given.value("rope_theta", theta);
   }
@@ -56,14 +59,11 @@ void accept_unused_qwen_keys(const ConfigReader& config) {
                    "use_cache"});
 }
 
-}  // namespace
-
-QwenTextSpec read_qwen3_spec(const ConfigReader& config) {
-  QwenTextSpec spec;
+/// Reads what all Qwen models' configs have in common; `spec` has the defaults.
+QwenTextSpec read_qwen(const ConfigReader& config, QwenTextSpec spec) {
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxEncoderWidth);
   };
-  config.only("model_type", "qwen3");
   spec.vocab_size = config.integer_or("vocab_size", spec.vocab_size, 1, kMaxEncoderVocabulary);
   spec.hidden_size = size("hidden_size", spec.hidden_size);
   spec.intermediate_size = size("intermediate_size", spec.intermediate_size);
@@ -71,11 +71,12 @@ QwenTextSpec read_qwen3_spec(const ConfigReader& config) {
       config.integer_or("num_hidden_layers", spec.num_hidden_layers, 1, kMaxBlocks);
   spec.num_attention_heads = size("num_attention_heads", spec.num_attention_heads);
   spec.num_key_value_heads = size("num_key_value_heads", spec.num_attention_heads);
-  spec.head_dim = size("head_dim", spec.head_dim);
+  // Qwen3 has a head size of its own.
+  spec.head_dim =
+      size("head_dim", spec.qk_norm ? spec.head_dim : spec.hidden_size / spec.num_attention_heads);
   spec.rms_norm_eps = config.number_or("rms_norm_eps", spec.rms_norm_eps);
-  spec.rope_theta = read_rope_theta(config, spec.rope_theta);
+  spec.rope_theta = read_rope_theta(config, spec.rope_theta, !spec.qk_norm);
   config.only("hidden_act", "silu");
-  config.only("attention_bias", false);
   config.only("use_sliding_window", false);
   if (config.has_value("layer_types")) {
     for (const auto& type : config.texts("layer_types"))
@@ -86,11 +87,39 @@ QwenTextSpec read_qwen3_spec(const ConfigReader& config) {
   config.finish();
   if (!(spec.rms_norm_eps > 0 && spec.rms_norm_eps < 1))
     config.refuse("rms_norm_eps", "must be between 0 and 1");
-  if (spec.head_dim % 2 != 0) config.refuse("head_dim", "must be even");
+  if (spec.head_dim < 2 || spec.head_dim % 2 != 0) config.refuse("head_dim", "must be even");
   if (spec.num_attention_heads % spec.num_key_value_heads != 0) {
     config.refuse("num_key_value_heads",
                   fmt::format("must divide num_attention_heads, {}", spec.num_attention_heads));
   }
+  return spec;
+}
+
+}  // namespace
+
+QwenTextSpec read_qwen3_spec(const ConfigReader& config) {
+  config.only("model_type", "qwen3");
+  config.only("attention_bias", false);
+  return read_qwen(config, {});
+}
+
+QwenTextSpec read_qwen2_5_vl_spec(const ConfigReader& config) {
+  const QwenTextSpec defaults{
+      .rms_norm_eps = 1e-5, .rope_theta = 1e6, .qk_norm = false, .qkv_bias = true};
+  config.harmless({"vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
+                   "vision_end_token_id", "vision_token_id"});
+  if (!config.has_value("text_config")) return read_qwen(config, defaults);
+  const ConfigReader text(config.raw("text_config").dump(), config.file());
+  text.harmless({"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
+                 "vision_token_id"});
+  const QwenTextSpec spec = read_qwen(text, defaults);
+  // What the text's own settings say again stands here for older readers.
+  accept_unused_qwen_keys(config);
+  config.harmless({"hidden_act", "hidden_size", "intermediate_size", "layer_types",
+                   "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
+                   "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta",
+                   "use_sliding_window", "vocab_size"});
+  config.finish();
   return spec;
 }
 
@@ -135,7 +164,7 @@ std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec) {
 }
 
 bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name) {
-  if (name == "lm_head.weight") return true;
+  if (name == "lm_head.weight" || name.starts_with("visual.")) return true;
   if (name.starts_with(kQwenRoot)) name.remove_prefix(kQwenRoot.size());
   return spec.before_last &&
          (name == "norm.weight" ||

@@ -10,8 +10,8 @@
 
 namespace troupe::spec {
 
-/// A Qwen language model as a text encoder: `config.json` of a Qwen3ForCausalLM or Qwen3Model.
-/// Defaults are those of Qwen3Config.
+/// A Qwen language model as a text encoder: `config.json` of a Qwen3ForCausalLM or Qwen3Model, or
+/// the text's half of a Qwen2_5_VLForConditionalGeneration's. Defaults are those of Qwen3Config.
 struct QwenTextSpec {
   std::int64_t vocab_size = 151936;
   std::int64_t hidden_size = 4096;
@@ -36,12 +36,16 @@ struct QwenTextSpec {
 
 /// Reads a Qwen3's config. Refuses what is not supported by key and value.
 QwenTextSpec read_qwen3_spec(const ConfigReader& config);
+/// Reads the text's half of a Qwen2.5-VL's config, `text_config` or, in older ones, what stands
+/// beside the vision's. Text has one position in all three coordinates, so that its rotary
+/// positions are plain ones. Refuses what is not supported by key and value.
+QwenTextSpec read_qwen2_5_vl_spec(const ConfigReader& config);
 
 /// Every tensor that is computed with, in transformers' names.
 std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec);
 
-/// Returns whether a tensor is ignored: the head that predicts words, and layers that are not
-/// used.
+/// Returns whether a tensor is ignored: the head that predicts words, the vision tower, and layers
+/// that are not used.
 bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name);
 
 /// "model.layers.7."

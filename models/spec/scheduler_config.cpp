@@ -376,9 +376,16 @@ void check_steps(const SchedulerConfig& config, int steps, const SamplerSettings
                            config.file, config.original_inference_steps));
       }
       return;
+    case SamplerKind::kFlowMatchEuler:
+      if (steps == 1 && config.shift_terminal.value_or(0) != 0) {
+        refuse(
+            fmt::format("the only noise level is 1, and shift_terminal in {} asks for one that "
+                        "ends at {}: ask for more",
+                        config.file, number_text(*config.shift_terminal)));
+      }
+      return;
     case SamplerKind::kEulerDiscrete:
     case SamplerKind::kEulerAncestral:
-    case SamplerKind::kFlowMatchEuler:
     case SamplerKind::kUser:
       return;
   }

@@ -32,8 +32,8 @@ void add_forward(TensorTable& table, const std::string& name, std::int64_t width
 
 void add_joint_block(TensorTable& table, const std::string& prefix, const JointBlockShape& shape) {
   const std::int64_t width = shape.width;
-  table.linear(prefix + "norm1.linear", width, (shape.dual ? 9 : 6) * width);
-  table.linear(prefix + "norm1_context.linear", width, (shape.last ? 2 : 6) * width);
+  table.linear(prefix + shape.names.norm, width, (shape.dual ? 9 : 6) * width);
+  table.linear(prefix + shape.names.text_norm, width, (shape.last ? 2 : 6) * width);
   add_attention(table, prefix + "attn", shape);
   for (const char* projection : {"attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"})
     table.split_outputs(prefix + projection, width, width, shape.heads);
@@ -43,8 +43,8 @@ void add_joint_block(TensorTable& table, const std::string& prefix, const JointB
     table.add(prefix + "attn.norm_added_k.weight", {shape.head_dim});
   }
   if (shape.dual) add_attention(table, prefix + "attn2", shape);
-  add_forward(table, prefix + "ff", width);
-  if (!shape.last) add_forward(table, prefix + "ff_context", width);
+  add_forward(table, prefix + shape.names.forward, width);
+  if (!shape.last) add_forward(table, prefix + shape.names.text_forward, width);
 }
 
 bool Sd3Spec::is_dual(std::int64_t block) const {

@@ -51,8 +51,17 @@ std::vector<PlannedTensor> planned_tensors(const Sd3Spec& spec);
 TransformerFacts facts_of(const Sd3Spec& spec);
 void check_fit(const Sd3Spec& spec, const FitCheck& fit);
 
+/// Names of a joint block's parts in which families differ.
+struct JointBlockNames {
+  const char* norm = "norm1.linear";
+  const char* text_norm = "norm1_context.linear";
+  const char* forward = "ff";
+  const char* text_forward = "ff_context";
+};
+inline constexpr JointBlockNames kQwenImageNames{"img_mod.1", "txt_mod.1", "img_mlp", "txt_mlp"};
+
 /// Adds the tensors of a joint block of text and picture tokens, in the names that SD3 and FLUX
-/// share. `modulations`: of the picture's tokens.
+/// share unless `names` says others. `modulations`: of the picture's tokens.
 struct JointBlockShape {
   std::int64_t width = 0;
   std::int64_t heads = 0;
@@ -61,6 +70,7 @@ struct JointBlockShape {
   bool qk_norm = false;
   bool dual = false;
   bool last = false;
+  JointBlockNames names = {};
 };
 void add_joint_block(TensorTable& table, const std::string& prefix, const JointBlockShape& shape);
 

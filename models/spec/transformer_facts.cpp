@@ -2,6 +2,15 @@
 
 namespace troupe::spec {
 
+bool divides_head(const std::vector<std::int64_t>& axes, std::int64_t head_dim) {
+  std::int64_t sum = 0;
+  for (const auto width : axes) {
+    if (width <= 0 || width > head_dim || width % 2 != 0) return false;
+    sum += width;
+  }
+  return axes.size() == 3 && sum == head_dim;
+}
+
 TextShare text_share(std::int64_t tokens, int micro_step, SequencePlace place, bool distrifusion) {
   if (micro_step > 0) return {};
   const bool first_ring = micro_step == 0 && distrifusion;

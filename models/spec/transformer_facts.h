@@ -110,6 +110,10 @@ struct TransformerFacts {
   bool operator==(const TransformerFacts&) const = default;
 };
 
+/// Returns whether the three coordinates of rotary positions have an even number of channels each,
+/// and all of a head's together.
+bool divides_head(const std::vector<std::int64_t>& axes, std::int64_t head_dim);
+
 /// Returns the number of hidden states that blocks [first, last) leave and blocks
 /// [later_first, later_last) take up again; skip_from as in TransformerFacts.
 inline std::int64_t count_skip_connections(const std::vector<int>& skip_from, std::int64_t first,

@@ -12,6 +12,7 @@
 #include "models/spec/hunyuan_spec.h"
 #include "models/spec/pixart_spec.h"
 #include "models/spec/planned_tensors.h"
+#include "models/spec/qwen_image_spec.h"
 #include "models/spec/sd3_spec.h"
 #include "models/spec/transformer_facts.h"
 #include "models/spec/unet_spec.h"
@@ -23,8 +24,8 @@ namespace troupe::spec {
 
 /// The families, in the order in which errors name them. Each has, and the compiler asks for it:
 /// `kClasses`, `read` and `pipelines`, and beside it `planned_tensors`, `facts_of` and `check_fit`.
-using OwnFamilies =
-    std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec, ZImageSpec>;
+using OwnFamilies = std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec,
+                                 QwenImageSpec, ZImageSpec>;
 
 /// One of these, or one that a plugin brought.
 template <class Families>

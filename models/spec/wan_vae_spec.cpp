@@ -107,6 +107,7 @@ WanVaeSpec read_wan_vae_spec(const ConfigReader& config) {
   spec.latents_std = config.numbers("latents_std");
   spec.out_channels = size("out_channels", spec.out_channels);
   config.only("out_channels", 3);
+  config.only("input_channels", 3);
   config.only("attn_scales", nlohmann::json::array());
   config.only("is_residual", false);
   config.only("patch_size", nullptr);
@@ -140,6 +141,21 @@ std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec) {
   for (const auto& layer : layers_of(spec))
     tensors.add(layer);
   return tensors.take();
+}
+
+std::uint64_t kept_elements(const WanVaeSpec& spec) {
+  WanTensors tensors;
+  for (const auto& layer : layers_of(spec))
+    if (!spec.one_frame || layer.kind != VaeLayer::Kind::doubled_frames) tensors.add(layer);
+  std::uint64_t all = 0;
+  for (const ExpectedTensor& tensor : tensors.take()) {
+    const bool over_time = tensor.shape.size() == 5 && tensor.shape[2] == 3;
+    std::uint64_t own = 1;
+    for (const auto extent : tensor.shape)
+      own *= static_cast<std::uint64_t>(extent);
+    all += spec.one_frame && over_time ? own / 3 : own;
+  }
+  return all;
 }
 
 }  // namespace troupe::spec

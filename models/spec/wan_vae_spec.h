@@ -10,7 +10,8 @@
 
 namespace troupe::spec {
 
-/// `vae/config.json` of an AutoencoderKLWan, 2.1's form. Defaults are diffusers'.
+/// `vae/config.json` of an AutoencoderKLWan, 2.1's form, or of an AutoencoderKLQwenImage, which has
+/// the same layers. Defaults are diffusers'.
 struct WanVaeSpec {
   std::int64_t base_dim = 96;
   std::int64_t z_dim = 16;
@@ -21,6 +22,9 @@ struct WanVaeSpec {
   std::vector<bool> temporal_downsample = {false, true, true};
   std::vector<double> latents_mean, latents_std;
   std::int64_t out_channels = 3;
+  /// True if a model makes pictures with it: of a video's decoder what the first frame needs. A
+  /// convolution over three frames sees nothing before that one, and no frames are doubled.
+  bool one_frame = false;
 
   /// Pixels per latent pixel, along a side.
   std::int64_t scale_factor() const { return std::int64_t{1} << (dim_mult.size() - 1); }
@@ -41,5 +45,7 @@ WanVaeSpec read_wan_vae_spec(const ConfigReader& config);
 
 /// Every tensor of the decoder's half, in diffusers' names.
 std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec);
+/// Returns the number of values that the decoder keeps of them.
+std::uint64_t kept_elements(const WanVaeSpec& spec);
 
 }  // namespace troupe::spec

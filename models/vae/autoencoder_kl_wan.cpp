@@ -22,21 +22,23 @@ Conv2d pointwise(const Loader& load, const std::string& name, std::int64_t in, s
 }  // namespace
 
 CausalConv3d::CausalConv3d(const Loader& load, const std::string& name, std::int64_t in,
-                           std::int64_t out, std::int64_t side, int& memories)
-    : memory_(memories++) {
+                           std::int64_t out, std::int64_t side, int* memories)
+    : memory_(memories ? (*memories)++ : -1) {
   const at::Tensor weight = load.get(name + ".weight", {out, in, 3, side, side});
   const auto of_frame = [&](std::int64_t frame) {
     return weight.select(2, frame).contiguous(load.memory_format());
   };
   now_ = Conv2d(of_frame(2), load.get(name + ".bias", {out}));
+  if (!memories) return;
   last_ = Conv2d(of_frame(1), {});
   before_ = Conv2d(of_frame(0), {});
 }
 
 at::Tensor CausalConv3d::operator()(const at::Tensor& x, FrameMemories& memories,
                                     const Pass& pass) const {
-  FrameMemory& memory = memories.at(memory_);
   const at::Tensor y = now_({x}, pass);
+  if (memory_ < 0) return y;
+  FrameMemory& memory = memories.at(memory_);
   if (memory.last.defined()) last_.add_to(y, {memory.last}, pass);
   if (memory.before.defined()) before_.add_to(y, {memory.before}, pass);
   memory.before = std::move(memory.last);
@@ -60,7 +62,7 @@ at::Tensor ChannelNorm::with_silu(const at::Tensor& x) const {
 }
 
 WanResidual::WanResidual(const Loader& load, const std::string& name, std::int64_t in,
-                         std::int64_t out, int& memories)
+                         std::int64_t out, int* memories)
     : norm1(load, name + ".norm1", {in, 1, 1, 1}),
       norm2(load, name + ".norm2", {out, 1, 1, 1}),
       conv1(load, name + ".conv1", in, out, 3, memories),
@@ -96,6 +98,7 @@ at::Tensor WanAttention::operator()(const at::Tensor& x, const Pass& pass) const
 WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load) {
   using Kind = spec::VaeLayer::Kind;
   ChannelNorm norm;
+  int* const memories = spec.one_frame ? nullptr : &memories_;
   for (const auto& layer : spec::layers_of(spec)) {
     switch (layer.kind) {
       case Kind::norm:
@@ -103,7 +106,7 @@ WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load) {
         break;
       case Kind::residual:
         layers_.emplace_back(std::in_place_type<WanResidual>, load, layer.name, layer.in, layer.out,
-                             memories_);
+                             memories);
         break;
       case Kind::attention:
         layers_.emplace_back(std::in_place_type<WanAttention>, load, layer.name, layer.in);
@@ -114,8 +117,9 @@ WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load) {
             FrameConvolution{Conv2d(load, layer.name, layer.in, layer.out, layer.side), 2});
         break;
       case Kind::doubled_frames:
+        if (spec.one_frame) break;
         layers_.emplace_back(
-            DoubledFrames{CausalConv3d(load, layer.name, layer.in, 2 * layer.out, 1, memories_)});
+            DoubledFrames{CausalConv3d(load, layer.name, layer.in, 2 * layer.out, 1, memories)});
         break;
       case Kind::convolution:
         if (layer.side == 1) {
@@ -123,7 +127,7 @@ WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load) {
         } else {
           layers_.emplace_back(
               TimeConvolution{std::exchange(norm, {}),
-                              CausalConv3d(load, layer.name, layer.in, layer.out, 3, memories_)});
+                              CausalConv3d(load, layer.name, layer.in, layer.out, 3, memories)});
         }
         break;
     }
@@ -185,7 +189,8 @@ AutoencoderKLWan::AutoencoderKLWan(const spec::WanVaeSpec& spec, const WeightSto
 void AutoencoderKLWan::decode_rows(const at::Tensor& latents, std::int64_t frames, HaloPort& port,
                                    const vae::Tick& tick, const FrameSink& sink) const {
   if (latents.dim() != 4 || latents.size(1) != spec_.z_dim || frames < 1 ||
-      latents.size(2) < frames || latents.size(2) % frames != 0 || latents.size(3) < 1) {
+      (spec_.one_frame && frames > 1) || latents.size(2) < frames ||
+      latents.size(2) % frames != 0 || latents.size(3) < 1) {
     std::ostringstream text;
     text << "[AutoencoderKLWan] latents " << latents.sizes() << " are not [B, " << spec_.z_dim
          << ", " << frames << " · h, w]";
@@ -212,6 +217,11 @@ void AutoencoderKLWan::decode_rows(const at::Tensor& latents, std::int64_t frame
 at::Tensor AutoencoderKLWan::decode(const at::Tensor& latents, std::int64_t frames,
                                     const vae::Tick& tick) const {
   WholePicture whole;
+  return decode(latents, frames, whole, tick);
+}
+
+at::Tensor AutoencoderKLWan::decode(const at::Tensor& latents, std::int64_t frames, HaloPort& port,
+                                    const vae::Tick& tick) const {
   std::vector<at::Tensor> videos;
   std::vector<at::Tensor> parts;
   std::int64_t current = 0;
@@ -219,7 +229,7 @@ at::Tensor AutoencoderKLWan::decode(const at::Tensor& latents, std::int64_t fram
     videos.push_back(at::cat(parts, 2));
     parts.clear();
   };
-  decode_rows(latents, frames, whole, tick,
+  decode_rows(latents, frames, port, tick,
               [&](std::int64_t video, std::int64_t, const at::Tensor& pixels) {
                 if (video != current) finish();
                 current = video;

@@ -20,7 +20,8 @@ struct FrameMemory {
   at::Tensor before, last;
 };
 
-/// Memories of all causal convolutions of a network, while a video goes through it.
+/// Memories of all causal convolutions of a network, while a video goes through it; none where it
+/// has one frame.
 using FrameMemories = std::vector<FrameMemory>;
 
 /// A convolution over this frame and the two before it, three frames of weights of `side` × `side`.
@@ -28,11 +29,12 @@ using FrameMemories = std::vector<FrameMemory>;
 class CausalConv3d {
  public:
   CausalConv3d() = default;
-  /// Takes the next memory, of which `memories` counts them. `side` 1 or 3.
+  /// Takes the next memory, of which `memories` counts them; if `memories` is null, there is one
+  /// frame, and no weights of the frames before it are kept. `side` 1 or 3.
   CausalConv3d(const Loader& load, const std::string& name, std::int64_t in, std::int64_t out,
-               std::int64_t side, int& memories);
+               std::int64_t side, int* memories);
 
-  /// x [1, in, h, w], this shard's rows, which stays in memory → [1, out, h, w].
+  /// x [1, in, h, w], this shard's rows, which stays in its memory → [1, out, h, w].
   at::Tensor operator()(const at::Tensor& x, FrameMemories& memories, const Pass& pass) const;
   int memory() const { return memory_; }
 
@@ -55,7 +57,7 @@ struct ChannelNorm {
 /// Source: WanResidualBlock of diffusers.
 struct WanResidual {
   WanResidual(const Loader& load, const std::string& name, std::int64_t in, std::int64_t out,
-              int& memories);
+              int* memories);
   at::Tensor operator()(const at::Tensor& x, FrameMemories& memories, const Pass& pass) const;
 
   ChannelNorm norm1, norm2;
@@ -122,9 +124,9 @@ class WanDecoder {
 
 namespace troupe::models {
 
-/// diffusers' AutoencoderKLWan, its decoder alone, in float32. Videos of a batch are decoded one at
-/// a time, and of each a frame at a time. Latents and pixels are laid out as tall pictures: frame
-/// below frame. Methods throw std::invalid_argument for another shape.
+/// diffusers' AutoencoderKLWan and AutoencoderKLQwenImage, their decoder alone, in float32. Videos
+/// of a batch are decoded one at a time, and of each a frame at a time. Latents and pixels are laid
+/// out as tall pictures: frame below frame. Methods throw std::invalid_argument for another shape.
 class AutoencoderKLWan {
  public:
   /// Throws std::runtime_error naming the tensor that is missing or misshapen.
@@ -140,6 +142,9 @@ class AutoencoderKLWan {
   /// `tick` is called as blocks finish; what it or the sink throws ends the decoding.
   void decode_rows(const at::Tensor& latents, std::int64_t frames, HaloPort& port,
                    const vae::Tick& tick, const FrameSink& sink) const;
+  /// Returns the shard's rows of each frame, one below the other, [B, 3, F · rows · f, w · f].
+  at::Tensor decode(const at::Tensor& latents, std::int64_t frames, HaloPort& port,
+                    const vae::Tick& tick) const;
   /// The whole pictures, [B, 3, F · h · f, w · f].
   at::Tensor decode(const at::Tensor& latents, std::int64_t frames,
                     const vae::Tick& tick = nullptr) const;

@@ -8,7 +8,7 @@ import sys
 from typing import Any, Dict, List, Tuple
 
 # By the names of diffusers' pipelines; HunyuanDiT has two of each.
-_NAME = re.compile(r"(negative_)?((pooled_)?prompt_embeds|prompt_attention_mask)(_2)?")
+_NAME = re.compile(r"(negative_)?((pooled_)?prompt_embeds|prompt_embeds_mask|prompt_attention_mask)(_2)?")
 
 
 def take_embeds(given: Dict[str, Any]) -> Dict[str, Any]:

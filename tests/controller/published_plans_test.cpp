@@ -4,6 +4,7 @@
 #include "controller/plan/plan.h"
 #include "controller/plan/traffic.h"
 #include "tests/spec/published_hunyuan.h"
+#include "tests/spec/published_qwen_image.h"
 #include "tests/support/doctest.h"
 
 using namespace troupe;
@@ -136,6 +137,32 @@ TEST_CASE("published joint models are planned at one to sixteen actors") {
   CHECK(!plan::make_plan(zimage, request, {}).guidance);
   request.guidance_scale = 0.5;
   CHECK(plan::make_plan(zimage, request, {}).guidance);
+  const auto qwen = published_qwen_image();
+  check_plans("Qwen-Image", spec::read_model_spec(qwen.path()), 4, kQwenImageConfig.elements);
+}
+
+TEST_CASE("Qwen-Image is guided where a negative prompt is given, and takes no picture yet") {
+  const auto folder = published_qwen_image();
+  const auto model = spec::read_model_spec(folder.path());
+  auto request = request_of(4);
+  const auto without = plan::make_plan(model, request, {});
+  CHECK(!without.guidance);
+  CHECK(without.request.guidance_scale == 1);
+  REQUIRE(without.warnings.size() == 1);
+  CHECK(contains(without.warnings[0], "guides only where a negative prompt is given"));
+  CHECK(contains(error_of([&] { plan::make_plan(model, request, {.cfg = 2}); }),
+                 "and a negative prompt is given"));
+  request.negative_prompt = "";
+  const auto guided = plan::make_plan(model, request, {.cfg = 2});
+  CHECK(guided.guidance);
+  CHECK(guided.warnings.empty());
+  request.vae_tiling = true;
+  CHECK(contains(error_of([&] { plan::make_plan(model, request, {}); }), "decoded whole"));
+  request.vae_tiling = false;
+  request.init_image_bytes = 100;
+  request.init_image_blob = 1;
+  request.init_image_height = request.init_image_width = 64;
+  CHECK(contains(error_of([&] { plan::make_plan(model, request, {}); }), "from text alone"));
 }
 
 TEST_CASE("requests that a joint model cannot meet are refused with the reason") {

@@ -24,6 +24,8 @@ class KeptTokens final : public AttentionPort {
  public:
   KeptTokens(const SplitModel& split, const Fixture& of, int64_t text)
       : text_(text),
+        seen_(split.seen.defined() ? split.seen.sum(1)
+                                   : at::full({of.latents.size(0)}, text, at::kLong)),
         store_({split.stages[0]->attentions(), of.latents.size(0), text + of.rows() * of.columns(),
                 split.stages[0]->heads(), split.stages[0]->head_dim(), KvStore::Freshness::newest,
                 false},
@@ -36,16 +38,22 @@ class KeptTokens final : public AttentionPort {
   }
   at::Tensor attend(int slot, const at::Tensor& qkv, Attend to) override {
     const auto& fresh = to == Attend::everything ? all_ : picture_;
-    const at::Tensor kv = qkv.slice(2, 1, 3);
-    store_.put(slot, step_, fresh, kv.transpose(0, 1), false);
-    auto runs = store_.runs(slot, store_.choose(slot, step_, fresh), {});
-    runs.push_back({kv.select(2, 0), kv.select(2, 1), {}, {}, {}});
-    return kernels::attention(qkv.select(2, 0), runs,
-                              1 / std::sqrt(static_cast<double>(qkv.size(4))));
+    const double scale = 1 / std::sqrt(static_cast<double>(qkv.size(4)));
+    std::vector<at::Tensor> outputs;
+    for (int64_t item = 0; item < qkv.size(0); ++item) {
+      const at::Tensor own = qkv.slice(0, item, item + 1);
+      const TokenRun padding{seen_[item].item<int64_t>(), text_};
+      store_.put(slot, step_, fresh, own.slice(2, 1, 3).transpose(0, 1), false, item, padding);
+      const auto runs = store_.runs(slot, store_.choose(slot, step_, {}, item), {},
+                                    KvStore::Items{item, item + 1});
+      outputs.push_back(kernels::attention(own.select(2, 0), runs, scale));
+    }
+    return at::cat(outputs);
   }
 
  private:
   int64_t text_;
+  at::Tensor seen_;  // text tokens of each item that are no padding
   KvStore store_;
   TokenRuns picture_, all_;
   int step_ = -1;

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,12 +13,23 @@
 #include "models/spec/model_spec.h"
 #include "tests/models/fixtures.h"
 #include "tests/support/doctest.h"
+#include "tests/support/made.h"
 
 namespace troupe::models::testing {
 
+// The families whose fixtures are made when tests run have a program of their own, of the same
+// tests.
+#ifdef TROUPE_MADE_FAMILIES
+inline const std::filesystem::path kFamilyFixtures = troupe::testing::kMade;
+inline const std::vector<const char*> kFamilyParts = {"qwen_image_transformer"};
+#else
+inline const std::filesystem::path kFamilyFixtures = kFixtures;
+inline const std::vector<const char*> kFamilyParts = {"families_transformer", "wan_transformer"};
+#endif
+
 /// Returns a transformer alone, with nothing around it.
 inline spec::ModelSpec family_of(const std::string& checkpoint) {
-  const std::string folder = kFixtures / checkpoint / "transformer";
+  const std::string folder = kFamilyFixtures / checkpoint / "transformer";
   spec::ModelSpec spec;
   spec.vae.block_out_channels = {1, 1, 1, 1};
   spec.transformer =
@@ -39,9 +51,9 @@ struct Fixture {
 };
 
 inline void add_fixtures(const std::string& name, std::vector<Fixture>& all) {
-  const auto tensors = load_safetensors(kFixtures / ("expected/" + name + ".safetensors"));
+  const auto tensors = load_safetensors(kFamilyFixtures / ("expected/" + name + ".safetensors"));
   const auto book =
-      nlohmann::json::parse(std::ifstream(kFixtures / ("expected/" + name + ".json")));
+      nlohmann::json::parse(std::ifstream(kFamilyFixtures / ("expected/" + name + ".json")));
   for (const auto& item : book.at("cases")) {
     Fixture one;
     one.name = item.at("name");
@@ -68,7 +80,10 @@ inline void add_fixtures(const std::string& name, std::vector<Fixture>& all) {
 inline const std::vector<Fixture>& fixtures() {
   static const auto all = [] {
     std::vector<Fixture> made;
-    for (const char* name : {"families_transformer", "wan_transformer"})
+#ifdef TROUPE_MADE_FAMILIES
+    if (troupe::testing::lacks_made_fixtures()) return made;
+#endif
+    for (const char* name : kFamilyParts)
       add_fixtures(name, made);
     return made;
   }();
@@ -81,20 +96,26 @@ struct SplitModel {
   std::vector<std::unique_ptr<CaptionCache>> captions;
   std::vector<std::unique_ptr<StepCondition>> steps;
   spec::TransformerSpec facts;
-  int64_t text = 0;  // tokens of the sequence
+  int64_t text = 0;      // tokens of the sequence
+  at::Tensor seen = {};  // [B, text], false for padding; undefined: there is none
 
   SplitModel(const spec::ModelSpec& spec, const Fixture& of, int count, WeightShard shard = {},
              at::ScalarType dtype = at::kFloat, KeepBlocks keep = KeepBlocks::all,
              kernels::WeightType type = {})
       : facts(spec.transformer) {
     const int blocks = static_cast<int>(spec.transformer.num_layers);
+    if (facts.joint && !facts.pads_text) {
+      const EncoderOutput& states = of.text.front();
+      seen = at::arange(states.states.size(1)).unsqueeze(0).lt(states.lengths.unsqueeze(1));
+    }
     Caption caption;
     for (int i = 0; i < count; ++i) {
       const StagePart part{
           {i * blocks / count, (i + 1) * blocks / count}, i == 0, i + 1 == count, shard};
       stages.push_back(load_transformer(spec, part, dtype, at::kCPU, {}, nullptr, type, keep));
       if (i == 0) caption = stages[0]->project_caption(of.text);
-      const auto mask = at::ones(caption.states.sizes().slice(0, 2), at::kBool);
+      const auto mask =
+          seen.defined() ? seen : at::ones(caption.states.sizes().slice(0, 2), at::kBool);
       captions.push_back(stages[i]->cache_caption(caption, mask));
       steps.push_back(stages[i]->condition(of.input, *captions[i]));
     }
@@ -138,7 +159,7 @@ struct SplitModel {
   }
 
   at::Tensor run(const Fixture& of, TensorParallelPort& sums) const {
-    LocalAttention attention;
+    LocalAttention attention(seen);
     return run(of, {0, of.rows()}, true, attention, sums);
   }
   at::Tensor run(const Fixture& of) const {

@@ -78,11 +78,13 @@ std::vector<ExpectedTensor> tensors_of(const std::string& name,
                                        const troupe::spec::ConfigReader& config) {
   using namespace troupe::spec;
   if (name == "AutoencoderKL") return expected_tensors(read_vae_spec(config));
-  if (name == "AutoencoderKLWan") return expected_tensors(read_wan_vae_spec(config));
+  if (name == "AutoencoderKLWan" || name == "AutoencoderKLQwenImage")
+    return expected_tensors(read_wan_vae_spec(config));
   if (name == "BertModel") return expected_tensors(read_bert_spec(config));
   if (name.starts_with("CLIP"))
     return expected_tensors(read_clip_spec(config, name == "CLIPTextModelWithProjection"));
   if (name.starts_with("Qwen3")) return expected_tensors(read_qwen3_spec(config));
+  if (name.starts_with("Qwen2_5_VL")) return expected_tensors(read_qwen2_5_vl_spec(config));
   if (name.ends_with("T5EncoderModel")) return expected_tensors(read_t5_spec(config));
   return expected_tensors(read_transformer_spec(config, name));
 }

@@ -29,7 +29,8 @@ const std::vector<Named>& all_published() {
                                          {"PixArt-Σ", kPixArtSigmaConfig},
                                          {"Wan 2.1 1.3B", kWan13bConfig},
                                          {"Wan 2.1 14B", kWan14bConfig},
-                                         {"Z-Image", kZImageConfig}};
+                                         {"Z-Image", kZImageConfig},
+                                         {"Qwen-Image", kQwenImageConfig}};
   return all;
 }
 

@@ -30,23 +30,29 @@ class PublishedJointFolder {
     write("vae/config.json", vae);
     weights("transformer", "diffusion_pytorch_model",
             spec::expected_tensors(spec::read_transformer_spec(config("transformer"), "")));
+    const auto vae_config = config("vae");
     weights("vae", "diffusion_pytorch_model",
-            spec::expected_tensors(spec::read_vae_spec(config("vae"))));
+            has(vae, "AutoencoderKLQwenImage")
+                ? spec::expected_tensors(spec::read_wan_vae_spec(vae_config))
+                : spec::expected_tensors(spec::read_vae_spec(vae_config)));
     for (const auto& encoder : encoders)
       add(encoder);
   }
   const std::filesystem::path& path() const { return folder_.path; }
 
  private:
+  static bool has(const char* text, const char* part) {
+    return std::string(text).find(part) != std::string::npos;
+  }
   void add(const Encoder& encoder) const {
     const std::string component = encoder.component, tokenizer = encoder.tokenizer;
-    const bool qwen = std::string(encoder.config).find("Qwen3") != std::string::npos;
-    const bool bert = std::string(encoder.config).find("\"BertModel\"") != std::string::npos;
+    const bool qwen3 = has(encoder.config, "Qwen3"), qwen25 = has(encoder.config, "qwen2_5_vl");
+    const bool bert = has(encoder.config, "\"BertModel\"");
     write(component + "/config.json", encoder.config);
-    write(tokenizer + (encoder.clip ? "/vocab.json"
-                       : bert       ? "/vocab.txt"
-                       : qwen       ? "/tokenizer.json"
-                                    : "/spiece.model"),
+    write(tokenizer + (encoder.clip      ? "/vocab.json"
+                       : bert            ? "/vocab.txt"
+                       : qwen3 || qwen25 ? "/tokenizer.json"
+                                         : "/spiece.model"),
           "x");
     if (encoder.clip) write(tokenizer + "/merges.txt", "x");
     if (encoder.tokenizer_config != nullptr)
@@ -54,8 +60,9 @@ class PublishedJointFolder {
     const auto from = config(component);
     weights(component, "model",
             encoder.clip ? spec::expected_tensors(spec::read_clip_spec(from, encoder.projects))
-            : qwen       ? spec::expected_tensors(spec::read_qwen3_spec(from))
+            : qwen3      ? spec::expected_tensors(spec::read_qwen3_spec(from))
             : bert       ? spec::expected_tensors(spec::read_bert_spec(from))
+            : qwen25     ? spec::expected_tensors(spec::read_qwen2_5_vl_spec(from))
                          : spec::expected_tensors(spec::read_t5_spec(from)));
   }
   spec::ConfigReader config(const std::string& component) const {

@@ -140,7 +140,7 @@ class InspectVerb : public Verb {
       return nlohmann::json{{"steps", task.steps}, {"guidance_scale", task.guidance_scale}};
     };
     auto out = of(model.defaults.generation);
-    if (model.makes_videos()) return out;
+    if (model.video_vae) return out;  // from text alone
     for (const auto& [name, task] : {std::pair("init_image", &model.defaults.from_picture),
                                      {"mask_image", &model.defaults.inpainting}}) {
       out[name] = of(*task);
@@ -164,7 +164,7 @@ class InspectVerb : public Verb {
                   fmt::format("{} blocks, {} heads of {}", transformer.num_layers,
                               transformer.num_attention_heads, transformer.attention_head_dim),
                   model.transformer_weights));
-    constexpr std::array kEncoders = {"T5", "CLIP", "BERT", "Qwen3"};
+    constexpr std::array kEncoders = {"T5", "CLIP", "BERT", "Qwen"};
     static_assert(kEncoders.size() ==
                   std::variant_size_v<decltype(spec::TextEncoderSpec::config)>);
     for (const auto& encoder : model.text_encoders)
