@@ -19,6 +19,14 @@ namespace {
 constexpr double kBound = 1e-5;  // of the reference's range, or of the single actor's
 constexpr int kLevelBound = 1;   // of 255
 
+/// The submission of a case, with its LoRA where it has one.
+Submission submission_of(Reference& reference, const nlohmann::json& of, Parallelism mix = {}) {
+  auto submission = reference.submission(of, mix);
+  if (of.contains("lora"))
+    submission.request.loras = {{(kMade / of.at("lora").get<std::string>()).string(), 1}};
+  return submission;
+}
+
 struct Way {
   const char* method;
   const char* kv;
@@ -34,7 +42,7 @@ TEST_CASE("Z-Image's pictures are those of its pipeline in diffusers") {
   for (const auto& of : reference.cases()) {
     const std::string name = of.at("name");
     CAPTURE(name);
-    const auto result = shared_cluster().run(reference.submission(of));
+    const auto result = shared_cluster().run(submission_of(reference, of));
     const double error = range_error(result.latents.value(), reference.floats(of, "latents"));
     CHECK(error <= kBound);
     latents.see(error, name);
@@ -46,7 +54,7 @@ TEST_CASE("Z-Image's pictures are those of its pipeline in diffusers") {
       levels.see(level, name);
     }
   }
-  CHECK(latents.seen >= 10);
+  CHECK(latents.seen >= 11);
   CHECK(levels.seen >= 2);
   MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
                        << latents.where << "), pictures within " << levels.value << " levels");
@@ -94,6 +102,30 @@ TEST_CASE("Z-Image makes one picture at any degrees, exact and by patches") {
     }
   }
   MESSAGE(worst.seen << " runs within " << worst.value << " of range (" << worst.where << ")");
+}
+
+TEST_CASE("Z-Image is streamed, rounded to 16 and to 8 bits and with a LoRA at several degrees") {
+  if (lacks_made_fixtures()) return;
+  Reference reference("zimage");
+  const auto error_of = [&](const char* name, auto change) {
+    const auto& of = reference.find(name);
+    auto submission = submission_of(reference, of, {.pp = 2, .tp = 2});
+    change(submission.request);
+    return range_error(shared_cluster().run(submission).latents.value(),
+                       reference.floats(of, "latents"));
+  };
+  CHECK(error_of("zimage_plain", [](auto& of) { of.offload = "blocks"; }) <= kBound);
+  CHECK(error_of("zimage_lora", [](auto&) {}) <= kBound);
+  CHECK(error_of("zimage_plain", [](auto& of) { of.dtype = "bfloat16"; }) <= 0.05);
+  CHECK(error_of("zimage_plain", [](auto& of) { of.dtype = "float16"; }) <= 0.01);
+  auto eight = reference.submission(reference.find("zimage_plain"));
+  eight.request.weight_dtype = "int8";
+  const auto single = shared_cluster().run(eight).latents.value();
+  eight.parallelism = {.tp = 2};
+  const Foreseen foreseen(eight);
+  const auto several = shared_cluster().run(eight);
+  CHECK(range_error(several.latents.value(), single) <= kBound);
+  check_sent(nlohmann::json::parse(several.report), foreseen);
 }
 
 TEST_CASE("plans know Z-Image's weights and what each rank sends, to the byte") {

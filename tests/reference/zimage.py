@@ -3,9 +3,11 @@ import shutil
 
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTransformer2DModel
+from safetensors.torch import save_file
 
 from common import FIXTURES, PROMPT, Book, generator, randomise
 from families import decode, flow_vae, scheduled
+from lora import in_diffusers, pairs
 from qwen_text import make_encoder, make_tokenizer
 
 LONG = f"{PROMPT}, a green tree by the river, a white cat and a black dog, " * 4
@@ -21,6 +23,7 @@ CASES = {
     "long": dict(prompts=[LONG * 4], max_sequence_length=512, seed=6, steps=3),
     "shifted": dict(scheduler="FlowMatchEulerDiscreteScheduler", seed=7, steps=4,
                     config=dict(use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=16, max_image_seq_len=256)),
+    "lora": dict(lora="lora/zimage.safetensors", seed=10, steps=3),
     "given": dict(embeds=True, prompts=["a tree", "a cat"], negative_prompt="", guidance=2.0, width=48, seed=9, steps=3, max_sequence_length=0),
 }
 
@@ -46,6 +49,10 @@ def draw(pipe, case):
     return pipe(prompt_embeds=prompts, negative_prompt_embeds=negatives, **call).images, given
 
 
+LAYERS = ["attention.to_q", "attention.to_k", "attention.to_v", "attention.to_out.0", "feed_forward.w1", "feed_forward.w2", "feed_forward.w3", "adaLN_modulation.0",
+          "cap_embedder.1", "all_x_embedder.2-1"]
+
+
 def make():
     folder = FIXTURES / "tiny-zimage"
     shutil.rmtree(folder, ignore_errors=True)
@@ -53,12 +60,18 @@ def make():
     pipe = ZImagePipeline.from_pretrained(folder)
     pipe.set_progress_bar_config(disable=True)
     own = pipe.scheduler
+    (FIXTURES / "lora").mkdir(exist_ok=True)
+    save_file(in_diffusers("transformer", pairs(pipe.transformer, LAYERS, 3, 53)), FIXTURES / CASES["lora"]["lora"])
     book = Book("zimage", "Whole pictures by ZImagePipeline, with the folder's scheduler or `scheduler`(**config): latents [n,C,h/8,w/8] are the final ones before the VAE, "
-                "image (uint8 [n,h,w,3]) where `image` is true. `embeds`: prompt embeds were given, of 8 tokens.", beta={})
+                "image (uint8 [n,h,w,3]) where `image` is true. `lora`: with this file. `embeds`: prompt embeds were given, of 8 tokens.", beta={})
     for name, changes in CASES.items():
         case = {**DEFAULTS, "image": False, **changes}
         pipe.scheduler = scheduled(case, own)
+        if "lora" in case:
+            pipe.load_lora_weights(FIXTURES / case["lora"])
         latents, given = draw(pipe, case)
+        if "lora" in case:
+            pipe.unload_lora_weights()
         assert torch.isfinite(latents).all()
         tensors = {"latents": latents, **given}
         if case["image"]:
