@@ -106,10 +106,12 @@ QwenTextSpec read_qwen3_spec(const ConfigReader& config) {
 QwenTextSpec read_qwen2_5_vl_spec(const ConfigReader& config) {
   const QwenTextSpec defaults{
       .rms_norm_eps = 1e-5, .rope_theta = 1e6, .qk_norm = false, .qkv_bias = true};
+  config.only("model_type", "qwen2_5_vl");
   config.harmless({"vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
                    "vision_end_token_id", "vision_token_id"});
   if (!config.has_value("text_config")) return read_qwen(config, defaults);
   const ConfigReader text(config.raw("text_config").dump(), config.file());
+  text.only("model_type", "qwen2_5_vl_text");
   text.harmless({"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
                  "vision_token_id"});
   const QwenTextSpec spec = read_qwen(text, defaults);
