@@ -168,14 +168,15 @@ std::string model_hint(const std::string& folder) {
   if (fs::exists(folder, error)) {
     const auto kind = fs::path(folder).extension();
     const std::string file = ": it is a file, and a model is a folder in diffusers' layout";
-    if (kind == ".safetensors" || kind == ".ckpt")
+    if (kind == ".safetensors" || kind == ".gguf")
       return file +
-             "; in Python diffusers makes one of it: StableDiffusionXLPipeline (or that of "
-             "its family).from_single_file(FILE).save_pretrained(DIR)";
-    if (kind == ".gguf")
+             "; it opens within the folder of its family: put it, or a link to it, into the "
+             "component's folder in place of the weights there (docs/files.md)";
+    if (kind == ".ckpt" || kind == ".pt" || kind == ".pth" || kind == ".bin")
       return file +
-             "; weights in gguf are not read: `hf download ORG/NAME --local-dir DIR` gets "
-             "the same model as a folder";
+             "; pickled weights are not read: in Python diffusers makes a folder of it, "
+             "StableDiffusionXLPipeline (or that of its family).from_single_file(FILE)"
+             ".save_pretrained(DIR)";
     return file;
   }
   static const std::regex kHubName("[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*");

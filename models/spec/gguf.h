@@ -12,7 +12,8 @@ namespace troupe::spec {
 
 /// The table of contents of a GGUF file.
 struct GgufContents {
-  std::vector<TensorEntry> tensors;  ///< in the file's order, shapes outermost first as everywhere
+  /// Tensors in the order of the file; shapes begin with the outermost side, as everywhere here.
+  std::vector<TensorEntry> tensors;
   /// Texts and numbers of the file's keys, as text; lists are left out.
   std::map<std::string, std::string> metadata;
 };

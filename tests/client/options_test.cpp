@@ -309,9 +309,12 @@ TEST_CASE("a --model that is no folder: a file, or a name of the hub's") {
   CHECK(model_hint(scratch / "models/pixart") == "");
   CHECK(model_hint(scratch / "organisation/pixart") != "");
   std::filesystem::current_path(here);
-  std::ofstream(scratch / "model.safetensors") << "x";
-  CHECK(model_hint(scratch / "model.safetensors")
-            .find("from_single_file(FILE).save_pretrained(DIR)") != std::string::npos);
+  for (const char* name : {"model.safetensors", "model.gguf", "model.ckpt"})
+    std::ofstream(scratch / name) << "x";
+  for (const char* name : {"model.safetensors", "model.gguf"})
+    CHECK(model_hint(scratch / name).find("docs/files.md") != std::string::npos);
+  CHECK(model_hint(scratch / "model.ckpt").find("from_single_file(FILE).save_pretrained(DIR)") !=
+        std::string::npos);
   CHECK(model_hint(scratch.path.string()) == "");
 }
 

@@ -18,7 +18,7 @@ using testing::lacks_made_fixtures;
 
 namespace {
 
-/// What tests/reference/original_files.py has made.
+/// Folders and files that tests/reference/original_files.py has made.
 const std::filesystem::path kFiles = kMade / "original-files";
 
 /// Checks that two components have the same tensors, bit for bit.
