@@ -196,7 +196,7 @@ TEST_CASE("a stop does not wait for a plugin that hangs") {
   int checked = 0;
   room.check_plugins([&](std::optional<std::string>) { ++checked; });
   CHECK(room.running() == 1);
-  room.stop();
+  room.stop("the cluster is stopping");
   CHECK(bench.eventually([&] { return room.running() == 0 && exits > 0; }));
   CHECK(checked == 1);
 }

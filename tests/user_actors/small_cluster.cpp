@@ -74,7 +74,7 @@ SmallCluster::SmallCluster(Options options) {
 
 SmallCluster::~SmallCluster() {
   boost::asio::post(io_, [this] {
-    room_->stop();
+    room_->stop("the cluster is stopping");
     io_.stop();
   });
   thread_.join();

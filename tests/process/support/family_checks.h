@@ -6,6 +6,7 @@
 #include "tests/process/support/compare.h"
 #include "tests/process/support/foreseen.h"
 #include "tests/process/support/mixes.h"
+#include "tests/process/support/oracle.h"
 #include "tests/process/support/pictures.h"
 #include "tests/process/support/reference.h"
 #include "tests/process/support/shared_cluster.h"
@@ -17,7 +18,6 @@
 namespace troupe::testing {
 
 inline constexpr double kDegreesBound = 1e-5;  // of the range of the single actor's latents
-inline constexpr double kOracleBound = 1e-4;   // of the range of the oracle's
 inline constexpr int kLevelBound = 1;          // of 255
 
 /// A method as requests ask for it.
