@@ -175,13 +175,23 @@ void warn_of_scale(Plan& plan, const spec::ModelSpec& model) {
         "this model was distilled without guidance: the scale changes nothing");
 }
 
+/// Refuses more text tokens than the model has positions for.
+void check_text_tokens(const wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto most = model.transformer.most_text_tokens;
+  if (most > 0 && request.max_sequence_length > most)
+    refuse(JobField::max_sequence_length,
+           fmt::format("max sequence length is {}: this model takes up to {}",
+                       request.max_sequence_length, most));
+}
+
 void set_text(Plan& plan, const spec::ModelSpec& model) {
   auto& request = plan.request;
   warn_of_negative(plan, model);
   if (!request.prompt_embeds.empty()) {
     plan.encodes_negative = wire::encodes_negative_alone(
         request, model.has_branches(*request.guidance_scale), model.zero_negative);
-    return set_prompt_embeds(request, model, plan.encodes_negative);
+    set_prompt_embeds(request, model, plan.encodes_negative);
+    return check_text_tokens(request, model);
   }
   if (request.max_sequence_length == 0)
     request.max_sequence_length = static_cast<std::int32_t>(model.text_tokens);
@@ -191,6 +201,7 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
            fmt::format("max sequence length is {}: this model takes {} only",
                        request.max_sequence_length, fixed));
   }
+  check_text_tokens(request, model);
   if (request.clean_caption && !model.pixart_customs)
     refuse(JobField::clean_caption,
            "clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");

@@ -83,12 +83,13 @@ void FluxSingleBlock::run(at::Tensor& hidden, const at::Tensor& modulation,
     const at::Tensor wide = widen_.gelu(normal);
     add_product(hidden, out_, attended, gate, sharded_, sums);
     add_product(hidden, narrow_, wide, gate, sharded_, sums);
-    return;
+    return clip_half(hidden);
   }
   at::Tensor out = out_(attended);
   narrow_.add_to(out, widen_.gelu(normal));
   sums.sum(out);
   kernels::add_gated(hidden, out, modulation.select(1, kGate));
+  clip_half(hidden);
 }
 
 at::Tensor FluxSingleBlock::modulated(const at::Tensor& hidden,
@@ -123,7 +124,8 @@ Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader
     const spec::JointBlockShape shape{.width = width,
                                       .heads = spec.num_attention_heads,
                                       .head_dim = spec.attention_head_dim,
-                                      .qk_norm = true};
+                                      .qk_norm = true,
+                                      .clips_half = true};
     const std::string prefix = "transformer_blocks." + std::to_string(block) + ".";
     blocks_.add(weights, [shape, prefix, block, shard = part.shard](const WeightLoader& from) {
       return JointBlock(shape, prefix, block, shard, from);

@@ -148,10 +148,12 @@ void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& mo
     add_product(picture, second_.out, joined(seen), factor(kSecond + kGate), sharded, sums);
   }
   feed_forward(picture, forward_, modulation.picture, sums);
+  if (shape_.clips_half) clip_half(picture);
   if (shape_.last || texts == 0) return;
   add_product(text, text_.out, joined(attended.slice(1, 0, texts)), text_factor(kGate), sharded,
               sums);
   feed_forward(text, forward_text_, modulation.text, sums);
+  if (shape_.clips_half) clip_half(text);
 }
 
 at::Tensor JointBlock::modulated(const at::Tensor& picture, const Modulation& modulation) const {

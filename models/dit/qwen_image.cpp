@@ -48,6 +48,7 @@ QwenImage::QwenImage(const spec::QwenImageSpec& spec, const StagePart& part,
                                       .heads = spec.num_attention_heads,
                                       .head_dim = spec.attention_head_dim,
                                       .qk_norm = true,
+                                      .clips_half = true,
                                       .names = spec::kQwenImageNames};
     const std::string prefix = "transformer_blocks." + std::to_string(block) + ".";
     blocks_.add(weights, [shape, prefix, block, shard = part.shard](const WeightLoader& from) {

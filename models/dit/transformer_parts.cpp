@@ -66,6 +66,11 @@ at::Tensor latents_of_tokens(const at::Tensor& tokens, int64_t columns, int64_t 
   return cells.reshape({batch, channels, rows * patch, columns * patch});
 }
 
+void clip_half(at::Tensor& hidden) {
+  constexpr double kLargest = 65504;
+  if (hidden.scalar_type() == at::kHalf) hidden.clamp_(-kLargest, kLargest);
+}
+
 void add_product(at::Tensor& hidden, const kernels::Linear& product, const at::Tensor& x,
                  const std::optional<at::Tensor>& gate, bool sharded, TensorParallelPort& sums) {
   if (!sharded) {

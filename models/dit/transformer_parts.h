@@ -52,6 +52,9 @@ enum class TokenOrder { pixels_first, channels_first };
 at::Tensor latents_of_tokens(const at::Tensor& tokens, int64_t columns, int64_t patch,
                              TokenOrder order);
 
+/// Brings what is beyond the range of float16 to its ends, in place; other types stay as they are.
+void clip_half(at::Tensor& hidden);
+
 /// hidden += gate · product(x), of all shards together where there are several; without a gate,
 /// += product(x). hidden [B, N, D], contiguous; gate [B, D].
 void add_product(at::Tensor& hidden, const kernels::Linear& product, const at::Tensor& x,

@@ -93,9 +93,9 @@ std::unique_ptr<CaptionCache> TransformerStage::cache_caption(const Caption& cap
 
 std::unique_ptr<CaptionCache> TransformerStage::cache_of(const Caption& caption,
                                                          const at::Tensor&) const {
-  return std::make_unique<JointCaption>(
-      caption.states.size(0), part_.embeds ? caption.states : at::Tensor(), caption.pooled,
-      TextLengths{caption.states.size(1), {}});
+  return std::make_unique<JointCaption>(caption.states.size(0),
+                                        part_.embeds ? caption.states : at::Tensor(),
+                                        caption.pooled, TextLengths{caption.states.size(1), {}});
 }
 
 at::Tensor TransformerStage::embed(const at::Tensor& latents, PictureSize size,

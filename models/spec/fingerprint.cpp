@@ -51,9 +51,10 @@ void add_file(Hash& hash, const fs::path& file, std::string_view name) {
 
 bool is_read(const fs::path& file) {
   constexpr std::array<std::string_view, 4> kRead = {".json", ".safetensors", ".gguf", ".model"};
-  constexpr std::array<std::string_view, 2> kVocabularies = {"merges.txt", "vocab.txt"};
+  constexpr std::array<std::string_view, 3> kTexts = {"merges.txt", "vocab.txt",
+                                                      "chat_template.jinja"};
   return std::ranges::find(kRead, file.extension().native()) != kRead.end() ||
-         std::ranges::find(kVocabularies, file.filename().native()) != kVocabularies.end();
+         std::ranges::find(kTexts, file.filename().native()) != kTexts.end();
 }
 
 std::vector<fs::path> sorted_entries(const fs::path& folder) {

@@ -21,6 +21,7 @@ constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
 constexpr std::uint64_t kMostEntries = 65'536;
 constexpr std::uint64_t kMostText = 1U << 20U;
 constexpr std::uint32_t kMostDimensions = 4;
+constexpr std::uint64_t kMostSides = 16;
 constexpr std::uint64_t kMostAlignment = 1U << 20U;
 /// Shape of a tensor that has more dimensions than GGUF allows, as ComfyUI's converter writes it.
 constexpr std::string_view kOriginalShape = "comfy.gguf.orig_shape.";
@@ -122,7 +123,30 @@ class GgufHeader {
   std::uint64_t position_ = 0;
 };
 
-/// Reads a number of a list or of a key; nothing for a text or a list.
+/// Returns the bytes of a number; 0 for a text, a list and what GGUF does not know.
+std::uint64_t number_bytes(ValueType type) {
+  switch (type) {
+    case ValueType::u8:
+    case ValueType::i8:
+    case ValueType::boolean:
+      return 1;
+    case ValueType::u16:
+    case ValueType::i16:
+      return 2;
+    case ValueType::u32:
+    case ValueType::i32:
+    case ValueType::f32:
+      return 4;
+    case ValueType::u64:
+    case ValueType::i64:
+    case ValueType::f64:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+/// Reads the number of a key as text; nothing for a text or a list.
 std::optional<std::string> gguf_number(GgufHeader& header, ValueType type) {
   switch (type) {
     case ValueType::u8:
@@ -159,24 +183,28 @@ struct GgufKeys {
   std::map<std::string, std::vector<std::int64_t>> shapes;  // by the tensor's name
 };
 
+/// Reads the shape of a tensor, and passes over all other lists.
 void read_gguf_list(GgufHeader& header, const std::string& key, GgufKeys& keys) {
-  const auto type = header.number<std::uint32_t>();
+  const auto type = static_cast<ValueType>(header.number<std::uint32_t>());
   const auto count = header.number<std::uint64_t>();
-  const bool shape = key.starts_with(kOriginalShape);
-  std::vector<std::int64_t> numbers;
-  if (shape && (static_cast<ValueType>(type) != ValueType::i32 || count > 16))
-    refuse_gguf(header.file(), "key \"" + key + "\" is not the shape of a tensor");
-  for (std::uint64_t i = 0; i < count; ++i) {
-    if (static_cast<ValueType>(type) == ValueType::text) {
+  if (key.starts_with(kOriginalShape)) {
+    if (type != ValueType::i32 || count > kMostSides)
+      refuse_gguf(header.file(), "key \"" + key + "\" is not the shape of a tensor");
+    auto& shape = keys.shapes[key.substr(kOriginalShape.size())];
+    for (std::uint64_t i = 0; i < count; ++i)
+      shape.push_back(header.number<std::int32_t>());
+  } else if (type == ValueType::text) {
+    for (std::uint64_t i = 0; i < count; ++i)
       header.skip(header.number<std::uint64_t>());
-    } else if (shape) {
-      numbers.push_back(header.number<std::int32_t>());
-    } else if (!gguf_number(header, static_cast<ValueType>(type))) {
-      refuse_gguf(header.file(),
-                  fmt::format("key \"{}\" is a list of type {}, which is not read", key, type));
-    }
+  } else {
+    std::uint64_t bytes = number_bytes(type);
+    if (bytes == 0)
+      refuse_gguf(header.file(), fmt::format("key \"{}\" is a list of type {}, which is not read",
+                                             key, static_cast<std::uint32_t>(type)));
+    if (__builtin_mul_overflow(bytes, count, &bytes))
+      refuse_gguf(header.file(), "key \"" + key + "\" is a list too long to count");
+    header.skip(bytes);
   }
-  if (shape) keys.shapes[key.substr(kOriginalShape.size())] = std::move(numbers);
 }
 
 GgufKeys read_gguf_keys(GgufHeader& header, std::uint64_t count) {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "models/spec/original_names.h"
 #include "models/spec/model_spec.h"
+#include "models/spec/original_names.h"
 #include "models/spec/weight_index.h"
 
 namespace troupe::spec {

@@ -149,6 +149,17 @@ std::vector<Spelling> vae_spellings(OriginalTensors original) {
   return {{"first_stage_model.", original}, {"vae.", original}, {"vae."}, {"", original}};
 }
 
+/// Notes GGUF files in the network's folder that are not read, because diffusers' own are there.
+void note_unread_gguf(ModelSpec& spec, const fs::path& folder) {
+  const auto& read = spec.transformer_weights.files();
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".gguf" && std::ranges::count(read, entry.path()) == 0)
+      spec.notes.push_back(entry.path().filename().string() + " in " + folder.filename().string() +
+                           " is not read: " + spec.transformer_weights.label().filename().string() +
+                           " is there");
+  }
+}
+
 /// Reads the VAE of the folder with both of its halves; a file may lack the encoder.
 WeightIndex read_vae_weights(const ModelSpec& spec, const WeightIndex& file) {
   if (spec.video_vae)
@@ -337,12 +348,16 @@ ModelSpec read_model_spec(const fs::path& folder) {
     spec.vae = read_vae_spec(vae);
     if (pipeline.ignores_vae_shift) spec.vae.shift_factor = 0;
   }
+  if (spec.makes_videos() && !spec.video_vae)
+    refuse_model(folder, "the transformer makes videos, and the VAE, " + pipeline.vae +
+                             ", decodes pictures");
   check_fit(spec);
 
   constexpr std::string_view kDiffusers[] = {"diffusion_pytorch_model", "model"};
   spec.transformer_weights =
       with_diffusers_names(WeightIndex::read_folder(folder / pipeline.network, kDiffusers),
                            expected_tensors(spec.transformer), spellings_of(spec.transformer));
+  note_unread_gguf(spec, folder / pipeline.network);
   for (TextEncoderSpec& encoder : spec.text_encoders) {
     read_weights(encoder, folder);
     if (has_vision_tower(encoder.weights))
@@ -351,7 +366,10 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.vae_weights = read_vae_weights(spec, WeightIndex::read_folder(folder / "vae", kDiffusers));
   check_tensors(spec.transformer_weights, expected_tensors(spec.transformer),
                 [&](std::string_view name) { return is_ignorable_tensor(spec.transformer, name); });
-  check_tensors(spec.vae_weights, decoder_tensors(spec), is_ignorable_vae_tensor);
+  check_tensors(spec.vae_weights, decoder_tensors(spec), [&](std::string_view name) {
+    // Wan's authors call the encoder's last layer so.
+    return is_ignorable_vae_tensor(name) || (spec.video_vae && name.starts_with("conv1."));
+  });
   return spec;
 }
 

@@ -328,7 +328,7 @@ OriginalTensors originals_of(const UNetSpec& spec) {
   return tensors;
 }
 
-/// Weights in 8-bit floats may have a scale, in one of two spellings.
+/// Returns the scale that lies beside a weight, in one of two spellings; null: there is none.
 const TensorEntry* scale_beside(const WeightIndex& file, const std::string& weight) {
   const auto [layer, part] = layer_and_part(weight);
   if (part != ".weight") return nullptr;
@@ -357,21 +357,32 @@ std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
   return shape;
 }
 
-/// Gives the entry the shape that is called for, and cuts it to its own rows, if it has them.
+[[noreturn]] void refuse_tensor(const TensorEntry& entry, const std::string& why) {
+  throw std::runtime_error(
+      fmt::format("[check_weights] {}: tensor \"{}\" {}", entry.file.string(), entry.name, why));
+}
+
+/// Gives the entry the shape that is called for, and cuts it to its own rows, if it has them. An
+/// entry of another shape stays as it is, for the check of shapes to refuse.
 void fit_shape(TensorEntry& entry, const std::vector<std::int64_t>& shape,
-               const OriginalTensor& original) {
+               const OriginalTensor& original, const std::string& theirs) {
   if (entry.shape.empty() || shape.empty()) return;
   if (entry.stored_as == StoredAs::transposed) {
     if (entry.shape == std::vector(shape.rbegin(), shape.rend())) entry.shape = shape;
     return;
   }
   auto all = without_ones(entry.shape), own = without_ones(shape);
-  if (all == own) {
-    entry.shape = shape;
+  const std::int64_t rows = std::exchange(all[0], own[0]);
+  if (original.rows == 0) {
+    if (all == own && rows == own[0]) entry.shape = shape;
     return;
   }
-  const std::int64_t rows = std::exchange(all[0], own[0]);
-  if (all != own || rows != original.rows || original.row + own[0] > rows) return;
+  if (all != own || rows != original.rows || original.row + own[0] > rows)
+    throw std::runtime_error(
+        fmt::format("[check_weights] {}: tensor \"{}\" has shape {}, the config calls for {} rows",
+                    entry.file.string(), theirs, shape_text(entry.shape), original.rows));
+  if (entry.bytes() % static_cast<std::uint64_t>(rows) != 0)
+    refuse_tensor(entry, "has rows that are no whole blocks");
   const std::uint64_t bytes = entry.bytes() / static_cast<std::uint64_t>(rows);
   entry.begin += bytes * static_cast<std::uint64_t>(original.row);
   entry.end = entry.begin + bytes * static_cast<std::uint64_t>(own[0]);
@@ -398,8 +409,8 @@ class Respelling {
       auto own = *entry;
       own.name = tensor.name;
       own.stored_as = original.stored_as;
-      if (is_float8(own.dtype)) take_scale(own, entry->name);
-      fit_shape(own, tensor.shape, original);
+      take_scale(own, entry->name);
+      fit_shape(own, tensor.shape, original, entry->name);
       names.insert(own.name);
       tensors.push_back(std::move(own));
     }
@@ -428,14 +439,19 @@ class Respelling {
     return {nullptr, {}};
   }
 
+  /// Takes the scale that lies beside weights in 8-bit floats.
   void take_scale(TensorEntry& entry, const std::string& name) const {
     const TensorEntry* scale = scale_beside(file_, name);
     if (scale == nullptr) return;
-    if (scale->dtype != Dtype::float32 || scale->elements() != 1 || scale->file != entry.file)
-      throw std::runtime_error(fmt::format(
-          "[check_weights] {}: tensor \"{}\" {} of {} is no single float32, the only "
-          "kind of scale that is read",
-          scale->file.string(), scale->name, shape_text(scale->shape), dtype_name(scale->dtype)));
+    if (!is_float8(entry.dtype))
+      refuse_tensor(*scale, "is a scale of weights in " + std::string(dtype_name(entry.dtype)) +
+                                "; scales are read of 8-bit floats only");
+    if (scale->dtype != Dtype::float32 || scale->elements() != 1)
+      refuse_tensor(*scale, fmt::format("{} of {} is no single float32, the only kind of scale "
+                                        "that is read",
+                                        shape_text(scale->shape), dtype_name(scale->dtype)));
+    if (scale->file != entry.file)
+      refuse_tensor(*scale, "lies in another shard than its weights, where it is not read");
     entry.scale_at = scale->begin;
   }
 

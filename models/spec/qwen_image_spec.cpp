@@ -92,6 +92,7 @@ TransformerFacts facts_of(const QwenImageSpec& spec) {
   facts.sample_size = kQwenImageSample;
   facts.caption_width = spec.inner_dim();
   facts.joint = true;
+  facts.most_text_tokens = 1024;  // as its pipeline takes
   facts.pads_text = false;
   const BlockFacts block{.weights = 12 * width * width, .picture_sums = 2, .text_sums = 2};
   facts.blocks.assign(static_cast<std::size_t>(spec.num_layers), block);

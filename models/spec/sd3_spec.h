@@ -70,6 +70,8 @@ struct JointBlockShape {
   bool qk_norm = false;
   bool dual = false;
   bool last = false;
+  /// True if both streams are kept within the range of float16, as diffusers does for some models.
+  bool clips_half = false;
   JointBlockNames names = {};
 };
 void add_joint_block(TensorTable& table, const std::string& prefix, const JointBlockShape& shape);

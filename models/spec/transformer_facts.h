@@ -68,6 +68,8 @@ struct TransformerFacts {
   std::int64_t more_text_tokens = 0;
   /// The only max_sequence_length that it takes; 0: any.
   std::int64_t fixed_text_tokens = 0;
+  /// Largest max_sequence_length that it has positions for; 0: any.
+  std::int64_t most_text_tokens = 0;
   /// True if padding is computed and attended to like any token; else it is masked out everywhere.
   bool pads_text = true;
   /// True if text tokens are part of the sequence that the blocks attend over.

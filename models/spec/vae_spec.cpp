@@ -232,9 +232,7 @@ VaeSpec read_vae_spec(const ConfigReader& config) {
 }
 
 bool is_ignorable_vae_tensor(std::string_view name) {
-  // The last is the second as Wan's authors call it.
-  return name.starts_with("encoder.") || name.starts_with("quant_conv.") ||
-         name.starts_with("conv1.");
+  return name.starts_with("encoder.") || name.starts_with("quant_conv.");
 }
 
 std::vector<ExpectedTensor> expected_tensors(const VaeSpec& spec, VaeHalf half) {

@@ -137,6 +137,8 @@ TransformerFacts facts_of(const ZImageSpec& spec) {
   facts.out_channels = spec.in_channels;
   facts.patch_size = kZImagePatch;
   facts.sample_size = kZImageSampleSize;
+  // Texts begin at position 1, are filled up, and the picture comes behind them.
+  facts.most_text_tokens = (spec.axes_lens[0] - 2) / kTokenMultiple * kTokenMultiple;
   facts.most_tokens_a_side = std::min(spec.axes_lens[1], spec.axes_lens[2]);
   facts.caption_width = spec.dim;
   facts.token_multiple = kTokenMultiple;

@@ -1,0 +1,81 @@
+#include "models/spec/original_names.h"
+
+#include <string>
+#include <vector>
+
+#include "tests/spec/model_folder.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+using spec::WeightIndex;
+
+namespace {
+
+struct Stored {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::uint64_t bytes;
+};
+
+WeightIndex index_of(const std::vector<Stored>& tensors) {
+  nlohmann::json header = nlohmann::json::object();
+  std::uint64_t at = 0;
+  for (const auto& tensor : tensors) {
+    header[tensor.name] = {{"dtype", tensor.dtype},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {at, at + tensor.bytes}}};
+    at += tensor.bytes;
+  }
+  const auto head = header.dump();
+  return WeightIndex::of_bytes(with_prefix(head) + std::string(at, '\0'), "x.safetensors",
+                               head.size());
+}
+
+const std::vector<spec::ExpectedTensor> kWeight = {{"a.weight", {4, 2}}};
+
+std::string refusal(const std::vector<Stored>& tensors) {
+  return error_of([&] { with_diffusers_names(index_of(tensors), kWeight, {}); });
+}
+
+}  // namespace
+
+TEST_CASE("weights in 8-bit floats take the scale beside them, in either spelling") {
+  for (const char* name : {"a.scale_weight", "a.weight_scale"}) {
+    const auto file = index_of({{"a.weight", "F8_E4M3", {4, 2}, 8}, {name, "F32", {1}, 4}});
+    const auto made = with_diffusers_names(file, kWeight, {});
+    REQUIRE(made.tensors().size() == 1);
+    CHECK(made.at("a.weight").scale_at == file.at(name).begin);
+  }
+  const auto bare = index_of({{"a.weight", "F8_E5M2", {4, 2}, 8}});
+  CHECK(!with_diffusers_names(bare, kWeight, {}).at("a.weight").scale_at);
+}
+
+TEST_CASE("scales that are not read are refused by name") {
+  CHECK(contains(refusal({{"a.weight", "F8_E4M3", {4, 2}, 8}, {"a.scale_weight", "F32", {4}, 16}}),
+                 "tensor \"a.scale_weight\" [4] of float32 is no single float32"));
+  CHECK(contains(refusal({{"a.weight", "F8_E4M3", {4, 2}, 8}, {"a.weight_scale", "BF16", {1}, 2}}),
+                 "tensor \"a.weight_scale\" [1] of bfloat16 is no single float32"));
+  CHECK(contains(refusal({{"a.weight", "BF16", {4, 2}, 16}, {"a.scale_weight", "F32", {1}, 4}}),
+                 "is a scale of weights in bfloat16; scales are read of 8-bit floats only"));
+}
+
+TEST_CASE("a product of several that has other rows than they is refused") {
+  const std::vector<spec::ExpectedTensor> three = {
+      {"to_q.weight", {2, 2}}, {"to_k.weight", {2, 2}}, {"to_v.weight", {2, 2}}};
+  const std::vector<spec::Spelling> spellings = {{"",
+                                                  {{"to_q.weight", {"qkv.weight", 0, 6}},
+                                                   {"to_k.weight", {"qkv.weight", 2, 6}},
+                                                   {"to_v.weight", {"qkv.weight", 4, 6}}}}};
+  const auto whole = index_of({{"qkv.weight", "F32", {6, 2}, 48}});
+  const auto made = with_diffusers_names(whole, three, spellings);
+  CHECK(made.at("to_k.weight").begin == whole.at("qkv.weight").begin + 16);
+  CHECK(made.at("to_v.weight").end == whole.at("qkv.weight").end);
+  for (const std::int64_t rows : {2, 4, 7}) {
+    const auto bytes = static_cast<std::uint64_t>(rows) * 8;
+    const auto other = index_of({{"qkv.weight", "F32", {rows, 2}, bytes}});
+    CHECK(contains(error_of([&] { with_diffusers_names(other, three, spellings); }),
+                   "the config calls for 6 rows"));
+  }
+}
