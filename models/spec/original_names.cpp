@@ -328,6 +328,25 @@ OriginalTensors originals_of(const UNetSpec& spec) {
   return tensors;
 }
 
+/// Returns the products among the tensors, each with those of diffusers' that it is made of.
+std::vector<LoraAlias> products_of(const OriginalTensors& originals,
+                                   const std::vector<ExpectedTensor>& expected) {
+  std::map<std::string, LoraAlias> products;
+  for (const ExpectedTensor& tensor : expected) {
+    const auto original = originals.find(tensor.name);
+    if (original == originals.end() || tensor.shape.size() < 2) continue;
+    const auto [layer, part] = layer_and_part(original->second.name);
+    if (part != ".weight") continue;
+    LoraAlias& product = products[layer];
+    product.name = layer;
+    product.parts.push_back({tensor.name, original->second.row, 0, tensor.shape[0]});
+  }
+  std::vector<LoraAlias> aliases;
+  for (auto& [name, product] : products)
+    aliases.push_back(std::move(product));
+  return aliases;
+}
+
 /// Returns the scale that lies beside a weight, in one of two spellings; null: there is none.
 const TensorEntry* scale_beside(const WeightIndex& file, const std::string& weight) {
   const auto [layer, part] = layer_and_part(weight);
@@ -465,7 +484,10 @@ std::vector<LoraAlias> original_names(const TransformerSpec& spec) {
   if (const auto* unet = spec.unet()) return names_of(*unet);
   if (const auto* flux = std::get_if<FluxSpec>(&spec.family)) return names_of(*flux);
   if (const auto* sd3 = std::get_if<Sd3Spec>(&spec.family)) return names_of(*sd3);
-  return {};
+  const bool has_names = std::holds_alternative<WanSpec>(spec.family) ||
+                         std::holds_alternative<ZImageSpec>(spec.family);
+  return has_names ? products_of(original_tensors(spec), expected_tensors(spec))
+                   : std::vector<LoraAlias>();
 }
 
 OriginalTensors original_tensors(const TransformerSpec& spec) {

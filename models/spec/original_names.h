@@ -32,9 +32,9 @@ struct LoraAlias {
   bool operator==(const LoraAlias&) const = default;
 };
 
-/// Returns the names that the authors of FLUX.1, SD3 and Stable Diffusion's U-Nets give their
-/// products; other families have none here. Source: diffusers' conversions of the original
-/// checkpoints.
+/// Returns the names that the authors of FLUX.1, SD3, Wan, Z-Image and Stable Diffusion's U-Nets
+/// give their products; other families have none here. Source: diffusers' conversions of the
+/// original checkpoints.
 std::vector<LoraAlias> original_names(const TransformerSpec& spec);
 
 /// A tensor as the model's authors keep it: rows from `row` on of the `rows` of theirs.

@@ -79,3 +79,21 @@ TEST_CASE("a product of several that has other rows than they is refused") {
                    "the config calls for 6 rows"));
   }
 }
+
+TEST_CASE("LoRAs may name the products of Wan and Z-Image as their authors do") {
+  const auto parts_of = [](const spec::TransformerSpec& family, const std::string& name) {
+    for (const auto& product : original_names(family)) {
+      if (product.name == name) return product.parts;
+    }
+    return std::vector<spec::LoraPart>();
+  };
+  const spec::ZImageSpec zimage;
+  const std::string block = "layers.0.attention.";
+  const auto qkv = parts_of(zimage, block + "qkv");
+  REQUIRE(qkv.size() == 3);
+  CHECK(qkv[0] == spec::LoraPart{block + "to_q.weight", 0, 0, zimage.dim});
+  CHECK(qkv[2] == spec::LoraPart{block + "to_v.weight", 2 * zimage.dim, 0, zimage.dim});
+  CHECK(parts_of(zimage, block + "out").at(0).tensor == block + "to_out.0.weight");
+  const spec::WanSpec wan;
+  CHECK(parts_of(wan, "blocks.0.cross_attn.k").at(0).tensor == "blocks.0.attn2.to_k.weight");
+}
