@@ -158,7 +158,7 @@ TEST_CASE("defaults that make no sense are named with where they stand") {
   refused("[plan]\n\"warm_up\" = 7\n", "", "c.toml:2: warm-up is no option of plan; did you mean");
   // What contradicts each other in the same place.
   refused("cfg = 2\nguidance = 0\n", "", "c.toml:1, ");
-  refused("guidance = 1\n", " TROUPE_CFG=2 TROUPE_GUIDANCE=0",
+  refused("guidance = 0\n", " TROUPE_CFG=2 TROUPE_GUIDANCE=0",
           "TROUPE_CFG, TROUPE_GUIDANCE: --cfg is 2, but --guidance is 0: without guidance");
   refused("", " TROUPE_STEPS=many", "TROUPE_STEPS: --steps: \"many\" is not a number");
   // A variable may be somebody else's; one that is nearly an option's is warned of.
@@ -227,8 +227,8 @@ TEST_CASE("a default gives way to what the command line says instead, and stays 
   CHECK(plan(sigmas, "TROUPE_TIMESTEPS=900,500")["steps"] == plan(sigmas, "")["steps"]);
   CHECK(plan("--method exact", "TROUPE_PATCHES=4")["mesh"]["pp"] == 1);
   CHECK(plan("--patches 2", "TROUPE_METHOD=exact", "pp = 2\n")["mesh"]["pp"] == 2);
-  CHECK(plan("--guidance 1", "TROUPE_CFG=2")["mesh"]["cfg"] == 1);
-  CHECK(plan("--cfg 2", "", "guidance = 1\n")["mesh"]["cfg"] == 2);
+  CHECK(plan("--guidance 0", "TROUPE_CFG=2")["mesh"]["cfg"] == 1);
+  CHECK(plan("--cfg 2", "", "guidance = 0\n")["mesh"]["cfg"] == 2);
   CHECK(plan("--pp 2", "TROUPE_ACTORS=1")["mesh"]["pp"] == 2);
   CHECK(plan("--steps 3", "TROUPE_PATCHES=2 TROUPE_WARMUP=4")["steps"] == 3);
   // One prompt in its place goes before one of the defaults.
@@ -236,8 +236,8 @@ TEST_CASE("a default gives way to what the command line says instead, and stays 
   CHECK(plan("'a cat'", "", "prompt = \"dog\"\ndp = 2\n")["mesh"]["dp"] == 1);
   CHECK(plan("'a cat'", "")["steps"] == 20);
   // The environment goes before the file.
-  CHECK(plan("", "TROUPE_CFG=2", "guidance = 1\npp = 2\n")["mesh"]["cfg"] == 2);
-  CHECK(plan("", "TROUPE_CFG=2", "guidance = 1\npp = 2\n")["mesh"]["pp"] == 2);
+  CHECK(plan("", "TROUPE_CFG=2", "guidance = 0\npp = 2\n")["mesh"]["cfg"] == 2);
+  CHECK(plan("", "TROUPE_CFG=2", "guidance = 0\npp = 2\n")["mesh"]["pp"] == 2);
   // What is overridden is not even looked at.
   CHECK(plan("--steps 3", "TROUPE_STEPS=many", "height = 64\n")["height"] == 64);
   CHECK(plan("--steps 3", "", "steps = \"many\"\n")["steps"] == 3);
