@@ -572,7 +572,7 @@ WebuiCall read_webui(json document, Call kind, std::uint64_t seed) {
   request.width = request.height = 512;
   request.steps = 50;
   request.guidance_scale = 7;
-  request.strength = 0.75;
+  if (kind == kImg2Img) request.strength = 0.75;
   const bool cut_networks = fields.flag("disable_extra_networks").value_or(false);
   request.prompts = {words_of_prompt("prompt", fields.text("prompt").value_or(""),
                                      PromptKind::positive, cut_networks)};

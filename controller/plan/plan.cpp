@@ -218,11 +218,14 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
                                    : "was distilled without guidance") +
                               ": there is no second branch to compute");
   }
+  if (plan.degrees.cfg == 2 && model.guided_by_negative && !gives_negative(plan.request))
+    refuse(
+        JobField::cfg,
+        "cfg is 2, but no negative prompt is given: without one this model has no second branch");
   if (plan.degrees.cfg == 2 && !plan.guidance) {
     refuse(JobField::cfg, "cfg is 2, but guidance is " + number_text(*plan.request.guidance_scale) +
                               ": there is no second branch to compute unless guidance is above " +
-                              number_text(model.no_guidance()) +
-                              (model.guided_by_negative ? " and a negative prompt is given" : ""));
+                              number_text(model.no_guidance()));
   }
   const int pictures =
       static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/spec/gguf.h"
 #include "models/spec/lora_spec.h"
 
 namespace troupe::spec {
@@ -50,10 +51,11 @@ void add_file(Hash& hash, const fs::path& file, std::string_view name) {
 }
 
 bool is_read(const fs::path& file) {
-  constexpr std::array<std::string_view, 4> kRead = {".json", ".safetensors", ".gguf", ".model"};
+  constexpr std::array<std::string_view, 2> kRead = {".json", ".model"};
   constexpr std::array<std::string_view, 3> kTexts = {"merges.txt", "vocab.txt",
                                                       "chat_template.jinja"};
-  return std::ranges::find(kRead, file.extension().native()) != kRead.end() ||
+  return is_weight_file(file) ||
+         std::ranges::find(kRead, file.extension().native()) != kRead.end() ||
          std::ranges::find(kTexts, file.filename().native()) != kTexts.end();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cctype>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -286,6 +287,14 @@ void check_gguf_ranges(const std::filesystem::path& file, std::uint64_t file_siz
 }
 
 }  // namespace
+
+bool is_weight_file(const std::filesystem::path& file) {
+  std::string kind = file.extension().string();
+  std::ranges::transform(kind, kind.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::tolower(letter));
+  });
+  return !file.filename().native().starts_with('.') && (kind == ".safetensors" || kind == ".gguf");
+}
 
 bool is_gguf(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);

@@ -18,6 +18,9 @@ struct GgufContents {
   std::map<std::string, std::string> metadata;
 };
 
+/// Returns whether a file's name is that of a safetensors or GGUF file, and not hidden.
+bool is_weight_file(const std::filesystem::path& file);
+
 /// Returns whether the file begins as GGUF files do; false also where it cannot be read.
 bool is_gguf(const std::filesystem::path& file);
 

@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <iterator>
 #include <map>
+#include <span>
 #include <stdexcept>
 
 #include "base/format.h"
 #include "models/spec/config.h"
+#include "models/spec/gguf.h"
 #include "models/spec/json_text.h"
 #include "models/spec/original_names.h"
 #include "models/spec/pipelines.h"
@@ -149,14 +151,19 @@ std::vector<Spelling> vae_spellings(OriginalTensors original) {
   return {{"first_stage_model.", original}, {"vae.", original}, {"vae."}, {"", original}};
 }
 
-/// Notes GGUF files in the network's folder that are not read, because diffusers' own are there.
-void note_unread_gguf(ModelSpec& spec, const fs::path& folder) {
-  const auto& read = spec.transformer_weights.files();
+/// Notes files of weights in the network's folder that are not read, because diffusers' own are
+/// there, whose variants and shards are no such files.
+void note_unread_weights(ModelSpec& spec, const fs::path& folder,
+                         std::span<const std::string_view> stems) {
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".gguf" && std::ranges::count(read, entry.path()) == 0)
-      spec.notes.push_back(entry.path().filename().string() + " in " + folder.filename().string() +
-                           " is not read: " + spec.transformer_weights.label().filename().string() +
-                           " is there");
+    const auto name = entry.path().filename().string();
+    const bool own = std::ranges::any_of(
+        stems, [&name](std::string_view stem) { return name.starts_with(stem); });
+    if (own || !is_weight_file(entry.path()) ||
+        std::ranges::count(spec.transformer_weights.files(), entry.path()) > 0)
+      continue;
+    spec.notes.push_back(name + " in " + folder.filename().string() + " is not read: " +
+                         spec.transformer_weights.label().filename().string() + " is there");
   }
 }
 
@@ -357,7 +364,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.transformer_weights =
       with_diffusers_names(WeightIndex::read_folder(folder / pipeline.network, kDiffusers),
                            expected_tensors(spec.transformer), spellings_of(spec.transformer));
-  note_unread_gguf(spec, folder / pipeline.network);
+  note_unread_weights(spec, folder / pipeline.network, kDiffusers);
   for (TextEncoderSpec& encoder : spec.text_encoders) {
     read_weights(encoder, folder);
     if (has_vision_tower(encoder.weights))

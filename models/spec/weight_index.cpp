@@ -284,7 +284,7 @@ void WeightIndex::sort_and_check() {
 WeightIndex WeightIndex::read_file(const std::filesystem::path& file) {
   WeightIndex index;
   index.label_ = file;
-  if (is_file(file) && is_gguf(file)) {
+  if (is_file(file) && (is_gguf(file) || file.extension() == ".gguf")) {
     auto contents = read_gguf(file);
     index.files_.push_back(file);
     index.metadata_ = std::move(contents.metadata);
@@ -350,14 +350,14 @@ WeightIndex WeightIndex::read_sharded(const std::filesystem::path& index_file) {
 
 namespace {
 
-/// The folder's only file of weights; "" where there is none. Throws where there are several.
+/// Returns the folder's only file of weights; "" where there is none. Throws where there are
+/// several.
 std::filesystem::path only_weights(const std::filesystem::path& folder) {
   std::filesystem::path found;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
-    const auto kind = entry->path().extension();
-    if ((kind != ".safetensors" && kind != ".gguf") || !is_file(entry->path())) continue;
+    if (!is_weight_file(entry->path()) || !is_file(entry->path())) continue;
     if (!found.empty()) {
       const auto both = std::minmax(found, entry->path());
       fail(folder, "has " + both.first.filename().string() + " and " +

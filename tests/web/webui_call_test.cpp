@@ -251,6 +251,9 @@ TEST_CASE("the web UI's requests: its names, and its defaults where nothing is s
         .submission.request.strength;
   };
   CHECK(strength({}) == 0.75);
+  // Without a picture to begin with, a strength would be refused.
+  for (const json& fields : {json(json::object()), json{{"denoising_strength", 0.5}}})
+    CHECK(!parse_webui(body_of(kTxt2Img, fields).dump(), kTxt2Img, 7).submission.request.strength);
   CHECK(strength({{"denoising_strength", 0.5}}) == 0.5);
 }
 

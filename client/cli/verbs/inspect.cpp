@@ -18,6 +18,7 @@
 #include "models/image/clip_text.h"
 #include "models/image/limits.h"
 #include "models/image/png_text.h"
+#include "models/spec/gguf.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/weight_index.h"
@@ -34,7 +35,7 @@ class InspectVerb : public Verb {
  public:
   explicit InspectVerb(Options& options) : Verb(options) {
     app_->add_option("FILE", file_,
-                     "A .png, .mp4, .webm or .safetensors file, or a model's folder");
+                     "A .png, .mp4, .webm, .safetensors or .gguf file, or a model's folder");
     set_footer("",
                {"troupe inspect out.png", "troupe inspect latents.safetensors --json",
                 "troupe inspect MODELDIR"},
@@ -45,7 +46,7 @@ class InspectVerb : public Verb {
     if (file_.empty()) throw UsageError("inspect needs a FILE");
     std::error_code ignored;
     if (std::filesystem::is_directory(file_, ignored)) return inspect_model();
-    if (std::filesystem::path(file_).extension() == ".safetensors") return inspect_tensors();
+    if (spec::is_weight_file(file_)) return inspect_tensors();
     return inspect_picture();
   }
 
@@ -165,8 +166,7 @@ class InspectVerb : public Verb {
                               transformer.num_attention_heads, transformer.attention_head_dim),
                   model.transformer_weights));
     constexpr std::array kEncoders = {"T5", "CLIP", "BERT", "Qwen"};
-    static_assert(kEncoders.size() ==
-                  std::variant_size_v<decltype(spec::TextEncoderSpec::config)>);
+    static_assert(kEncoders.size() == std::variant_size_v<decltype(spec::TextEncoderSpec::config)>);
     for (const auto& encoder : model.text_encoders)
       if (!encoder.absent)
         parts.push_back(
