@@ -252,8 +252,7 @@ TEST_CASE("a picture that is longer than its size can be is refused before it co
   const std::string begin =
       "`init_image` has 157286400 bytes, but a picture of 64 x 64 pixels has ";
   CHECK(answer(150 << 20, 0).starts_with(begin));
-  CHECK(answer(100, 150 << 20)
-            .starts_with("`mask_image` has 157286400 bytes, but a picture of "));
+  CHECK(answer(100, 150 << 20).starts_with("`mask_image` has 157286400 bytes, but a picture of "));
 }
 
 TEST_CASE("what jobs begin with is bounded for each on whose behalf they come, whoever hands in") {
