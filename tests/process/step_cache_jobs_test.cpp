@@ -54,10 +54,10 @@ TEST_CASE("what step caches cannot be asked for is refused by name") {
   CHECK(has(shared_cluster().refusal(submission).what, "step cache is \"second-block\""));
   for (const double threshold : {-0.1, 11.0}) {
     submission = of_case(reference, "sigma_wide", "first-block", threshold);
-    CHECK(has(shared_cluster().refusal(submission).what, "step cache threshold is"));
+    CHECK(has(shared_cluster().refusal(submission).what, "`step_cache_threshold` is"));
   }
   submission = of_case(reference, "sigma_wide", "", 0.1);
-  CHECK(has(shared_cluster().refusal(submission).what, "there is no step cache"));
+  CHECK(has(shared_cluster().refusal(submission).what, "`step_cache_threshold` needs"));
   submission = of_case(reference, "sigma_wide", "", 0);
   submission.request.refill_steps = {2};
   CHECK(has(shared_cluster().refusal(submission).what, "`refill_steps` needs"));
