@@ -151,7 +151,7 @@ TEST_CASE("Qwen-Image is guided where a negative prompt is given, and takes no p
   REQUIRE(without.warnings.size() == 1);
   CHECK(contains(without.warnings[0], "guides only where a negative prompt is given"));
   CHECK(contains(error_of([&] { plan::make_plan(model, request, {.cfg = 2}); }),
-                 "and a negative prompt is given"));
+                 "no negative prompt is given"));
   request.negative_prompt = "";
   const auto guided = plan::make_plan(model, request, {.cfg = 2});
   CHECK(guided.guidance);
