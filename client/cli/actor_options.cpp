@@ -4,6 +4,7 @@
 #include "base/format.h"
 #include "client/cli/options.h"
 #include "client/cli/verb.h"
+#include "models/spec/gguf.h"
 #include "models/spec/model_plugin.h"
 #include "models/text/tokenizers.h"
 
@@ -168,7 +169,7 @@ std::string model_hint(const std::string& folder) {
   if (fs::exists(folder, error)) {
     const auto kind = fs::path(folder).extension();
     const std::string file = ": it is a file, and a model is a folder in diffusers' layout";
-    if (kind == ".safetensors" || kind == ".gguf")
+    if (spec::is_weight_file(folder))
       return file +
              "; it opens within the folder of its family: put it, or a link to it, into the "
              "component's folder in place of the weights there (docs/files.md)";

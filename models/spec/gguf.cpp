@@ -124,59 +124,47 @@ class GgufHeader {
   std::uint64_t position_ = 0;
 };
 
-/// Returns the bytes of a number; 0 for a text, a list and what GGUF does not know.
-std::uint64_t number_bytes(ValueType type) {
+/// Returns what `use` does with a zero of the number's type; `otherwise` for a text, a list and
+/// what GGUF does not know.
+template <typename Result, typename Use>
+Result with_number_type(ValueType type, Result otherwise, Use use) {
   switch (type) {
     case ValueType::u8:
-    case ValueType::i8:
     case ValueType::boolean:
-      return 1;
-    case ValueType::u16:
-    case ValueType::i16:
-      return 2;
-    case ValueType::u32:
-    case ValueType::i32:
-    case ValueType::f32:
-      return 4;
-    case ValueType::u64:
-    case ValueType::i64:
-    case ValueType::f64:
-      return 8;
-    default:
-      return 0;
-  }
-}
-
-/// Reads the number of a key as text; nothing for a text or a list.
-std::optional<std::string> gguf_number(GgufHeader& header, ValueType type) {
-  switch (type) {
-    case ValueType::u8:
-      return fmt::format("{}", header.number<std::uint8_t>());
+      return use(std::uint8_t{});
     case ValueType::i8:
-      return fmt::format("{}", header.number<std::int8_t>());
+      return use(std::int8_t{});
     case ValueType::u16:
-      return fmt::format("{}", header.number<std::uint16_t>());
+      return use(std::uint16_t{});
     case ValueType::i16:
-      return fmt::format("{}", header.number<std::int16_t>());
+      return use(std::int16_t{});
     case ValueType::u32:
-      return fmt::format("{}", header.number<std::uint32_t>());
+      return use(std::uint32_t{});
     case ValueType::i32:
-      return fmt::format("{}", header.number<std::int32_t>());
+      return use(std::int32_t{});
     case ValueType::f32:
-      return fmt::format("{}", header.number<float>());
-    case ValueType::boolean:
-      return header.number<std::uint8_t>() != 0 ? "true" : "false";
+      return use(float{});
     case ValueType::u64:
-      return fmt::format("{}", header.number<std::uint64_t>());
+      return use(std::uint64_t{});
     case ValueType::i64:
-      return fmt::format("{}", header.number<std::int64_t>());
+      return use(std::int64_t{});
     case ValueType::f64:
-      return fmt::format("{}", header.number<double>());
+      return use(double{});
     case ValueType::text:
     case ValueType::list:
       break;
   }
-  return std::nullopt;
+  return otherwise;
+}
+
+/// Reads the number of a key as text; nothing for a text or a list.
+std::optional<std::string> gguf_number(GgufHeader& header, ValueType type) {
+  return with_number_type(type, std::optional<std::string>(), [&](auto zero) {
+    const auto value = header.number<decltype(zero)>();
+    if (type == ValueType::boolean)
+      return std::optional<std::string>(value != 0 ? "true" : "false");
+    return std::optional(fmt::format("{}", value));
+  });
 }
 
 struct GgufKeys {
@@ -198,7 +186,8 @@ void read_gguf_list(GgufHeader& header, const std::string& key, GgufKeys& keys) 
     for (std::uint64_t i = 0; i < count; ++i)
       header.skip(header.number<std::uint64_t>());
   } else {
-    std::uint64_t bytes = number_bytes(type);
+    std::uint64_t bytes =
+        with_number_type(type, std::uint64_t{0}, [](auto zero) { return sizeof zero; });
     if (bytes == 0)
       refuse_gguf(header.file(), fmt::format("key \"{}\" is a list of type {}, which is not read",
                                              key, static_cast<std::uint32_t>(type)));

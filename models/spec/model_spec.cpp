@@ -171,10 +171,11 @@ void note_unread_weights(ModelSpec& spec, const fs::path& folder,
 WeightIndex read_vae_weights(const ModelSpec& spec, const WeightIndex& file) {
   if (spec.video_vae)
     return with_diffusers_names(file, expected_tensors(*spec.video_vae),
-                                vae_spellings(original_tensors(*spec.video_vae)));
+                                [&] { return vae_spellings(original_tensors(*spec.video_vae)); });
   auto both = expected_tensors(spec.vae);
   std::ranges::move(expected_tensors(spec.vae, VaeHalf::encoder), std::back_inserter(both));
-  return with_diffusers_names(file, both, vae_spellings(original_tensors(spec.vae)));
+  return with_diffusers_names(file, both,
+                              [&] { return vae_spellings(original_tensors(spec.vae)); });
 }
 
 /// Ways in which single files spell a text encoder's tensors: those of whole checkpoints, each
@@ -199,7 +200,7 @@ void read_weights(TextEncoderSpec& spec, const fs::path& folder) {
   spec.weights = with_diffusers_names(
       WeightIndex::read_folder(folder / spec.component, kStems),
       std::visit([](const auto& config) { return expected_tensors(config); }, spec.config),
-      spellings_of(spec));
+      [&] { return spellings_of(spec); });
   if (const auto* clip = std::get_if<ClipSpec>(&spec.config)) {
     check_tensors(spec.weights, expected_tensors(*clip), is_ignorable_clip_tensor);
   } else if (const auto* bert = std::get_if<BertSpec>(&spec.config)) {
@@ -361,9 +362,9 @@ ModelSpec read_model_spec(const fs::path& folder) {
   check_fit(spec);
 
   constexpr std::string_view kDiffusers[] = {"diffusion_pytorch_model", "model"};
-  spec.transformer_weights =
-      with_diffusers_names(WeightIndex::read_folder(folder / pipeline.network, kDiffusers),
-                           expected_tensors(spec.transformer), spellings_of(spec.transformer));
+  spec.transformer_weights = with_diffusers_names(
+      WeightIndex::read_folder(folder / pipeline.network, kDiffusers),
+      expected_tensors(spec.transformer), [&] { return spellings_of(spec.transformer); });
   note_unread_weights(spec, folder / pipeline.network, kDiffusers);
   for (TextEncoderSpec& encoder : spec.text_encoders) {
     read_weights(encoder, folder);

@@ -186,19 +186,6 @@ std::string original_layer(const Prefixes& prefixes, const std::string& name) {
   return "";
 }
 
-std::vector<LoraAlias> names_of(const UNetSpec& spec) {
-  const Prefixes prefixes = prefixes_of(spec);
-  std::vector<LoraAlias> aliases;
-  for (const ExpectedTensor& tensor : expected_tensors(spec)) {
-    constexpr std::string_view kWeight = ".weight";
-    if (tensor.shape.size() < 2 || !tensor.name.ends_with(kWeight)) continue;
-    const std::string name = tensor.name.substr(0, tensor.name.size() - kWeight.size());
-    if (auto theirs = original_layer(prefixes, name); !theirs.empty())
-      aliases.push_back({std::move(theirs), {{tensor.name, 0, 0, tensor.shape[0]}}});
-  }
-  return aliases;
-}
-
 using Words = std::vector<std::pair<std::string_view, std::string_view>>;
 
 /// Returns the name with the first of each pair, which diffusers writes, replaced by the second.
@@ -217,8 +204,9 @@ std::pair<std::string, std::string> layer_and_part(const std::string& name) {
                                   : std::pair{name.substr(0, dot), name.substr(dot)};
 }
 
-/// Adds weights and biases of the products that have names of their own.
-void add_products(OriginalTensors& tensors, const std::vector<LoraAlias>& products) {
+/// Returns weights and biases of the products that have names of their own.
+OriginalTensors tensors_of_products(const std::vector<LoraAlias>& products) {
+  OriginalTensors tensors;
   for (const LoraAlias& product : products) {
     std::int64_t rows = 0;
     for (const LoraPart& part : product.parts)
@@ -235,9 +223,11 @@ void add_products(OriginalTensors& tensors, const std::vector<LoraAlias>& produc
       if (swapped) break;
     }
   }
+  return tensors;
 }
 
-void add_others(OriginalTensors& tensors, const FluxSpec& spec) {
+OriginalTensors originals_of(const FluxSpec& spec) {
+  OriginalTensors tensors = tensors_of_products(names_of(spec));
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
     const std::string ours = fmt::format("transformer_blocks.{}.attn.norm_", block);
     for (const auto& [stream, added] :
@@ -253,9 +243,11 @@ void add_others(OriginalTensors& tensors, const FluxSpec& spec) {
     tensors[ours + "q.weight"] = {theirs + "query_norm.scale"};
     tensors[ours + "k.weight"] = {theirs + "key_norm.scale"};
   }
+  return tensors;
 }
 
-void add_others(OriginalTensors& tensors, const Sd3Spec& spec) {
+OriginalTensors originals_of(const Sd3Spec& spec) {
+  OriginalTensors tensors = tensors_of_products(names_of(spec));
   tensors["pos_embed.pos_embed"] = {"pos_embed"};
   for (const char* part : {".weight", ".bias"})
     tensors[std::string("context_embedder") + part] = {std::string("context_embedder") + part};
@@ -272,6 +264,7 @@ void add_others(OriginalTensors& tensors, const Sd3Spec& spec) {
           theirs + "context_block.attn." + norm};
     }
   }
+  return tensors;
 }
 
 OriginalTensors originals_of(const WanSpec& spec) {
@@ -480,25 +473,23 @@ class Respelling {
 
 }  // namespace
 
-std::vector<LoraAlias> original_names(const TransformerSpec& spec) {
-  if (const auto* unet = spec.unet()) return names_of(*unet);
-  if (const auto* flux = std::get_if<FluxSpec>(&spec.family)) return names_of(*flux);
-  if (const auto* sd3 = std::get_if<Sd3Spec>(&spec.family)) return names_of(*sd3);
-  const bool has_names = std::holds_alternative<WanSpec>(spec.family) ||
-                         std::holds_alternative<ZImageSpec>(spec.family);
-  return has_names ? products_of(original_tensors(spec), expected_tensors(spec))
-                   : std::vector<LoraAlias>();
+OriginalTensors original_tensors(const TransformerSpec& spec) {
+  return std::visit(
+      [](const auto& family) {
+        if constexpr (requires { originals_of(family); })
+          return originals_of(family);
+        else
+          return OriginalTensors();
+      },
+      spec.family);
 }
 
-OriginalTensors original_tensors(const TransformerSpec& spec) {
-  if (const auto* unet = spec.unet()) return originals_of(*unet);
-  if (const auto* wan = std::get_if<WanSpec>(&spec.family)) return originals_of(*wan);
-  if (const auto* zimage = std::get_if<ZImageSpec>(&spec.family)) return originals_of(*zimage);
-  OriginalTensors tensors;
-  add_products(tensors, original_names(spec));
-  if (const auto* flux = std::get_if<FluxSpec>(&spec.family)) add_others(tensors, *flux);
-  if (const auto* sd3 = std::get_if<Sd3Spec>(&spec.family)) add_others(tensors, *sd3);
-  return tensors;
+std::vector<LoraAlias> original_names(const TransformerSpec& spec) {
+  if (const auto* flux = std::get_if<FluxSpec>(&spec.family)) return names_of(*flux);
+  if (const auto* sd3 = std::get_if<Sd3Spec>(&spec.family)) return names_of(*sd3);
+  const OriginalTensors originals = original_tensors(spec);
+  return originals.empty() ? std::vector<LoraAlias>()
+                           : products_of(originals, expected_tensors(spec));
 }
 
 OriginalTensors original_tensors(const VaeSpec& spec) {
@@ -593,11 +584,13 @@ OriginalTensors open_clip_tensors(const ClipSpec& spec) {
 
 WeightIndex with_diffusers_names(const WeightIndex& file,
                                  const std::vector<ExpectedTensor>& expected,
-                                 const std::vector<Spelling>& spellings) {
+                                 const std::function<std::vector<Spelling>()>& spellings) {
   const Spelling own;
-  const Spelling* best = &own;
   std::size_t most = Respelling(file, own).found(expected);
-  for (const Spelling& spelling : spellings) {
+  if (most == expected.size()) return Respelling(file, own).apply(expected);
+  const std::vector<Spelling> others = spellings();
+  const Spelling* best = &own;
+  for (const Spelling& spelling : others) {
     const std::size_t found = Respelling(file, spelling).found(expected);
     if (found > most) {
       most = found;

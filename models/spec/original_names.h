@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -70,10 +71,11 @@ struct Spelling {
 /// Returns the component of the file that has the `expected` tensors, under their names, whatever
 /// way of spelling it has: the one under which most of them are found, first diffusers' own. What
 /// else the file has below that prefix stays, so that it can be refused by name; other components
-/// are left out. Weights in 8-bit floats take the scale that lies beside them. Throws
+/// are left out. `spellings` are asked for only where the file lacks some under diffusers' names.
+/// Weights in 8-bit floats take the scale that lies beside them. Throws
 /// std::runtime_error for a scale that is no single float32.
 WeightIndex with_diffusers_names(const WeightIndex& file,
                                  const std::vector<ExpectedTensor>& expected,
-                                 const std::vector<Spelling>& spellings);
+                                 const std::function<std::vector<Spelling>()>& spellings);
 
 }  // namespace troupe::spec

@@ -35,8 +35,10 @@ WeightIndex index_of(const std::vector<Stored>& tensors) {
 
 const std::vector<spec::ExpectedTensor> kWeight = {{"a.weight", {4, 2}}};
 
+const auto kNoSpellings = [] { return std::vector<spec::Spelling>(); };
+
 std::string refusal(const std::vector<Stored>& tensors) {
-  return error_of([&] { with_diffusers_names(index_of(tensors), kWeight, {}); });
+  return error_of([&] { with_diffusers_names(index_of(tensors), kWeight, kNoSpellings); });
 }
 
 }  // namespace
@@ -44,12 +46,12 @@ std::string refusal(const std::vector<Stored>& tensors) {
 TEST_CASE("weights in 8-bit floats take the scale beside them, in either spelling") {
   for (const char* name : {"a.scale_weight", "a.weight_scale"}) {
     const auto file = index_of({{"a.weight", "F8_E4M3", {4, 2}, 8}, {name, "F32", {1}, 4}});
-    const auto made = with_diffusers_names(file, kWeight, {});
+    const auto made = with_diffusers_names(file, kWeight, kNoSpellings);
     REQUIRE(made.tensors().size() == 1);
     CHECK(made.at("a.weight").scale_at == file.at(name).begin);
   }
   const auto bare = index_of({{"a.weight", "F8_E5M2", {4, 2}, 8}});
-  CHECK(!with_diffusers_names(bare, kWeight, {}).at("a.weight").scale_at);
+  CHECK(!with_diffusers_names(bare, kWeight, kNoSpellings).at("a.weight").scale_at);
 }
 
 TEST_CASE("scales that are not read are refused by name") {
@@ -64,10 +66,11 @@ TEST_CASE("scales that are not read are refused by name") {
 TEST_CASE("a product of several that has other rows than they is refused") {
   const std::vector<spec::ExpectedTensor> three = {
       {"to_q.weight", {2, 2}}, {"to_k.weight", {2, 2}}, {"to_v.weight", {2, 2}}};
-  const std::vector<spec::Spelling> spellings = {{"",
-                                                  {{"to_q.weight", {"qkv.weight", 0, 6}},
-                                                   {"to_k.weight", {"qkv.weight", 2, 6}},
-                                                   {"to_v.weight", {"qkv.weight", 4, 6}}}}};
+  const std::vector<spec::Spelling> made_of = {{"",
+                                                {{"to_q.weight", {"qkv.weight", 0, 6}},
+                                                 {"to_k.weight", {"qkv.weight", 2, 6}},
+                                                 {"to_v.weight", {"qkv.weight", 4, 6}}}}};
+  const auto spellings = [&] { return made_of; };
   const auto whole = index_of({{"qkv.weight", "F32", {6, 2}, 48}});
   const auto made = with_diffusers_names(whole, three, spellings);
   CHECK(made.at("to_k.weight").begin == whole.at("qkv.weight").begin + 16);
