@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -33,12 +34,17 @@ struct Way {
   }
 };
 
-/// Holds final latents and pictures of all cases against diffusers'.
-inline void check_pictures(Reference& reference, double bound, Worst& latents, Worst& levels) {
+/// Holds final latents and pictures of all cases against diffusers'. `change` gives a case's
+/// submission what `reference` does not know of.
+inline void check_pictures(
+    Reference& reference, double bound, Worst& latents, Worst& levels,
+    const std::function<void(const nlohmann::json&, Submission&)>& change = {}) {
   for (const auto& of : reference.cases()) {
     const std::string name = of.at("name");
     CAPTURE(name);
-    const auto result = shared_cluster().run(reference.submission(of));
+    auto submission = reference.submission(of);
+    if (change) change(of, submission);
+    const auto result = shared_cluster().run(submission);
     REQUIRE(result.latents);
     const double error = range_error(*result.latents, reference.floats(of, "latents"));
     CHECK(error <= bound);
@@ -56,7 +62,8 @@ inline void check_pictures(Reference& reference, double bound, Worst& latents, W
 /// Runs a case with one prompt more at all mixes, exact, and at every third of them by patches, so
 /// that each way meets others.
 inline void check_degrees(Reference& reference, const std::string& name,
-                          const std::vector<Parallelism>& mixes, Worst& worst) {
+                          const std::vector<Parallelism>& mixes, Worst& worst,
+                          const std::string& one_more = "a tree") {
   const Way ways[] = {{"exact", "stale", 1},
                       {"pipefusion", "stale", 4},
                       {"pipefusion", "predict", 3},
@@ -65,7 +72,7 @@ inline void check_degrees(Reference& reference, const std::string& name,
   std::size_t turn = 0;
   for (const auto& way : ways) {
     auto submission = reference.submission(reference.find(name));
-    submission.request.prompts.push_back("a tree");
+    submission.request.prompts.push_back(one_more);
     way.set(submission.request);
     const auto single = shared_cluster().run(submission).latents.value();
     const std::size_t stride = way.patches == 1 || full_matrix() ? 1 : 3;
