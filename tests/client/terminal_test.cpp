@@ -218,7 +218,7 @@ TEST_CASE("a default gives way to what the command line says instead, and stays 
     REQUIRE(result.exit_code == 0);
     return nlohmann::json::parse(result.out);
   };
-  // Of each pair of options that exclude each other, the second on the command line.
+  // The second option of each pair that exclude each other is on the command line.
   CHECK(plan("--pp 2", "TROUPE_PARALLEL=auto")["mesh"]["pp"] == 2);
   CHECK(plan("--parallel auto --actors 1", "TROUPE_PP=2", "stages = \"3,2\"\n")["mesh"]["pp"] == 1);
   CHECK(plan("--timesteps 900,500,100", "TROUPE_STEPS=7")["steps"] == 3);

@@ -374,7 +374,8 @@ TEST_CASE("a picture on standard output, and pictures whose folder is gone when 
   CHECK(user.does(with({"run"}, {"--output", "-", "--json"})).code == 2);
   CHECK(user.does(with({"run"}, {"--output", "-", "--n", "2"})).code == 2);
 
-  // Its own cluster ends with it: nobody else has the picture. Its actor begins when it is let.
+  // The cluster of `run` ends with it, so nobody else has the picture. The actor begins when it is
+  // let.
   fs::create_directory(user.made("tmp"));
   const Words environment{"XDG_RUNTIME_DIR=" + user.scratch / "run", "TMPDIR=" + user.made("tmp")};
   fs::copy_file(TROUPE_BINARY_DIR "/bin/troupe", user.made("troupe"));

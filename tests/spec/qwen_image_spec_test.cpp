@@ -19,7 +19,7 @@ TEST_CASE("Qwen-Image's published folder opens, with its pipeline's customs") {
   CHECK(model.renorms_guidance);
   REQUIRE(model.text_encoders.size() == 1);
   CHECK(model.text_encoders[0].frame.dropped == 34);
-  // Of the decoder's 73,295,603 values, those of one frame.
+  // The values that one frame needs, of the decoder's 73,295,603.
   CHECK(spec::decoder_bytes(model, 1) == 25'291'955);
   CHECK(spec::weight_bytes(model).vae_decoder == 2 * 73'295'603);
   // The 7B of Qwen2.5-VL without its head and its vision tower.
