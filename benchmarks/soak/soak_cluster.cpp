@@ -1,11 +1,9 @@
 #include "benchmarks/soak/soak_cluster.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +15,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/support/free_ports.h"
+
 namespace troupe::soak {
 namespace {
 
@@ -25,20 +25,6 @@ using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
 constexpr auto kPatience = 60s;
-
-/// A port that nobody has now. The controller takes the same one after each restart.
-int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  const bool got = ::bind(socket, any, size) == 0 && ::getsockname(socket, any, &size) == 0;
-  ::close(socket);
-  if (!got) throw std::runtime_error("[soak] no free port");
-  return ntohs(address.sin_port);
-}
 
 }  // namespace
 
@@ -103,7 +89,7 @@ SoakCluster::SoakCluster(SoakClusterOptions options) : options_(std::move(option
   auto name = (fs::temp_directory_path() / "troupe-soak-XXXXXX").string();
   if (!mkdtemp(name.data())) throw std::runtime_error("[soak] no folder in " + name);
   folder_ = name;
-  endpoint_ = "tcp://127.0.0.1:" + std::to_string(free_port());
+  endpoint_ = testing::endpoint_to_come_back_to();
   start_controller();
   start_guest();
 }

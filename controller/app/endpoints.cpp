@@ -1,7 +1,6 @@
 #include "controller/app/endpoints.h"
 
 #include <boost/asio/ip/address.hpp>
-#include <stdexcept>
 
 #include "base/format.h"
 #include "transport/control/endpoint.h"
@@ -13,15 +12,6 @@ namespace {
 /// Number of unread messages, of up to a MiB each, that may lie in ZeroMQ for a peer, and of it:
 /// they are bounded in no other way.
 constexpr int kUnread = 64;
-
-/// Error when the port of the blob channel is not free. Whoever starts a controller gives one port:
-/// the other one is named as the next, for blobs.
-std::runtime_error no_port_for_blobs(const std::string& endpoint, std::string why) {
-  constexpr std::string_view kTag = "[control] ";
-  if (why.starts_with(kTag)) why.erase(0, kTag.size());
-  return std::runtime_error("[control] " + endpoint +
-                            " needs the next port, too, for blobs: " + why);
-}
 
 /// Makes the guard of the keys that clients must have; null where no keys are asked for.
 std::shared_ptr<control::Guard> make_guard(boost::asio::io_context& io,
@@ -60,24 +50,11 @@ Endpoints::Endpoints(boost::asio::io_context& io, const ClusterOptions& options,
   server.socket.context = control::make_context();
   server.socket.high_water_mark = kUnread;
   server.guard = guard_ = make_guard(io, options, server, refusals);
-  // The blob channel of a tcp controller is at the next port; where port 0 was asked for, look for
-  // a free pair.
-  for (int attempt = 0;; ++attempt) {
-    server_ = std::make_unique<control::Server>(io, server);
-    socket_file_ = SocketFile(server_->endpoint());
-    auto beside = server;
-    try {
-      beside.endpoint = control::blob_endpoint_of(server_->endpoint());
-      blob_server_ = std::make_unique<control::BlobServer>(io, beside, blobs);
-      blob_socket_file_ = SocketFile(blob_server_->endpoint());
-      return;
-    } catch (const std::runtime_error& error) {
-      if (server.endpoint.ends_with(":0") && attempt < 20) continue;
-      const bool none = beside.endpoint == server.endpoint;
-      if (none || control::parse_endpoint(server.endpoint).ipc) throw;
-      throw no_port_for_blobs(server.endpoint, error.what());
-    }
-  }
+  auto servers = control::bind_servers(io, server, blobs);
+  server_ = std::move(servers.control);
+  blob_server_ = std::move(servers.blobs);
+  socket_file_ = SocketFile(server_->endpoint());
+  blob_socket_file_ = SocketFile(blob_server_->endpoint());
 }
 
 std::string Endpoints::issue_keys(const std::string& name, control::ClientRole role) {

@@ -7,6 +7,7 @@
 #include "tests/process/support/joined_host_process.h"
 #include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
+#include "tests/support/free_ports.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
 
@@ -15,8 +16,10 @@ using namespace troupe::testing;
 
 TEST_CASE("the cluster's end ends the hosts that joined; nobody there is said in time") {
   Scratch scratch;
-  auto cluster = std::make_unique<FaultCluster>(open_to_hosts(1));
-  const auto endpoint = cluster->cluster().endpoint();
+  const auto endpoint = endpoint_to_come_back_to();
+  auto options = open_to_hosts(1);
+  options.listen = endpoint;
+  auto cluster = std::make_unique<FaultCluster>(options);
   JoinedHostProcess beta(*cluster, "beta", 2);
   REQUIRE(beta.all(ActorState::ready, 2));
   const auto pids = beta.pids();

@@ -1,7 +1,5 @@
 // With an srun of our own: machines that test need have no Slurm. benchmarks/results/losses.md
 // tells of the real one.
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include "tests/process/support/models.h"
 #include "tests/process/support/processes.h"
 #include "tests/support/doctest.h"
+#include "tests/support/free_ports.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
 
@@ -36,27 +35,6 @@ done
 wait
 )";
 
-bool is_free(int port) {
-  const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool bound = bind(file, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-  close(file);
-  return bound;
-}
-
-/// A port that is free, as is the next, below those that the kernel gives to outgoing connections.
-int free_pair() {
-  for (int tried = 0; tried < 5'000; ++tried) {
-    const int port = 12'000 + (getpid() * 2 + tried * 2) % 10'000;
-    if (is_free(port) && is_free(port + 1)) return port;
-  }
-  FAIL("no two free ports from 12000 to 22000");
-  return 0;
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -65,7 +43,7 @@ TEST_CASE(
   const auto srun = scratch.file("srun", kSrun);
   std::filesystem::permissions(srun, std::filesystem::perms::owner_all);
   const std::string folder = scratch / "shared", picture = scratch / "picture.png";
-  const auto port = std::to_string(free_pair());
+  const auto port = std::to_string(free_port_pair());
   const std::string troupe = TROUPE_BINARY_DIR "/bin/troupe";
   const std::string line =
       "PATH=" + scratch.path.string() + ":$PATH TROUPE=" + troupe +
@@ -102,7 +80,7 @@ TEST_CASE(
 
 TEST_CASE("srun troupe join, no more: rank and hosts are taken from the environment") {
   const Scratch scratch;
-  const auto port = std::to_string(free_pair());
+  const auto port = std::to_string(free_port_pair());
   Command controller({"start", "--listen", "tcp://127.0.0.1:" + port}, scratch.path.string());
   REQUIRE(eventually(kPatience, [&] { return has(controller.out(), "ready"); }));
   std::vector<std::unique_ptr<Command>> tasks;
@@ -144,8 +122,7 @@ TEST_CASE("srun troupe join, no more: rank and hosts are taken from the environm
 TEST_CASE(
     "srun troupe join waits for the rank before no longer than it may, nor where none helps") {
   const Scratch scratch;
-  const std::string keys = scratch / "keys",
-                    endpoint = "tcp://127.0.0.1:" + std::to_string(free_pair());
+  const std::string keys = scratch / "keys", endpoint = endpoint_to_come_back_to();
   const auto joins = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words{"join", "--connect", endpoint};
     words.insert(words.end(), more.begin(), more.end());

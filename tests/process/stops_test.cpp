@@ -9,6 +9,7 @@
 
 #include "tests/process/support/journal_jobs.h"
 #include "tests/process/support/journaled_controller.h"
+#include "tests/support/free_ports.h"
 #include "tests/support/text.h"
 #include "troupe/inspect.h"
 
@@ -73,10 +74,8 @@ class Site {
     }
     running_[party] = std::make_unique<Command>(words, scratch_.path.string());
     const auto& command = *running_[party];
-    const bool first = endpoint_.ends_with(":0");
     if (party == Party::controller) {
       REQUIRE(eventually(2 * kPatience, [&] { return has(command.out(), "ready"); }));
-      if (first) endpoint_ = word_after(command.out(), "endpoint  ");
     } else if (party == Party::gateway) {
       REQUIRE(eventually(2 * kPatience, [&] { return has(command.out(), "page "); }));
       REQUIRE(eventually(2 * kPatience,
@@ -167,7 +166,7 @@ class Site {
 
   Scratch scratch_;
   bool journal_;
-  std::string endpoint_ = "tcp://127.0.0.1:0";
+  const std::string endpoint_ = endpoint_to_come_back_to();
   std::map<Party, std::unique_ptr<Command>> running_;
   std::vector<std::unique_ptr<Command>> hosts_;  // earlier ones
 };
@@ -400,8 +399,8 @@ TEST_CASE("a host's actors show the next controller no key that it does not know
     REQUIRE(command.wait(2 * kPatience) == 0);
     return nlohmann::json::parse(command.out());
   };
-  const auto first = start("tcp://127.0.0.1:0");
-  const auto endpoint = first["endpoint"].get<std::string>();
+  const auto endpoint = endpoint_to_come_back_to();
+  const auto first = start(endpoint);
   Command host({"join", "--connect", endpoint, "--actors", "1", "--name", "beta"},
                scratch.path.string());
   const auto ready = [&] {

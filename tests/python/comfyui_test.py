@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from unittest import mock
 import numpy as np
 import troupe
 from fake_server import FakeServer
+from free_ports import free_port_pair
 
 NODES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "comfyui"
 COMFYUI = os.environ.get("COMFYUI")
@@ -171,9 +171,7 @@ class InsideComfyUI(unittest.TestCase):
         (self.folder / "custom_nodes" / "troupe").symlink_to(NODES)
         (self.folder / "page").mkdir()
         (self.folder / "page" / "index.html").write_text("none")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port_pair()
         self.log = open(self.folder / "log", "w+")
         self.addCleanup(self.log.close)
         self.process = subprocess.Popen(

@@ -8,7 +8,6 @@ import contextlib
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,7 @@ import kubernetes_validate
 import numpy as np
 import troupe
 import yaml
+from free_ports import free_port_pair
 from holds import Holds
 
 warnings.simplefilter("ignore", troupe.TroupeWarning)  # pictures here are small
@@ -38,18 +38,6 @@ def documents():
 
 def named(kind, name):
     return next(document for document in documents() if (document["kind"], document["metadata"]["name"]) == (kind, name))
-
-
-def two_free_ports():
-    """The first of two that follow each other, below those that the kernel gives to outgoing connections: a controller comes
-    back to them."""
-    for tried in range(5000):
-        port = 12000 + (os.getpid() + tried) * 2 % 10000
-        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            other.bind(("127.0.0.1", port + 1))
-            return port
-    raise AssertionError("no two free ports from 12000 to 22000")
 
 
 def eventually(true, what):
@@ -219,7 +207,7 @@ class Engine(unittest.TestCase):
     def test_kubernetes(self):
         self.keys()
         (self.folder / "data").mkdir()
-        port = two_free_ports()
+        port = free_port_pair()
         hosts = named("StatefulSet", "troupe-host")
         grace = hosts["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
 

@@ -22,10 +22,10 @@ auto SmallCluster::on_loop(F&& action) {
 SmallCluster::SmallCluster(Options options) {
   control::ServerOptions server;
   server.endpoint = options.listen.empty() ? folder_.endpoint("control.sock") : options.listen;
-  server_ = std::make_unique<control::Server>(io_, server);
+  auto servers = control::bind_servers(io_, server, blobs_);
+  server_ = std::move(servers.control);
+  blob_server_ = std::move(servers.blobs);
   endpoint_ = server_->endpoint();
-  server.endpoint = control::blob_endpoint_of(endpoint_);
-  blob_server_ = std::make_unique<control::BlobServer>(io_, server, blobs_);
   environment_ = std::make_unique<cluster::LiveEnvironment>(io_, *server_, *blob_server_, blobs_,
                                                             cluster::LiveEnvironment::Access{});
   user::UserActorService::Options room;

@@ -4,12 +4,14 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
+#include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "base/format.h"
 #include "base/xxh64.h"
+#include "transport/control/endpoint.h"
 #include "transport/wire/blob_messages.h"
 
 namespace troupe::control {
@@ -346,6 +348,39 @@ void BlobServer::close() {
   impl_->peers.clear();
   for (auto& [incarnation, fetches] : std::exchange(impl_->waiting, {})) {
     fail_all(fetches, {wire::FailureCode::lost, "closed"});
+  }
+}
+
+namespace {
+
+constexpr int kMostPairs = 20;  // of ports that are tried where any will do
+
+/// Returns the error of a port for blobs that is in use. Whoever starts a controller gives one
+/// port: the other one is named as the next.
+std::runtime_error no_port_for_blobs(const std::string& endpoint, std::string why) {
+  constexpr std::string_view kTag = "[control] ";
+  if (why.starts_with(kTag)) why.erase(0, kTag.size());
+  return std::runtime_error("[control] " + endpoint +
+                            " needs the next port, too, for blobs: " + why);
+}
+
+}  // namespace
+
+ServerPair bind_servers(boost::asio::io_context& io, const ServerOptions& options,
+                        BlobStore& store) {
+  for (int attempt = 1;; ++attempt) {
+    ServerPair pair{.control = std::make_unique<Server>(io, options), .blobs = nullptr};
+    auto beside = options;
+    try {
+      beside.endpoint = blob_endpoint_of(pair.control->endpoint());
+      pair.blobs = std::make_unique<BlobServer>(io, beside, store);
+      return pair;
+    } catch (const std::runtime_error& error) {
+      if (options.endpoint.ends_with(":0") && attempt < kMostPairs) continue;
+      const bool none = beside.endpoint == options.endpoint;
+      if (none || parse_endpoint(options.endpoint).ipc) throw;
+      throw no_port_for_blobs(options.endpoint, error.what());
+    }
   }
 }
 

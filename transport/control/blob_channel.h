@@ -58,6 +58,19 @@ class BlobServer {
   std::shared_ptr<Impl> impl_;
 };
 
+/// A controller's two servers, and where they are bound.
+struct ServerPair {
+  std::unique_ptr<Server> control;
+  std::unique_ptr<BlobServer> blobs;  // at blob_endpoint_of(control->endpoint())
+};
+
+/// Binds a server at `options.endpoint` and its blob server beside it. For port 0, the system
+/// chooses ports until one is found whose next one is free, too. Throws std::runtime_error, one
+/// line, as Server's constructor does; where the port for blobs is what is in use, the error says
+/// that it is needed.
+ServerPair bind_servers(boost::asio::io_context& io, const ServerOptions& options,
+                        BlobStore& store);
+
 /// The connecting end. `options.incarnation` must be that of the process's control Connection, and
 /// `options.hello.secret` what that was told.
 class BlobConnection {
