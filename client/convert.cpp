@@ -80,7 +80,7 @@ void set_field(E& to, const std::string& from, const wire::RequestField& field, 
   if (const auto choice = parse_choice<E>(from)) {
     to = *choice;
   } else if (wrong.what.empty()) {
-    wrong = refused(field.field, "[plan] " + field.in_words() + " is \"" + from +
+    wrong = refused(field.field, "[plan] `" + std::string(field.name) + "` is \"" + from +
                                      "\": " + choices_text(choice_words<E>()));
   }
 }
@@ -94,7 +94,7 @@ void describe(wire::JobField field, const std::string& file, std::int32_t& heigh
     height = static_cast<std::int32_t>(header.height());
     width = static_cast<std::int32_t>(header.width());
   } catch (const std::runtime_error& error) {
-    throw wire::BadField(field, to_string(field) + " " + error.what());
+    throw wire::BadField(field, "`" + to_string(field) + "` " + error.what());
   }
 }
 

@@ -68,45 +68,6 @@ std::string short_name(const std::string& name) {
 
 namespace {
 
-/// Field whose words a text begins with.
-struct Beginning {
-  std::string field;  // "" = with none
-  std::size_t length = 0;
-};
-
-Beginning beginning_of(std::string_view text) {
-  Beginning found;
-  if (text.starts_with('`')) {
-    const auto field = text.substr(1, text.find('`', 1) - 1);
-    if (parse_choice<wire::JobField>(field)) return {std::string(field), field.size() + 2};
-  }
-  const auto look = [&](const std::string& words, std::string_view name) {
-    if (words.size() <= found.length || !text.starts_with(words)) return;
-    const std::string_view rest = text.substr(words.size());
-    if (!rest.starts_with(' ') && !rest.starts_with(':')) return;
-    found = {std::string(name), words.size()};
-  };
-  wire::for_each_field([&](const wire::RequestField& each, auto) {
-    // A text begins with one of them.
-    if (each.field == wire::JobField::loras || each.field == wire::JobField::embeddings) return;
-    std::string plain(each.name);
-    std::ranges::replace(plain, '_', ' ');
-    look(plain, each.name);
-    look(std::string(each.name), each.name);
-    if (!each.words.empty() || !each.option.empty()) look(each.in_words(), each.name);
-  });
-  wire::for_each_degree([&](const wire::DegreeField& each, auto) {
-    look(std::string(each.option.substr(2)), each.name);
-  });
-  for (const auto& [words, name] : {std::pair("seeds", "picture_seeds"),
-                                    {"init image", "init_image"},
-                                    {"mask image", "mask_image"},
-                                    {"init latents", "init_latents"},
-                                    {"prompt embeds", "prompt_embeds"}})
-    look(words, name);
-  return found;
-}
-
 /// Returns the field that an option of the command line sets; "" = none.
 std::string_view field_of_option(std::string_view option) {
   constexpr auto& kNames = kNamesOf<wire::JobField>;
@@ -122,9 +83,15 @@ std::string_view field_of_option(std::string_view option) {
 std::string in_fields(const std::string& what) {
   const std::string untagged = without_rooms(what);
   std::string_view text = untagged;
-  const auto begins = beginning_of(text);
-  std::string said = begins.field;
-  text.remove_prefix(begins.length);
+  std::string said;
+  // A text that begins with its field has that without backquotes.
+  if (text.starts_with('`')) {
+    const auto field = text.substr(1, text.find('`', 1) - 1);
+    if (parse_choice<wire::JobField>(field)) {
+      said = field;
+      text.remove_prefix(field.size() + 2);
+    }
+  }
   while (!text.empty()) {
     const std::size_t dashes = std::min(text.find("--"), text.size());
     said += text.substr(0, dashes);

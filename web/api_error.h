@@ -73,9 +73,9 @@ inline ApiError bad_field(const std::string& field, const std::string& why) {
   return {400, ErrorCode::bad_request, name + ": " + why, name};
 }
 
-/// Returns a cluster's text about a request or a job in HTTP's words: the name of the field whose
-/// words it begins with, options of the command line ("--vae-tiling") as "`vae_tiling`", and no
-/// tags of rooms. Pure.
+/// Returns a cluster's text about a request or a job in HTTP's words: the field that it begins with
+/// without backquotes, options of the command line ("--vae-tiling") as "`vae_tiling`", and no tags
+/// of rooms. Pure.
 std::string in_fields(const std::string& text);
 /// Returns the client API's error about a request or a job as an ApiError.
 ApiError to_api_error(const Error& error);

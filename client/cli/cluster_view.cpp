@@ -255,7 +255,7 @@ std::string jobs_table(const std::vector<JobInfo>& jobs, std::size_t width,
                     std::to_string(job.pictures), std::to_string(job.priority),
                     or_dash(fitted(job.share, 16)),
                     job.batch == 0 ? "-" : std::to_string(job.batch), duration_text(job.seconds),
-                    fitted(job.prompt, 48), shorten(job.cause, kUncut)});
+                    fitted(job.prompt, 48), shorten(in_options(job.cause), kUncut)});
   }
   Row heads = {"ID",    "STATE", "STEP", "PICTURES", "PRIO",
                "SHARE", "BATCH", "TIME", "PROMPT",   "CAUSE"};
@@ -282,18 +282,18 @@ std::string job_text(const JobInfo& job, std::size_t width) {
   auto text = std::string("job ").append(std::to_string(job.id)).append("\n");
   const std::size_t room =
       width == 0 ? kUncut : std::max(width, kLabel + kNarrowestView) - kLabel - 4;
-  for (const auto& [label, value] :
-       std::vector<std::pair<std::string, std::string>>{{"state", to_string(job.state)},
-                                                        {"step", steps_text(job)},
-                                                        {"pictures", std::to_string(job.pictures)},
-                                                        {"seed", seed_text(job)},
-                                                        {"degrees", degrees_text(job.parallelism)},
-                                                        {"time", duration_text(job.seconds)},
-                                                        {"priority", std::to_string(job.priority)},
-                                                        {"share", or_dash(job.share)},
-                                                        {"batch", batch_text(job)},
-                                                        {"prompt", job.prompt},
-                                                        {"cause", or_dash(job.cause)}}) {
+  for (const auto& [label, value] : std::vector<std::pair<std::string, std::string>>{
+           {"state", to_string(job.state)},
+           {"step", steps_text(job)},
+           {"pictures", std::to_string(job.pictures)},
+           {"seed", seed_text(job)},
+           {"degrees", degrees_text(job.parallelism)},
+           {"time", duration_text(job.seconds)},
+           {"priority", std::to_string(job.priority)},
+           {"share", or_dash(job.share)},
+           {"batch", batch_text(job)},
+           {"prompt", job.prompt},
+           {"cause", or_dash(in_options(job.cause))}}) {
     auto head = label;
     for (const auto& line : wrapped(shorten(value, kUncut), room)) {
       head.resize(kLabel, ' ');

@@ -269,7 +269,7 @@ constexpr const char* kStartOne =
     "; start one with `troupe start`, or name another with --connect or TROUPE_ADDRESS";
 
 int report(const Verb& verb, Error error, int exit_code) {
-  error.what = with_places(verb.app(), one_line(error.what));
+  error.what = with_places(verb.app(), in_options(one_line(error.what)));
   if (error.code == ErrorCode::unreachable) error.what += kStartOne;
   // Where a terminal showed ^C.
   if (error.code == ErrorCode::interrupted && isatty(STDERR_FILENO)) std::cerr << "\r\x1b[K";

@@ -67,8 +67,8 @@ ProgressView::ProgressView(std::ostream& out, ProgressStyle style, Width width, 
 void ProgressView::show(const Progress& progress) {
   for (const std::string& warning : progress.warnings) {
     finish();
-    out_ << coloured("troupe: warning:", Colour::yellow, STDERR_FILENO) << " " << printable(warning)
-         << "\n";
+    out_ << coloured("troupe: warning:", Colour::yellow, STDERR_FILENO) << " "
+         << printable(in_options(warning)) << "\n";
   }
   before_.clear();
   shown_.phase = progress.phase;

@@ -63,9 +63,6 @@ spec::ModelSpec read_model(const Submission& submission);
 /// folder or a file that the submission names stands under its option.
 std::uint64_t accepted(const Result<std::uint64_t>& job, const Submission& submission);
 
-/// Returns a refusal's text with options in place of the fields that it names in backquotes.
-std::string in_options(const std::string& text);
-
 int picture_count(const RequestOptions& options);
 
 }  // namespace troupe::cli

@@ -234,10 +234,6 @@ std::uint64_t accepted(const Result<std::uint64_t>& job, const Submission& submi
   throw CommandError(error);
 }
 
-std::string in_options(const std::string& text) {
-  return wire::name_fields(text, wire::option_of);
-}
-
 int picture_count(const RequestOptions& options) {
   return static_cast<int>(options.request.prompts.size()) * options.request.images_per_prompt;
 }

@@ -164,7 +164,7 @@ void queue(Session& session, const Words&) {
     rows.push_back({std::to_string(job.id), std::to_string(job.priority),
                     job.share.empty() ? "-" : job.share, std::to_string(job.pictures),
                     duration_text(job.seconds), cli::shorten(job.prompt, longest),
-                    cli::shorten(job.cause, std::string::npos)});
+                    cli::shorten(cli::in_options(job.cause), std::string::npos)});
   }
   print({"ID", "PRIORITY", "SHARE", "PICTURES", "WAITS", "PROMPT", "CAUSE"}, rows, "no job waits");
   std::cout << cli::shown_text(rows.size(), jobs.size(), "jobs that wait", "");

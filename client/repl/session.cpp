@@ -105,7 +105,7 @@ Session::Session(cli::Target target, bool json) : target_(std::move(target)), js
 void Session::complain(const Error& error) const {
   if (json_) cli::print_json_line({{"error", cli::to_json(error)}});
   std::cout << std::flush;
-  cli::say(cli::one_line(error.what));
+  cli::say(cli::in_options(cli::one_line(error.what)));
 }
 
 /// Does what the words behind the command's name say, and returns its exit code.

@@ -99,12 +99,13 @@ std::vector<wire::RowRange> batch_parts(int batch, int pp, int most) {
 std::vector<wire::RowRange> split_rows(int rows, int patches) {
   if (patches < 1) {
     refuse(JobField::num_pipeline_patch,
-           fmt::format("patches is {}: at least 1 is needed", patches));
+           fmt::format("`num_pipeline_patch` is {}: at least 1 is needed", patches));
   }
   if (patches > rows) {
-    refuse(JobField::num_pipeline_patch,
-           fmt::format("patches is {}, but the picture has only {}: each patch needs one", patches,
-                       counted(rows, "token row")));
+    refuse(
+        JobField::num_pipeline_patch,
+        fmt::format("`num_pipeline_patch` is {}, but the picture has only {}: each patch needs one",
+                    patches, counted(rows, "token row")));
   }
   return split_evenly(rows, patches);
 }

@@ -33,41 +33,42 @@ void check_unet(const Plan& plan) {
   const auto& request = plan.request;
   const auto& degrees = plan.degrees;
   if (degrees.pp > 1) {
-    refuse(JobField::pp,
-           fmt::format("pp is {}, but this model is a U-Net: its levels feed later ones across the "
-                       "whole depth, so it is not split into stages; {}",
-                       degrees.pp, rows_shared()));
+    refuse(
+        JobField::pp,
+        fmt::format("`pp` is {}, but this model is a U-Net: its levels feed later ones across the "
+                    "whole depth, so it is not split into stages; {}",
+                    degrees.pp, rows_shared()));
   }
   if (degrees.tp > 1) {
     refuse(JobField::tp,
            fmt::format(
-               "tp is {}, but this model is a U-Net, whose weights are not split over actors; {}",
+               "`tp` is {}, but this model is a U-Net, whose weights are not split over actors; {}",
                degrees.tp, rows_shared()));
   }
   if (request.offload != OffloadChoice::none) {
     refuse(
         JobField::offload,
-        "offload is " + to_string(request.offload) +
+        "`offload` is " + to_string(request.offload) +
             ", but this model is a U-Net, whose early levels feed its late ones: only transformers "
             "are read block by block");
   }
   if (request.method == Method::pipefusion) {
     refuse(JobField::method,
-           "method is pipefusion, but this model is a U-Net, which has no stages: exact or "
+           "`method` is pipefusion, but this model is a U-Net, which has no stages: exact or "
            "distrifusion");
   }
   if (request.kv != KvUse::stale) {
     refuse(JobField::kv,
-           "kv is " + to_string(request.kv) +
+           "`kv` is " + to_string(request.kv) +
                ", but this model is a U-Net: what is not fresh is used as it is (stale)");
   }
   if (request.method != Method::distrifusion) return;
   const bool naive = request.exchange == PatchExchange::naive;
   if (request.num_pipeline_patch > 1 && request.warmup_steps < 1 && !naive)
-    refuse(
-        JobField::warmup_steps,
-        "warmup is 0, but a U-Net's patches use what their neighbours had in the step before: the "
-        "first step is synchronous");
+    refuse(JobField::warmup_steps,
+           "`warmup_steps` is 0, but a U-Net's patches use what their neighbours had in the step "
+           "before: the "
+           "first step is synchronous");
 }
 
 /// Refuses, by field and reason, what the model's kind of network cannot do: of a U-Net stages,
@@ -77,16 +78,16 @@ void check_network(const Plan& plan, const spec::ModelSpec& model) {
   const bool naive = plan.request.exchange == PatchExchange::naive;
   if (naive && model.transformer.joint)
     refuse(JobField::exchange,
-           "exchange is naive, but this transformer's text and picture attend to each other, and "
+           "`exchange` is naive, but this transformer's text and picture attend to each other, and "
            "only the first patch computes the text");
   if (model.transformer.unet()) return check_unet(plan);
   if (plan.request.group_norm != GroupNormMoments::corrected)
     refuse(JobField::group_norm,
-           "group norm is " + to_string(plan.request.group_norm) +
+           "`group_norm` is " + to_string(plan.request.group_norm) +
                ", but this model is a transformer: it has no group norms over the picture");
   if (plan.request.exchange != PatchExchange::stale && !naive)
     refuse(JobField::exchange,
-           "exchange is " + to_string(plan.request.exchange) +
+           "`exchange` is " + to_string(plan.request.exchange) +
                ", but this model is a transformer: only a U-Net's patches have that choice");
 }
 
@@ -99,15 +100,16 @@ void set_unet_patches(Plan& plan) {
   const bool exact = request.method == Method::exact;
   const int patches = exact ? ranks : request.num_pipeline_patch;
   if (exact && ranks > plan.latent_height) {
-    refuse(JobField::ulysses, fmt::format("ulysses × ring is {}, but the picture has only {} rows "
-                                          "of latents: each actor needs one",
-                                          ranks, plan.latent_height));
+    refuse(JobField::ulysses,
+           fmt::format("`ulysses` × `ring` is {}, but the picture has only {} rows "
+                       "of latents: each actor needs one",
+                       ranks, plan.latent_height));
   }
   if (patches < ranks) {
-    refuse(JobField::num_pipeline_patch,
-           fmt::format("patches is {}, but ulysses × ring is {}: each of these actors needs a "
-                       "patch of a U-Net",
-                       patches, ranks));
+    refuse(JobField::num_pipeline_patch, fmt::format("`num_pipeline_patch` is {}, but `ulysses` × "
+                                                     "`ring` is {}: each of these actors needs a "
+                                                     "patch of a U-Net",
+                                                     patches, ranks));
   }
   plan.patches = split_rows(static_cast<int>(plan.latent_height), patches);
   wire::RowShares shares;
@@ -142,7 +144,7 @@ void warn_of_negative(Plan& plan, const spec::ModelSpec& model) {
     plan.warnings.emplace_back(
         "this model computes no negative branch: the negative prompt is unused");
   else if (!model.has_branches(*request.guidance_scale))
-    plan.warnings.push_back("the negative prompt is unused: guidance is " +
+    plan.warnings.push_back("the negative prompt is unused: `guidance_scale` is " +
                             number_text(*request.guidance_scale) + ", and above " +
                             number_text(model.no_guidance()) + " is needed for it");
 }
@@ -160,7 +162,7 @@ void set_guidance(Plan& plan, const spec::ModelSpec& model) {
   if (!model.guided_by_negative || gives_negative(request) ||
       !model.has_branches(*request.guidance_scale))
     return;
-  plan.warnings.push_back("guidance is " + number_text(*request.guidance_scale) + ", but " +
+  plan.warnings.push_back("`guidance_scale` is " + number_text(*request.guidance_scale) + ", but " +
                           model.pipeline_class +
                           " guides only where a negative prompt is given, if only an empty one: "
                           "the picture is made without guidance");
@@ -180,7 +182,7 @@ void check_text_tokens(const wire::ImageRequest& request, const spec::ModelSpec&
   const auto most = model.transformer.most_text_tokens;
   if (most > 0 && request.max_sequence_length > most)
     refuse(JobField::max_sequence_length,
-           fmt::format("max sequence length is {}: this model takes up to {}",
+           fmt::format("`max_sequence_length` is {}: this model takes up to {}",
                        request.max_sequence_length, most));
 }
 
@@ -198,13 +200,13 @@ void set_text(Plan& plan, const spec::ModelSpec& model) {
   const auto fixed = model.transformer.fixed_text_tokens;
   if (fixed > 0 && request.max_sequence_length != fixed) {
     refuse(JobField::max_sequence_length,
-           fmt::format("max sequence length is {}: this model takes {} only",
+           fmt::format("`max_sequence_length` is {}: this model takes {} only",
                        request.max_sequence_length, fixed));
   }
   check_text_tokens(request, model);
   if (request.clean_caption && !model.pixart_customs)
     refuse(JobField::clean_caption,
-           "clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
+           "`clean_caption` is on, but " + model.pipeline_class + " takes prompts as they are");
   warn_of_blank(plan);
 }
 
@@ -212,7 +214,7 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   plan.degrees = degrees_of(parallelism);
   plan.guidance = model.has_branches(*plan.request.guidance_scale);
   if (plan.degrees.cfg == 2 && model.transformer.guidance != spec::GuidanceKind::branches) {
-    refuse(JobField::cfg, std::string("cfg is 2, but this model ") +
+    refuse(JobField::cfg, std::string("`cfg` is 2, but this model ") +
                               (model.transformer.guidance == spec::GuidanceKind::embedded
                                    ? "takes the guidance scale as an input"
                                    : "was distilled without guidance") +
@@ -221,11 +223,12 @@ void set_mesh(Plan& plan, const spec::ModelSpec& model, const wire::Parallelism&
   if (plan.degrees.cfg == 2 && model.guided_by_negative && !gives_negative(plan.request))
     refuse(
         JobField::cfg,
-        "cfg is 2, but no negative prompt is given: without one this model has no second branch");
+        "`cfg` is 2, but no negative prompt is given: without one this model has no second branch");
   if (plan.degrees.cfg == 2 && !plan.guidance) {
-    refuse(JobField::cfg, "cfg is 2, but guidance is " + number_text(*plan.request.guidance_scale) +
-                              ": there is no second branch to compute unless guidance is above " +
-                              number_text(model.no_guidance()));
+    refuse(JobField::cfg,
+           "`cfg` is 2, but `guidance_scale` is " + number_text(*plan.request.guidance_scale) +
+               ": there is no second branch to compute unless `guidance_scale` is above " +
+               number_text(model.no_guidance()));
   }
   const int pictures =
       static_cast<int>(plan.request.prompts.size()) * plan.request.images_per_prompt;
@@ -247,7 +250,7 @@ void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelis
                 const WorkRates& rates) {
   if (model.transformer.unet() && !parallelism.stages.empty())
     refuse(JobField::stages,
-           "stages are given, but this model is a U-Net, which is not split into stages");
+           "`stages` are given, but this model is a U-Net, which is not split into stages");
   const auto blocks = static_cast<int>(model.transformer.num_layers);
   const auto tokens = static_cast<double>(plan.token_rows * plan.token_columns);
   plan.stages =
@@ -257,12 +260,12 @@ void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelis
   plan.vae_degree = parallelism.vae;
   if (plan.vae_degree > 1 && !plan.decodes() && plan.request.init_image_bytes == 0) {
     refuse(JobField::vae,
-           fmt::format("vae-parallel is {}, but with output type latent nothing is decoded",
+           fmt::format("`vae` is {}, but with `output_type` latent nothing is decoded",
                        plan.vae_degree));
   }
   const auto rows = plan.latent_height / model.latent_frames(plan.request.num_frames);
   if (plan.vae_degree > rows) {
-    refuse(JobField::vae, fmt::format("vae-parallel is {}, but the latents have only {} to split",
+    refuse(JobField::vae, fmt::format("`vae` is {}, but the latents have only {} to split",
                                       plan.vae_degree, counted(rows, "row")));
   }
 }
@@ -279,22 +282,23 @@ void check_refill_steps(const wire::ImageRequest& request) {
   for (const int step : request.refill_steps) {
     if (step >= request.steps)
       refuse(JobField::refill_steps,
-             fmt::format("refill steps have {}, but of {} the last is {}", step,
+             fmt::format("`refill_steps` have {}, but of {} the last is {}", step,
                          counted(request.steps, "step"), request.steps - 1));
   }
 }
 
 void check_warmup(const wire::ImageRequest& request) {
   if (request.warmup_steps <= request.steps) return;
-  refuse(JobField::warmup_steps, fmt::format("warmup is {}, but there {}{}", request.warmup_steps,
-                                             request.steps == 1 ? "is only " : "are only ",
-                                             counted(request.steps, "step")));
+  refuse(
+      JobField::warmup_steps,
+      fmt::format("`warmup_steps` is {}, but there {}{}", request.warmup_steps,
+                  request.steps == 1 ? "is only " : "are only ", counted(request.steps, "step")));
 }
 
 void check_offload(const wire::ImageRequest& request, const spec::ModelSpec& model) {
   const auto* user = std::get_if<spec::UserSpec>(&model.transformer.family);
   if (request.offload == OffloadChoice::none || user == nullptr) return;
-  refuse(JobField::offload, "offload is " + to_string(request.offload) +
+  refuse(JobField::offload, "`offload` is " + to_string(request.offload) +
                                 ", but a plugin computes " + user->class_name +
                                 ": only Troupe's own transformers are read block by block");
 }
@@ -339,11 +343,10 @@ void set_patches(Plan& plan, const spec::ModelSpec& model) {
 void check_sampler(Plan& plan, const spec::ModelSpec& model) {
   const auto config = sampler_config(plan.request, model);
   if (config.thresholding && plan.patches.size() > 1) {
-    refuse(
-        JobField::num_pipeline_patch,
-        fmt::format(
-            "patches are {}, but the sampler's thresholding needs statistics of the whole picture",
-            plan.patches.size()));
+    refuse(JobField::num_pipeline_patch,
+           fmt::format("`num_pipeline_patch` is {}, but the sampler's thresholding needs "
+                       "statistics of the whole picture",
+                       plan.patches.size()));
   }
   const bool clips =
       config.kind == spec::SamplerKind::kDdim || config.kind == spec::SamplerKind::kDdpm;
@@ -390,7 +393,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
                                                   plan.latent_height * plan.latent_width * 4);
     if (request.init_latents_bytes != bytes) {
       refuse(JobField::init_latents,
-             fmt::format("init latents have {} bytes, but [{}, {}, {}, {}] float32 needs {}",
+             fmt::format("`init_latents` have {} bytes, but [{}, {}, {}, {}] float32 needs {}",
                          request.init_latents_bytes, plan.picture_count(), plan.latent_channels,
                          plan.latent_height, plan.latent_width, bytes));
     }

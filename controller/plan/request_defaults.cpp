@@ -73,7 +73,7 @@ void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
     if (side == 0 || side > wire::kMaxPixels) {
       refuse(field,
              fmt::format(
-                 "{} is that of the init image where none is given, {}: this model takes {} to {}",
+                 "`{}` is that of `init_image` where none is given, {}: this model takes {} to {}",
                  to_string(field), of_picture, model.pixel_multiple(), wire::kMaxPixels));
     }
   };
@@ -87,23 +87,23 @@ void bin_size(Plan& plan, const spec::ModelSpec& model) {
   for (const auto& [field, pixels] :
        {std::pair{JobField::height, request.height}, std::pair{JobField::width, request.width}}) {
     if (pixels < 1 || pixels > wire::kMaxPixels) {
-      refuse(field, fmt::format("{} is {}: from 1 to {} under resolution binning", to_string(field),
-                                pixels, wire::kMaxPixels));
+      refuse(field, fmt::format("`{}` is {}: from 1 to {} under resolution binning",
+                                to_string(field), pixels, wire::kMaxPixels));
     }
   }
   const auto binning = spec::binning_of(model.pipeline_class);
   if (!binning)
     refuse(JobField::resolution_binning,
-           "resolution_binning is on, but " + model.pipeline_class + " has no bins of its own");
+           "`resolution_binning` is on, but " + model.pipeline_class + " has no bins of its own");
   const std::int64_t sample_size = model.transformer.sample_size;
   const bool by_ratio = binning == spec::Binning::ratios;
   if (by_ratio && sample_size != 32 && sample_size != 64 && sample_size != 128 &&
       sample_size != 256) {
-    refuse(
-        JobField::resolution_binning,
-        fmt::format("resolution_binning is on, but the transformer's sample_size is {}: there are "
-                    "bins for 32, 64, 128 and 256",
-                    sample_size));
+    refuse(JobField::resolution_binning,
+           fmt::format(
+               "`resolution_binning` is on, but the transformer's sample_size is {}: there are "
+               "bins for 32, 64, 128 and 256",
+               sample_size));
   }
   const spec::PixelSize wanted{request.height, request.width};
   const auto bin = by_ratio ? spec::nearest_bin(sample_size, wanted) : spec::nearest_shape(wanted);
@@ -120,24 +120,26 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
   constexpr auto kMost = wire::kMaxFrames;
   if (!model.makes_videos()) {
     if (request.num_frames > 1) {
-      refuse(JobField::num_frames, fmt::format("frames is {}, but {} makes pictures",
+      refuse(JobField::num_frames, fmt::format("`num_frames` is {}, but {} makes pictures",
                                                request.num_frames, model.pipeline_class));
     }
     request.num_frames = 1;
     if (request.vae_tiling && model.video_vae)
-      refuse(JobField::vae_tiling, "vae_tiling is on, but this model's pictures are decoded whole");
+      refuse(JobField::vae_tiling,
+             "`vae_tiling` is on, but this model's pictures are decoded whole");
     return;
   }
   if (request.num_frames == 0)
     request.num_frames = static_cast<std::int32_t>(model.transformer.sample_frames);
   const std::int64_t unit = model.video_vae->frame_factor();
   if ((request.num_frames - 1) % unit != 0 || request.num_frames > kMost) {
-    refuse(JobField::num_frames,
-           fmt::format("frames is {}: this model takes multiples of {} and one more, up to {}",
-                       request.num_frames, unit, kMost));
+    refuse(
+        JobField::num_frames,
+        fmt::format("`num_frames` is {}: this model takes multiples of {} and one more, up to {}",
+                    request.num_frames, unit, kMost));
   }
   if (request.vae_tiling)
-    refuse(JobField::vae_tiling, "vae_tiling is on, but videos are decoded whole");
+    refuse(JobField::vae_tiling, "`vae_tiling` is on, but videos are decoded whole");
   if (request.init_image_bytes > 0 || request.init_image_blob != 0)
     refuse(JobField::init_image,
            "there is a picture to start from, but this model makes videos from text alone");
@@ -157,16 +159,17 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   for (const auto& [field, pixels] :
        {std::pair{JobField::height, request.height}, std::pair{JobField::width, request.width}}) {
     if (pixels < unit || pixels % unit != 0 || pixels > wire::kMaxPixels) {
-      refuse(field, fmt::format("{} is {}: this model takes multiples of {} from {} to {}",
+      refuse(field, fmt::format("`{}` is {}: this model takes multiples of {} from {} to {}",
                                 to_string(field), pixels, unit, unit, wire::kMaxPixels));
     }
   }
   set_frames(request, model);
   if (request.vae_tiling && model.vae.sample_size % model.vae.tile_unit() != 0) {
-    refuse(JobField::vae_tiling,
-           fmt::format("vae_tiling is on, but sample_size in {} is {}: tiles need a multiple of {}",
-                       (model.folder / "vae" / "config.json").string(), model.vae.sample_size,
-                       model.vae.tile_unit()));
+    refuse(
+        JobField::vae_tiling,
+        fmt::format("`vae_tiling` is on, but sample_size in {} is {}: tiles need a multiple of {}",
+                    (model.folder / "vae" / "config.json").string(), model.vae.sample_size,
+                    model.vae.tile_unit()));
   }
   const std::int64_t frames = model.latent_frames(request.num_frames);
   plan.latent_channels = model.transformer.in_channels;
@@ -178,8 +181,8 @@ void set_size(Plan& plan, const spec::ModelSpec& model) {
   for (const auto& [field, tokens] : {std::pair{JobField::height, plan.token_rows / frames},
                                       std::pair{JobField::width, plan.token_columns}}) {
     if (most > 0 && tokens > most) {
-      refuse(field, fmt::format("{} is {}: this model has positions for up to {}", to_string(field),
-                                tokens * unit, most * unit));
+      refuse(field, fmt::format("`{}` is {}: this model has positions for up to {}",
+                                to_string(field), tokens * unit, most * unit));
     }
   }
 }
@@ -206,13 +209,13 @@ void require_encoder(const spec::ModelSpec& model) {
     const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
     if (!has(tensor.name) && std::ranges::none_of(tensor.other_names, has)) {
       refuse(JobField::init_image,
-             "init image is given, but " + model.vae_weights.label().string() +
+             "`init_image` is given, but " + model.vae_weights.label().string() +
                  " has no encoder: tensor \"" + tensor.name + "\" is missing");
     }
     try {
       spec::check_tensor(model.vae_weights, tensor);
     } catch (const std::runtime_error& error) {
-      refuse(JobField::init_image, std::string("init image is given, but ") + error.what());
+      refuse(JobField::init_image, std::string("`init_image` is given, but ") + error.what());
     }
   }
 }
@@ -249,17 +252,17 @@ std::optional<int> given_steps(const spec::SchedulerConfig& config,
 /// Leaves out the steps that an initial picture's strength says.
 void set_skipped_steps(Plan& plan, const spec::ModelSpec& model) {
   if (model.makes_videos())
-    refuse(JobField::init_image, "init image is given, but this model makes videos");
+    refuse(JobField::init_image, "`init_image` is given, but this model makes videos");
   if (model.video_vae)
     refuse(JobField::init_image,
-           "init image is given, but this model makes pictures from text alone");
+           "`init_image` is given, but this model makes pictures from text alone");
   require_encoder(model);
   const double strength = *plan.request.strength;
   const auto own = spec::scheduler_config_for(model.scheduler, "");
   const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
   plan.skipped_steps = skipped_steps(plan.sampler_steps, strength, flow);
   if (plan.skipped_steps >= plan.sampler_steps) {
-    refuse(JobField::strength, fmt::format("strength is {}: of {} steps none is left",
+    refuse(JobField::strength, fmt::format("`strength` is {}: of {} steps none is left",
                                            number_text(strength), plan.sampler_steps));
   }
 }
@@ -316,7 +319,7 @@ void take_calls(Plan& plan, const Plan& same) {
 void check_rescale(Plan& plan, const spec::ModelSpec& model) {
   if (plan.request.guidance_rescale == 0) return;
   if (!model.rescales_guidance) {
-    refuse(JobField::guidance_rescale, "guidance rescale is " +
+    refuse(JobField::guidance_rescale, "`guidance_rescale` is " +
                                            number_text(plan.request.guidance_rescale) + ", but " +
                                            model.pipeline_class + " has none");
   }

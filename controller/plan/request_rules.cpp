@@ -52,10 +52,10 @@ void check_names(const wire::ImageRequest& request, const spec::ModelSpec& model
   for (std::size_t i = 0; i < request.prompt_embeds.size(); ++i) {
     const auto& name = request.prompt_embeds[i].name;
     if (std::ranges::find(taken, name) == taken.end())
-      refuse(JobField::prompt_embeds, "prompt embeds have a tensor \"" + name +
+      refuse(JobField::prompt_embeds, "`prompt_embeds` have a tensor \"" + name +
                                           "\": " + model.pipeline_class + " takes " + names);
     if (find_tensor(request, name) != &request.prompt_embeds[i])
-      refuse(JobField::prompt_embeds, "prompt embeds have two tensors \"" + name + "\"");
+      refuse(JobField::prompt_embeds, "`prompt_embeds` have two tensors \"" + name + "\"");
   }
 }
 
@@ -88,11 +88,12 @@ void check_no_text(const wire::ImageRequest& request, bool encodes_negative) {
   const auto is_text = [](const std::string& text) { return !text.empty(); };
   if (is_text(request.negative_prompt.value_or("")) ||
       std::ranges::any_of(request.negative_prompts, is_text))
-    refuse(
-        JobField::negative_prompt,
-        "negative prompt does not go with prompt embeds that have the negative text, or need none");
+    refuse(JobField::negative_prompt,
+           "`negative_prompt` does not go with `prompt_embeds` that have the negative text, or "
+           "need none");
   if (request.clean_caption)
-    refuse(JobField::clean_caption, "clean_caption is on, but with prompt embeds there is no text");
+    refuse(JobField::clean_caption,
+           "`clean_caption` is on, but with `prompt_embeds` there is no text");
 }
 
 void check_bytes(const wire::ImageRequest& request) {
@@ -105,7 +106,7 @@ void check_bytes(const wire::ImageRequest& request) {
   }
   if (request.prompt_embeds_bytes != bytes) {
     refuse(JobField::prompt_embeds,
-           fmt::format("prompt embeds have {} bytes, but their shapes in float32 need {}",
+           fmt::format("`prompt_embeds` have {} bytes, but their shapes in float32 need {}",
                        request.prompt_embeds_bytes, bytes));
   }
 }
@@ -119,7 +120,7 @@ void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model
   check_no_text(request, encodes_negative);
   if (request.clean_caption && !model.pixart_customs)
     refuse(JobField::clean_caption,
-           "clean_caption is on, but " + model.pipeline_class + " takes prompts as they are");
+           "`clean_caption` is on, but " + model.pipeline_class + " takes prompts as they are");
   const bool any_negative = std::ranges::any_of(request.prompt_embeds, [](const auto& tensor) {
     return tensor.name.starts_with(spec::kNegativeTensor);
   });
@@ -128,7 +129,7 @@ void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model
   std::int64_t all_tokens = 0;
   for (const auto& tensor : tensors) {
     const auto* own = find_tensor(request, tensor.name);
-    if (!own) refuse(JobField::prompt_embeds, tensor.name + " is missing from the prompt embeds");
+    if (!own) refuse(JobField::prompt_embeds, tensor.name + " is missing from `prompt_embeds`");
     const auto count = check_shape(tensor.name, own->shape, tensor, prompts);
     if (const auto* negative = find_tensor(request, negative_of(tensor))) {
       if (negative->shape != own->shape)
@@ -139,7 +140,7 @@ void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model
     } else if (any_negative) {
       refuse(JobField::prompt_embeds,
              negative_of(tensor) +
-                 " is missing from the prompt embeds: these have some of the "
+                 " is missing from `prompt_embeds`: these have some of the "
                  "negative text, so they need all of it");
     }
     if (count == 0) continue;
@@ -155,20 +156,20 @@ void set_prompt_embeds(wire::ImageRequest& request, const spec::ModelSpec& model
   const auto length = all_tokens - model.transformer.more_text_tokens;
   if (length < 1 || length > wire::kMaxTextTokens) {
     refuse(JobField::prompt_embeds,
-           fmt::format("prompt_embeds are of {}: this model takes {} to {}",
+           fmt::format("`prompt_embeds` are of {}: this model takes {} to {}",
                        counted(all_tokens, "token"), model.transformer.more_text_tokens + 1,
                        model.transformer.more_text_tokens + wire::kMaxTextTokens));
   }
   const auto fixed = model.transformer.fixed_text_tokens;
   if (encodes_negative && fixed > 0 && length != fixed) {
-    refuse(
-        JobField::prompt_embeds,
-        fmt::format("prompt_embeds are of {}, but the negative text, which is to be encoded, of {}",
-                    counted(all_tokens, "token"), fixed));
+    refuse(JobField::prompt_embeds,
+           fmt::format(
+               "`prompt_embeds` are of {}, but the negative text, which is to be encoded, of {}",
+               counted(all_tokens, "token"), fixed));
   }
   if (request.max_sequence_length != 0 && request.max_sequence_length != length) {
     refuse(JobField::max_sequence_length,
-           fmt::format("max sequence length is {}, but prompt_embeds are of {}",
+           fmt::format("`max_sequence_length` is {}, but `prompt_embeds` are of {}",
                        request.max_sequence_length, counted(all_tokens, "token")));
   }
   request.max_sequence_length = static_cast<std::int32_t>(length);

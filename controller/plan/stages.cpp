@@ -78,7 +78,7 @@ double best_limit(const std::vector<double>& costs, int stages) {
 std::vector<Stage> split_blocks(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   if (stages < 1 || stages > blocks) {
-    refuse(JobField::pp, fmt::format("pp is {}, but the transformer has {}: each stage needs one",
+    refuse(JobField::pp, fmt::format("`pp` is {}, but the transformer has {}: each stage needs one",
                                      stages, counted(blocks, "block")));
   }
   const double best = best_limit(costs, stages);
@@ -97,14 +97,14 @@ std::vector<Stage> listed_stages(const std::vector<int>& sizes, int blocks) {
   int first = 0;
   for (const int size : sizes) {
     if (size < 1 || size > blocks) {
-      refuse(JobField::stages, fmt::format("stages has a stage of {}: the transformer has {}",
+      refuse(JobField::stages, fmt::format("`stages` has a stage of {}: the transformer has {}",
                                            counted(size, "block"), blocks));
     }
     result.push_back({first, first + size});
     first += size;
   }
   if (first != blocks) {
-    refuse(JobField::stages, fmt::format("stages add up to {}, but the transformer has {}",
+    refuse(JobField::stages, fmt::format("`stages` add up to {}, but the transformer has {}",
                                          counted(first, "block"), blocks));
   }
   return result;

@@ -45,7 +45,7 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
   if (request.init_image_bytes != 0 && request.init_image_blob == 0)
     return bad(init_image, "init image has a size, but was not sent along");
   if (request.prompt_embeds_blob == 0 && !request.prompt_embeds.empty())
-    return bad(prompt_embeds, "prompt embeds have shapes, but were not sent along");
+    return bad(prompt_embeds, "`prompt_embeds` have shapes, but were not sent along");
   if (request.prompt_embeds.empty() && request.prompt_embeds_blob != 0)
     return bad(prompt_embeds, "prompt embeds were sent along without shapes");
   if (request.mask_image_blob == 0) request.mask_image_height = request.mask_image_width = 0;

@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <stdexcept>
 
 #include "tests/support/doctest.h"
+#include "tests/support/patience.h"
 
 using namespace troupe;
 using namespace troupe::actors;
@@ -36,6 +38,13 @@ class Device {
   std::atomic<std::int64_t> now = 0;
   std::atomic<bool> fails = false;
 };
+
+bool eventually(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + troupe::testing::kPatience;
+  while (!holds() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(1ms);
+  return holds();
+}
 
 struct Told {
   int task;
@@ -79,8 +88,7 @@ struct Room {
   }
   /// Waits until so many ends were told.
   bool reaches(std::size_t want) {
-    for (int look = 0; look < 5000 && count() < want; ++look)
-      std::this_thread::sleep_for(1ms);
+    eventually([&] { return count() >= want; });
     return count() == want;
   }
 };
@@ -134,9 +142,7 @@ TEST_CASE("a device that waits for a peer shows progress, until the deadline of 
   const auto ticks_at = [&](std::int64_t device, std::int64_t clock) {
     go_to(device, clock);
     const int before = room.ticks;
-    for (int look = 0; look < 5000 && room.ticks == before; ++look)
-      std::this_thread::sleep_for(1ms);
-    return room.ticks > before;
+    return eventually([&] { return room.ticks > before; });
   };
   const auto stands_at = [&](std::int64_t device, std::int64_t clock) {
     go_to(device, clock);

@@ -259,14 +259,14 @@ TEST_CASE("usage, exit code 2: what is wrong with any model and any cluster") {
 
 TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster can refuse") {
   check("run --model " + kTiny + " --prompt x",
-        {{"--height 100", "height is 100: this model takes multiples of 16"},
+        {{"--height 100", "--height is 100: this model takes multiples of 16"},
          {"--pp 6", "5 blocks"},
-         {"--stages 1", "stages add up to 1 block, but the transformer has 5"},
+         {"--stages 1", "--stages add up to 1 block, but the transformer has 5"},
          {"--steps 2000", "trained with 1000"},
          {"--frames 5", "makes pictures"},
          {"--fps 8", "--fps is for videos"},
          {"--output o.mp4", "--output o.mp4 is for videos: "},
-         {"--guidance-rescale 0.5", "guidance rescale is 0.5, but"},
+         {"--guidance-rescale 0.5", "--guidance-rescale is 0.5, but"},
          {"--patches 2 --group-norm stale", "group norm"},
          {"--sampler KarrasVeScheduler", "KarrasVeScheduler"},
          {"--lora nothere", "troupe: --lora /"},
@@ -283,8 +283,8 @@ TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster 
          {"--weight-dtype int8 --device cuda", "int8 is for actors on the CPU, and --device cuda"}},
         1);
   check("run --model " + kUnet + " --prompt x",
-        {{"--stages 1", "stages are given, but this model is a U-Net"},
-         {"--pp 2", "pp is 2, but this model is a U-Net"}},
+        {{"--stages 1", "--stages are given, but this model is a U-Net"},
+         {"--pp 2", "--pp is 2, but this model is a U-Net"}},
         1);
   check(
       "plan --model " + kTiny,

@@ -277,18 +277,19 @@ TEST_CASE("a C++ program's choices are refused with those that there are") {
     return spec.error().what;
   };
   CHECK(why(&ImageRequest::method) ==
-        "[plan] method is \"magic\": exact, pipefusion or distrifusion");
-  CHECK(why(&ImageRequest::kv) == "[plan] kv is \"magic\": stale or predict");
-  CHECK(why(&ImageRequest::dtype) == "[plan] dtype is \"magic\": float32, bfloat16 or float16");
-  CHECK(why(&ImageRequest::weight_dtype) == "[plan] weight dtype is \"magic\": int8 or fp8");
-  CHECK(why(&ImageRequest::noise_dtype) == "[plan] noise dtype is \"magic\": float32 or model");
+        "[plan] `method` is \"magic\": exact, pipefusion or distrifusion");
+  CHECK(why(&ImageRequest::kv) == "[plan] `kv` is \"magic\": stale or predict");
+  CHECK(why(&ImageRequest::dtype) == "[plan] `dtype` is \"magic\": float32, bfloat16 or float16");
+  CHECK(why(&ImageRequest::weight_dtype) == "[plan] `weight_dtype` is \"magic\": int8 or fp8");
+  CHECK(why(&ImageRequest::noise_dtype) == "[plan] `noise_dtype` is \"magic\": float32 or model");
   CHECK(why(&ImageRequest::group_norm) ==
-        "[plan] group norm is \"magic\": corrected, stale, synchronous or separate");
-  CHECK(why(&ImageRequest::exchange) == "[plan] exchange is \"magic\": stale, none, all or naive");
+        "[plan] `group_norm` is \"magic\": corrected, stale, synchronous or separate");
+  CHECK(why(&ImageRequest::exchange) ==
+        "[plan] `exchange` is \"magic\": stale, none, all or naive");
   CHECK(why(&ImageRequest::step_cache) ==
-        "[plan] step cache is \"magic\": first-block or teacache");
+        "[plan] `step_cache` is \"magic\": first-block or teacache");
   CHECK(why(&ImageRequest::progress_content) ==
-        "[plan] progress content is \"magic\": latents or preview");
+        "[plan] `progress_content` is \"magic\": latents or preview");
 }
 
 TEST_CASE("a request that nobody touched is the same in C++ and on the wire") {

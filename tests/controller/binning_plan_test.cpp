@@ -89,13 +89,13 @@ TEST_CASE("HunyuanDiT's pictures come out in the shape that they are computed in
 
 TEST_CASE("what cannot be binned is refused by name") {
   CHECK_THROWS_WITH(make_plan(sample_model(), binned(-8, 256), {}),
-                    "[plan] height is -8: from 1 to 16384 under resolution binning");
+                    "[plan] `height` is -8: from 1 to 16384 under resolution binning");
   CHECK_THROWS_WITH(make_plan(sample_model(), binned(256, 20000), {}),
-                    "[plan] width is 20000: from 1 to 16384 under resolution binning");
+                    "[plan] `width` is 20000: from 1 to 16384 under resolution binning");
   auto model = sample_model();
   model.transformer.sample_size = 16;
   CHECK_THROWS_WITH(make_plan(model, binned(64, 64), {}),
-                    "[plan] resolution_binning is on, but the transformer's sample_size is 16: "
+                    "[plan] `resolution_binning` is on, but the transformer's sample_size is 16: "
                     "there are bins for 32, 64, 128 and 256");
 }
 

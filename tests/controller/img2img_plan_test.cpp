@@ -145,7 +145,7 @@ TEST_CASE(
   };
   CHECK(plan_of("tiny-sd15", patched).synchronous_steps == 30);
   CHECK(has(message_of([&] { plan_of("tiny-sd3", patched); }),
-            "warmup is 30, but there are only 28 steps"));
+            "`warmup_steps` is 30, but there are only 28 steps"));
 }
 
 TEST_CASE("interim content that is to come so many times comes at even intervals") {
@@ -220,7 +220,7 @@ TEST_CASE("a picture to begin with gives its size where the family's pipeline ke
   CHECK(has(message_of([&] {
               planned("tiny-sd15", [](auto& request) { request.init_image_height = 7; });
             }),
-            "height is that of the init image where none is given, 7: this model takes 8 to"));
+            "`height` is that of `init_image` where none is given, 7: this model takes 8 to"));
 }
 
 TEST_CASE(
@@ -329,7 +329,7 @@ TEST_CASE("an encoder of other shapes than its config's is refused where a pictu
   model.vae.in_channels = 5;
   auto request = request_of(0.5, 4);
   const auto why = message_of([&] { plan::make_plan(model, request, {}); });
-  CHECK(why.starts_with("[plan] init image is given, but [check_weights] "));
+  CHECK(why.starts_with("[plan] `init_image` is given, but [check_weights] "));
   CHECK(has(why, ": tensor \"encoder.conv_in.weight\" has shape ["));
   CHECK(has(why, "the config calls for ["));
   request.init_image_bytes = 0;
@@ -345,7 +345,7 @@ TEST_CASE("tiles that overlap in parts of latent pixels are refused") {
   CHECK(plan::make_plan(model, request, {}).request.vae_tiling);
   ++model.vae.sample_size;
   const auto why = message_of([&] { plan::make_plan(model, request, {}); });
-  CHECK(has(why, "[plan] vae_tiling is on, but sample_size in "));
+  CHECK(has(why, "[plan] `vae_tiling` is on, but sample_size in "));
   CHECK(has(why, "vae/config.json is " + std::to_string(2 * unit + 1) +
                      ": tiles need a multiple of " + std::to_string(unit)));
 }
@@ -391,7 +391,7 @@ TEST_CASE("where latents are what is asked for, nobody keeps a decoder, but for 
   CHECK_NOTHROW(plan::make_plan(model, request, {.pp = 2, .vae = 2}));
   request.init_image_bytes = 0;
   CHECK_THROWS_WITH_AS(plan::make_plan(model, request, {.pp = 2, .vae = 2}),
-                       "[plan] vae-parallel is 2, but with output type latent nothing is decoded",
+                       "[plan] `vae` is 2, but with `output_type` latent nothing is decoded",
                        std::invalid_argument);
 }
 

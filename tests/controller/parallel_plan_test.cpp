@@ -110,11 +110,12 @@ TEST_CASE("stages may be listed, and lists that do not add up are refused") {
   CHECK(why(request, {.pp = 2, .stages = {8}}) == "[plan] `stages` lists 1 stage, but `pp` is 2");
   CHECK(why(request, {.stages = {4, 4}}) == "[plan] `stages` lists 2 stages, but `pp` is 1");
   CHECK(why(request, {.pp = 2, .stages = {4, 3}}) ==
-        "[plan] stages add up to 7 blocks, but the transformer has 8");
-  CHECK(why(request, {.pp = 2, .stages = {4, 5}}).starts_with("[plan] stages add up to 9"));
+        "[plan] `stages` add up to 7 blocks, but the transformer has 8");
+  CHECK(why(request, {.pp = 2, .stages = {4, 5}}).starts_with("[plan] `stages` add up to 9"));
   CHECK(why(request, {.pp = 2, .stages = {8, 0}}) ==
-        "[plan] stages has a stage of 0 blocks: the transformer has 8");
-  CHECK(why(request, {.pp = 3, .stages = {8, -1, 1}}).starts_with("[plan] stages has a stage of"));
+        "[plan] `stages` has a stage of 0 blocks: the transformer has 8");
+  CHECK(
+      why(request, {.pp = 3, .stages = {8, -1, 1}}).starts_with("[plan] `stages` has a stage of"));
 }
 
 TEST_CASE("parallel decoding and predicted K,V are refused where there is no such thing") {
@@ -127,7 +128,7 @@ TEST_CASE("parallel decoding and predicted K,V are refused where there is no suc
         "[plan] `vae` is 3, but the degrees give a picture 2 actors");
   request.height = 16;  // 2 rows of latents, one of tokens
   CHECK(why(request, {.ulysses = 3, .vae = 3}) ==
-        "[plan] vae-parallel is 3, but the latents have only 2 rows to split");
+        "[plan] `vae` is 3, but the latents have only 2 rows to split");
   CHECK(why(request, {.ulysses = 3, .vae = 2}) == "accepted");
   request = square_request();
   request.kv = KvUse::predict;

@@ -49,9 +49,9 @@ double best_by_trying(const std::vector<double>& costs, std::size_t from, int st
 
 TEST_CASE("token rows split with the remainder first") {
   CHECK(plan::split_rows(5, 3) == std::vector<wire::RowRange>{{0, 2}, {2, 4}, {4, 5}});
-  CHECK_THROWS_WITH(
-      plan::split_rows(3, 4),
-      "[plan] patches is 4, but the picture has only 3 token rows: each patch needs one");
+  CHECK_THROWS_WITH(plan::split_rows(3, 4),
+                    "[plan] `num_pipeline_patch` is 4, but the picture has only 3 token rows: each "
+                    "patch needs one");
 }
 
 TEST_CASE("28 equal blocks on 8 stages leave no stage empty") {
@@ -177,27 +177,29 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   const auto same = [](auto&) {};
   CHECK(why(same) == "accepted");
   CHECK(why([](auto& r) { r.height = 100; }) ==
-        "[plan] height is 100: this model takes multiples of 16 from 16 to 16384");
+        "[plan] `height` is 100: this model takes multiples of 16 from 16 to 16384");
   CHECK(why([](auto& r) { r.steps = -1; }) == "[plan] `steps` is -1: at least 0 is needed");
   CHECK(why([](auto& r) { r.prompts.clear(); }) == "[plan] `prompts` is missing");
   CHECK(why([](auto& r) { r.num_pipeline_patch = 4; }) ==
         "[plan] `num_pipeline_patch` is 4, but `method` is exact: only pipefusion and distrifusion "
         "have patches");
   CHECK(why([](auto& r) { r.guidance_scale = 1; }, {.cfg = 2}) ==
-        "[plan] cfg is 2, but guidance is 1: there is no second branch to compute unless "
-        "guidance is above 1");
+        "[plan] `cfg` is 2, but `guidance_scale` is 1: there is no second branch to compute unless "
+        "`guidance_scale` is above 1");
   CHECK(why(same, {.dp = 2}) ==
         "[plan] `dp` is 2, but there is only 1 picture to split (prompts × `images_per_prompt`)");
   CHECK(why(same, {.pp = 9}) ==
-        "[plan] pp is 9, but the transformer has 8 blocks: each stage needs one");
+        "[plan] `pp` is 9, but the transformer has 8 blocks: each stage needs one");
   CHECK(why([](auto& r) {
           r.method = Method::pipefusion;
           r.num_pipeline_patch = 17;
-        }) == "[plan] patches is 17, but the picture has only 16 token rows: each patch needs one");
+        }) ==
+        "[plan] `num_pipeline_patch` is 17, but the picture has only 16 token rows: each patch "
+        "needs one");
   CHECK(why([](auto& r) {
           r.method = Method::pipefusion;
           r.warmup_steps = 21;
-        }) == "[plan] warmup is 21, but there are only 20 steps");
+        }) == "[plan] `warmup_steps` is 21, but there are only 20 steps");
   CHECK(why([](auto& r) {
           r.sampler = "magic";
         }).starts_with("[sampler] sampler is \"magic\", which is unknown: choose dpmsolver++"));
@@ -218,7 +220,7 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why([](auto& r) {
           r.init_latents_blob = 1;
           r.init_latents_bytes = 12;
-        }) == "[plan] init latents have 12 bytes, but [1, 4, 32, 32] float32 needs 16384");
+        }) == "[plan] `init_latents` have 12 bytes, but [1, 4, 32, 32] float32 needs 16384");
 }
 
 TEST_CASE("a plan prints as text and as JSON") {
@@ -263,8 +265,9 @@ TEST_CASE("an empty prompt and a negative prompt without guidance are told of") 
   request.negative_prompt = "b";
   CHECK(warnings_of(request).empty());
   request.guidance_scale = 1;
-  CHECK(warnings_of(request) ==
-        Texts{"the negative prompt is unused: guidance is 1, and above 1 is needed for it"});
+  CHECK(
+      warnings_of(request) ==
+      Texts{"the negative prompt is unused: `guidance_scale` is 1, and above 1 is needed for it"});
 }
 
 TEST_CASE("a size far from the model's native one is a warning that names it, others are none") {

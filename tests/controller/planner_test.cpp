@@ -198,7 +198,7 @@ TEST_CASE("what the request is refused for is said, not that nothing was found")
   auto request = square_request();
   request.height = 100;
   CHECK_THROWS_WITH(choose_degrees(sample_model(), request, 4, machine_of("l40")),
-                    "[plan] height is 100: this model takes multiples of 16 from 16 to 16384");
+                    "[plan] `height` is 100: this model takes multiples of 16 from 16 to 16384");
   CHECK_THROWS_WITH(choose_degrees(sample_model(), square_request(), 0, machine_of("l40")),
                     "[planner] actors is 0: at least 1 is needed");
 }

@@ -96,13 +96,14 @@ TEST_CASE("a job that is only to be checked is planned, and none is made") {
     accepted.job = 7;
     CHECK(answer(64, bytes) == wire::Failure{});
     CHECK(accepted.job == 0);
-    CHECK(std::ranges::count(accepted.warnings,
-                             "the negative prompt is unused: guidance is 1, and above 1 is needed "
-                             "for it") == 1);
+    CHECK(std::ranges::count(
+              accepted.warnings,
+              "the negative prompt is unused: `guidance_scale` is 1, and above 1 is needed "
+              "for it") == 1);
   }
   const auto refused = answer(72, 1000);
   CHECK(refused.field == wire::JobField::width);
-  CHECK(refused.what.starts_with("[plan] width is 72: this model takes multiples of 16"));
+  CHECK(refused.what.starts_with("[plan] `width` is 72: this model takes multiples of 16"));
   CHECK(answer(64, 3ull << 30).field == wire::JobField::init_image);
   CHECK(fixture.table.all().empty());
 }
@@ -204,7 +205,7 @@ TEST_CASE("what a job begins with is held against its request and a budget befor
   latents.init_latents_bytes = 4ull << 30;
   submit(latents);
   REQUIRE(fixture.until([&] { return said.size() == 1; }));
-  CHECK(said.back().starts_with("[plan] init latents have 4294967296 bytes, but [1, "));
+  CHECK(said.back().starts_with("[plan] `init_latents` have 4294967296 bytes, but [1, "));
   wire::ImageRequest picture;
   picture.init_image_blob = 7;
   picture.init_image_bytes = 500'000'000;

@@ -180,6 +180,7 @@ TEST_CASE("rows that do not divide, and fewer rows than patches at deeper levels
   all.exchange = PatchExchange::all;
   CHECK(plan::make_plan(model, all, {.ring = 3}).step_kind(4) == wire::StepKind::whole);
   request.num_pipeline_patch = 10;
-  CHECK(contains(error_of([&] { plan::make_plan(model, request, {}); }), "patches is 10"));
-  CHECK(contains(error_of([&] { plan::make_plan(model, picture(), {.pp = 2}); }), "pp is 2"));
+  CHECK(contains(error_of([&] { plan::make_plan(model, request, {}); }),
+                 "`num_pipeline_patch` is 10"));
+  CHECK(contains(error_of([&] { plan::make_plan(model, picture(), {.pp = 2}); }), "`pp` is 2"));
 }

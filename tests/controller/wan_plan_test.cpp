@@ -85,7 +85,7 @@ TEST_CASE("frames decide what a plan of a video computes") {
     return error_of([&] { plan::make_plan(model, request, mix); });
   };
   request.num_frames = 80;
-  CHECK(contains(refusal(), "frames is 80: this model takes multiples of 4 and one more"));
+  CHECK(contains(refusal(), "`num_frames` is 80: this model takes multiples of 4 and one more"));
   request.num_frames = 4101;
   CHECK(contains(refusal(), "up to 4097"));
   request.num_frames = 81;

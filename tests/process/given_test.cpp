@@ -200,7 +200,7 @@ TEST_CASE("latents alone: previews come all the same, and what needs a decoder i
   CHECK(result.pictures.empty());
   submission.parallelism = {.pp = 2, .vae = 2};
   CHECK(shared_cluster().refusal(submission).what ==
-        "[plan] vae-parallel is 2, but with output type latent nothing is decoded");
+        "[plan] `vae` is 2, but with `output_type` latent nothing is decoded");
 }
 
 TEST_CASE("each picture of several seeds is the one that it is alone, and its file says so") {
@@ -251,9 +251,9 @@ TEST_CASE("what is given and does not fit is refused by its name, before anythin
   };
   const Wrong all[] = {
       {"embeds_sigma", [](auto& r) { r.prompt_embeds.erase("prompt_attention_mask"); },
-       "prompt_attention_mask is missing from the prompt embeds"},
+       "prompt_attention_mask is missing from `prompt_embeds`"},
       {"embeds_sigma", [](auto& r) { r.prompt_embeds.erase("negative_prompt_embeds"); },
-       "negative_prompt_embeds is missing from the prompt embeds: these have some of the negative "
+       "negative_prompt_embeds is missing from `prompt_embeds`: these have some of the negative "
        "text, so they need all of it"},
       {"embeds_sdxl",
        [](auto& r) {
@@ -261,7 +261,7 @@ TEST_CASE("what is given and does not fit is refused by its name, before anythin
            r.prompt_embeds.erase(name);
          r.negative_prompt = "a cat";
        },
-       "prompt_embeds are of 93 tokens, but the negative text, which is to be encoded, of 77"},
+       "`prompt_embeds` are of 93 tokens, but the negative text, which is to be encoded, of 77"},
       {"embeds_sd3",
        [](auto& r) {
          r.prompt_embeds["prompt_embeds"].shape = {2, 24, 89};
@@ -271,7 +271,7 @@ TEST_CASE("what is given and does not fit is refused by its name, before anythin
        [](auto& r) {
          r.prompt_embeds["negative_prompt_embeds"] = r.prompt_embeds["prompt_embeds"];
        },
-       "prompt embeds have a tensor \"negative_prompt_embeds\": FluxPipeline takes "
+       "`prompt_embeds` have a tensor \"negative_prompt_embeds\": FluxPipeline takes "
        "pooled_prompt_embeds, prompt_embeds"},
       {"embeds_hunyuan",
        [](auto& r) {
@@ -288,11 +288,13 @@ TEST_CASE("what is given and does not fit is refused by its name, before anythin
        },
        "`prompts` and `prompt_embeds` do not go together"},
       {"embeds_sigma", [](auto& r) { r.negative_prompt = "a cat"; },
-       "negative prompt does not go with prompt embeds that have the negative text, or need none"},
+       "`negative_prompt` does not go with `prompt_embeds` that have the negative text, or need "
+       "none"},
       {"embeds_flux", [](auto& r) { r.negative_prompt = "a cat"; },
-       "negative prompt does not go with prompt embeds that have the negative text, or need none"},
+       "`negative_prompt` does not go with `prompt_embeds` that have the negative text, or need "
+       "none"},
       {"embeds_sigma", [](auto& r) { r.max_sequence_length = 12; },
-       "max sequence length is 12, but prompt_embeds are of 30 tokens"},
+       "`max_sequence_length` is 12, but `prompt_embeds` are of 30 tokens"},
       {"embeds_sigma", [](auto& r) { r.prompt_embeds["prompt_attention_mask"].data[0] = 0; },
        "prompt_attention_mask is not ones, at least one, and then zeros in each of its rows"},
       {"seeds_sd3", [](auto& r) { r.picture_seeds.pop_back(); },

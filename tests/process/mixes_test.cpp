@@ -160,7 +160,7 @@ TEST_CASE("without guidance, and with micro-conditions, in stages too") {
 TEST_CASE("degrees that do not fit are refused before anything loads") {
   auto submission = one_picture({.dp = 1, .cfg = 2, .pp = 1});
   submission.request.guidance_scale = 1;
-  CHECK(shared_cluster().refusal(submission).what.find("cfg is 2") != std::string::npos);
+  CHECK(shared_cluster().refusal(submission).what.find("`cfg` is 2") != std::string::npos);
   submission = one_picture({.dp = 2});
   CHECK(shared_cluster().refusal(submission).what.find("`dp` is 2") != std::string::npos);
   submission = one_picture({.dp = 1, .cfg = 1, .pp = 6});

@@ -160,12 +160,12 @@ TEST_CASE("kill -9: a job with offload ends with the same bits") {
 TEST_CASE("offload of what is not read block by block is refused by name") {
   auto submission = offloaded(demo_job(1));
   submission.request.offload = "disk";
-  CHECK(has(shared_cluster().refusal(submission).what, "offload is \"disk\": blocks"));
+  CHECK(has(shared_cluster().refusal(submission).what, "`offload` is \"disk\": blocks"));
   submission.request = {};
   submission.parallelism = {};
   submission.request.prompts = {"a cat"};
   submission.request.offload = "blocks";
   submission.model = checkpoint("tiny-sdxl");
   CHECK(has(shared_cluster().refusal(submission).what,
-            "offload is blocks, but this model is a U-Net"));
+            "`offload` is blocks, but this model is a U-Net"));
 }

@@ -241,7 +241,7 @@ TEST_CASE("what cannot be is refused by name") {
   Reference reference("quantized");
   auto submission = reference.submission(reference.find("sigma_one_step"));
   submission.request.weight_dtype = "int4";
-  CHECK(has(shared_cluster().refusal(submission).what, "weight dtype is \"int4\": int8 or fp8"));
+  CHECK(has(shared_cluster().refusal(submission).what, "`weight_dtype` is \"int4\": int8 or fp8"));
   submission.request.weight_dtype = "fp8";
   CHECK(
       has(shared_cluster().refusal(submission).what, "fp8 needs a GPU of compute capability 8.9"));

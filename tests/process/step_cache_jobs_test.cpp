@@ -51,7 +51,7 @@ TEST_CASE("in half precision a cache works at any degrees") {
 TEST_CASE("what step caches cannot be asked for is refused by name") {
   Reference reference("families");
   auto submission = of_case(reference, "sigma_wide", "second-block", 0.1);
-  CHECK(has(shared_cluster().refusal(submission).what, "step cache is \"second-block\""));
+  CHECK(has(shared_cluster().refusal(submission).what, "`step_cache` is \"second-block\""));
   for (const double threshold : {-0.1, 11.0}) {
     submission = of_case(reference, "sigma_wide", "first-block", threshold);
     CHECK(has(shared_cluster().refusal(submission).what, "`step_cache_threshold` is"));

@@ -39,7 +39,7 @@ TEST_CASE("a job says what was asked for and how often it called the model") {
   CHECK(shared_cluster().run(submission).pictures.size() == 1);
   submission.request.refill_steps = {7};
   CHECK(has(shared_cluster().refusal(submission).what,
-            "refill steps have 7, but of 7 steps the last is 6"));
+            "`refill_steps` have 7, but of 7 steps the last is 6"));
   submission.request.refill_steps.clear();
   submission.request.warmup_steps = 8;
   CHECK(has(shared_cluster().refusal(submission).what, "`warmup_steps` is 8, but `steps` is 6"));
@@ -60,15 +60,16 @@ TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
     CHECK(error.code == ErrorCode::bad_request);
     CHECK(has(error.what, why));
   };
-  refused([](Submission& s) { s.parallelism.pp = 2; }, "pp is 2");
-  refused([](Submission& s) { s.parallelism.tp = 2; }, "tp is 2");
-  refused([](Submission& s) { s.request.method = "pipefusion"; }, "method is pipefusion");
-  refused([](Submission& s) { s.request.kv = "predict"; }, "kv is predict");
-  refused([](Submission& s) { s.request.warmup_steps = 0; }, "warmup is 0");
-  refused([](Submission& s) { s.parallelism.ring = 4; }, "patches is 3, but ulysses × ring is 4");
-  refused([](Submission& s) { s.request.num_pipeline_patch = 13; }, "patches is 13");
-  refused([](Submission& s) { s.request.group_norm = "none"; }, "group norm is \"none\"");
-  refused([](Submission& s) { s.request.exchange = "some"; }, "exchange is \"some\"");
+  refused([](Submission& s) { s.parallelism.pp = 2; }, "`pp` is 2");
+  refused([](Submission& s) { s.parallelism.tp = 2; }, "`tp` is 2");
+  refused([](Submission& s) { s.request.method = "pipefusion"; }, "`method` is pipefusion");
+  refused([](Submission& s) { s.request.kv = "predict"; }, "`kv` is predict");
+  refused([](Submission& s) { s.request.warmup_steps = 0; }, "`warmup_steps` is 0");
+  refused([](Submission& s) { s.parallelism.ring = 4; },
+          "`num_pipeline_patch` is 3, but `ulysses` × `ring` is 4");
+  refused([](Submission& s) { s.request.num_pipeline_patch = 13; }, "`num_pipeline_patch` is 13");
+  refused([](Submission& s) { s.request.group_norm = "none"; }, "`group_norm` is \"none\"");
+  refused([](Submission& s) { s.request.exchange = "some"; }, "`exchange` is \"some\"");
   refused(
       [](Submission& s) {
         s.request.exchange = "none";
@@ -108,7 +109,7 @@ TEST_CASE("what a U-Net cannot do is refused by name, with the reason") {
         s.request.group_norm = "stale";
       },
       "`group_norm` is stale, but `method` is exact");
-  refused([](Submission& s) { s.request.max_sequence_length = 12; }, "max sequence length is 12");
+  refused([](Submission& s) { s.request.max_sequence_length = 12; }, "`max_sequence_length` is 12");
   refused(
       [](Submission& s) {
         s.model = checkpoint("tiny-pixart");

@@ -166,7 +166,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if request.get("steps") == 77777:
             return self.refuse(400, "invalid_request_error", "steps: is 77777; see --pp 2", "steps")
         if request.get("num_pipeline_patch") == 7:
-            return self.refuse(400, "invalid_request_error", "patches is 7: at most 4, with --init-image and init_latents", "num_pipeline_patch")
+            return self.refuse(400, "invalid_request_error", "num_pipeline_patch is 7: at most 4, with `init_image` and `init_latents`", "num_pipeline_patch")
         missing = [file["path"] for file in [*request.get("loras", []), *request.get("embeddings", [])] if "none" in file["path"]]
         if missing:
             return self.refuse(400, "invalid_request_error", f"{missing[0]}: no such file")

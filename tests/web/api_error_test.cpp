@@ -7,7 +7,7 @@ using namespace troupe::web;
 
 TEST_CASE("a refusal's field is the one that whoever refused has named, whatever its text says") {
   const auto refused =
-      to_api_error({ErrorCode::bad_request, "[plan] steps is 0", "num_pipeline_patch"});
+      to_api_error({ErrorCode::bad_request, "[plan] `steps` is 0", "num_pipeline_patch"});
   CHECK(refused.param == "num_pipeline_patch");
   CHECK(refused.what() == std::string("steps is 0"));
   CHECK(to_api_error({ErrorCode::bad_request, "height is 257"}).param == "");
@@ -18,10 +18,9 @@ TEST_CASE("a refusal's field is the one that whoever refused has named, whatever
 TEST_CASE(
     "what a cluster says names fields as HTTP does, not options or the command line's words") {
   const std::pair<const char*, const char*> kSaid[] = {
-      {"patches is 9: at most 8", "num_pipeline_patch is 9: at most 8"},
-      {"vae-parallel is 8, but a replica has 2", "vae is 8, but a replica has 2"},
-      {"init image is given, but this model makes videos",
-       "init_image is given, but this model makes videos"},
+      {"`num_pipeline_patch` is 9: at most 8", "num_pipeline_patch is 9: at most 8"},
+      {"`vae` is 8, but `cfg` is 2", "vae is 8, but `cfg` is 2"},
+      {"no field stands here, `cfg` is 2", "no field stands here, `cfg` is 2"},
       {"lora /l is not there", "lora /l is not there"},
       {"old values may show; --method exact uses none",
        "old values may show; `method` exact uses none"},
@@ -33,9 +32,9 @@ TEST_CASE(
       {"", ""}};
   for (const auto& [text, said] : kSaid)
     CHECK(in_fields(text) == said);
-  CHECK(std::string(
-            to_api_error({ErrorCode::bad_request, "[plan] frames is 65, but X makes pictures"})
-                .what()) == "num_frames is 65, but X makes pictures");
+  CHECK(std::string(to_api_error(
+                        {ErrorCode::bad_request, "[plan] `num_frames` is 65, but X makes pictures"})
+                        .what()) == "num_frames is 65, but X makes pictures");
 }
 
 TEST_CASE("a cluster that stops is no conflict, and a job of before is gone") {

@@ -98,24 +98,26 @@ TEST_CASE("whatever part of a submission is refused, it is called by a field tha
 
 TEST_CASE(
     "a refusal has the words of the call's client, those that it used where it had a choice") {
-  const std::string steps_left = "strength is 0.1: of 4 steps none is left";
-  const auto of_webui = told(kImg2Img, {{"denoising_strength", 0.1}}, "strength", steps_left);
+  const std::string steps_left = " is 0.1: of 4 steps none is left";
+  const auto of_webui =
+      told(kImg2Img, {{"denoising_strength", 0.1}}, "strength", "`strength`" + steps_left);
   CHECK(of_webui.param == "denoising_strength");
-  CHECK(of_webui.what() == "denoising_" + steps_left);
-  CHECK(told(kImg2Img, {{"strength", 0.1}}, "strength", steps_left).what() == steps_left);
-  CHECK(told(kTxt2Img, {}, "guidance_scale", "guidance is 1, but --guidance-rescale").param ==
-        "cfg_scale");
-  CHECK(told(kTxt2Img, {}, "steps", "steps is 4, but --guidance is 3").what() ==
+  CHECK(of_webui.what() == "denoising_strength" + steps_left);
+  CHECK(told(kImg2Img, {{"strength", 0.1}}, "strength", "`strength`" + steps_left).what() ==
+        "strength" + steps_left);
+  CHECK(told(kTxt2Img, {}, "guidance_scale", "`guidance_scale` is 1").param == "cfg_scale");
+  CHECK(told(kTxt2Img, {}, "steps", "`steps` is 4, but `guidance_scale` is 3").what() ==
         std::string("steps is 4, but `cfg_scale` is 3"));
-  CHECK(told(kGenerations, {{"size", ""}}, "width", "width is 9").what() ==
+  CHECK(told(kGenerations, {{"size", ""}}, "width", "`width` is 9").what() ==
         std::string("size: width is 9"));
-  CHECK(told(kGenerations, {{"width", 9}}, "width", "width is 9").param == "width");
-  CHECK(told(kGenerations, {{"num_inference_steps", 9}}, "steps", "steps is 9").what() ==
+  CHECK(told(kGenerations, {{"width", 9}}, "width", "`width` is 9").param == "width");
+  CHECK(told(kGenerations, {{"num_inference_steps", 9}}, "steps", "`steps` is 9").what() ==
         std::string("num_inference_steps is 9"));
-  CHECK(told(kVideos, {{"num_frames", 9}}, "num_frames", "frames is 9").param == "num_frames");
-  CHECK(told(kVideos, {{"seconds", 1}}, "num_frames", "frames is 9").what() ==
+  CHECK(told(kVideos, {{"num_frames", 9}}, "num_frames", "`num_frames` is 9").param ==
+        "num_frames");
+  CHECK(told(kVideos, {{"seconds", 1}}, "num_frames", "`num_frames` is 9").what() ==
         std::string("seconds: num_frames is 9"));
-  CHECK(told(kVideos, {}, "num_frames", "frames is 65").what() ==
+  CHECK(told(kVideos, {}, "num_frames", "`num_frames` is 65").what() ==
         std::string("seconds: none are given, which is 4: num_frames is 65"));
   CHECK(told(kJobs, {{"prompts", 1}}, "prompts", "prompt 0 is no text").param == "prompts");
   CHECK(told(kEdits, {}, "prompts", "prompt 0 is no text").param == "prompt");

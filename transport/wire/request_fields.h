@@ -35,16 +35,9 @@ struct RequestField {
   Bounds typed = {};             // bounds of a value that is typed at the command line
   Bounds taken = {};             // bounds of a value that the controller takes
   bool default_in_help = false;  // the help's text says what holds where none is given
-  std::string_view words = {};   // in refusals; "" = the option's letters
   std::string_view json = "=";   // name in reports; "=" = the member's name, "" = it is not in them
   Batched batched = Batched::alike;
 
-  std::string in_words() const {
-    std::string text(words.empty() ? option.substr(2) : words);
-    for (char& letter : text)
-      if (letter == '-') letter = ' ';
-    return text;
-  }
   std::string in_json() const { return std::string(json == "=" ? name : json); }
 };
 

@@ -193,7 +193,8 @@ class WaitVerb : public Verb {
           else
             std::cout << "job " << job.id << " "
                       << coloured(to_string(job.state), state_colour(job.state), STDOUT_FILENO)
-                      << (job.cause.empty() ? "" : ": " + one_line(job.cause)) << std::endl;
+                      << (job.cause.empty() ? "" : ": " + one_line(in_options(job.cause)))
+                      << std::endl;
         }
       }
       if (left == 0) break;

@@ -152,11 +152,12 @@ class PlanVerb : public Verb {
     if (cluster_ && !cluster_->fp8) warn_of_fp8(found.plan);
     check_limits(found.plan, model, job);
     if (!explained) {
-      json() ? print_json(plan::to_json(found.plan)) : print_text(plan::to_text(found.plan));
+      json() ? print_json(plan::to_json(found.plan))
+             : print_text(in_options(plan::to_text(found.plan)));
     } else if (json()) {
       print_json(plan::to_json(found, model));
     } else {
-      print_text(plan::to_text(found, model) + "\n" + plan::to_text(found.plan));
+      print_text(in_options(plan::to_text(found, model) + "\n" + plan::to_text(found.plan)));
     }
   }
 
