@@ -35,7 +35,7 @@ std::optional<std::string> AllowedFolders::resolve(const std::string& folder) co
 
 std::optional<std::string> AllowedFolders::refusal_of_links(const std::string& folder) const {
   if (any_ || std::ranges::find(folders_, fs::path(folder)) != folders_.end()) return std::nullopt;
-  const auto link = link_out(folder, 2);  // a model's parts, and their files
+  const auto link = link_out(folder);
   if (!link) return std::nullopt;
   return "[model] " + *link +
          ": is a link out of the folders that may be named here (`--allow-models DIR` of `troupe "
@@ -69,8 +69,8 @@ std::string AllowedFolders::refusal(const std::string& folder) {
   if (!fs::path(folder).is_absolute())
     return "[model] " + folder +
            ": may not be named here: it is no whole path, as the cluster's hosts have it (a "
-           "picture "
-           "names the last part alone)";
+           "picture names the last part alone), and no model in a Hugging Face cache that may be "
+           "named";
   return "[model] " + folder +
          ": may not be named here: `--allow-models DIR` of `troupe start`, or of `troupe serve` "
          "for requests over HTTP, says which folders may";

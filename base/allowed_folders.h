@@ -31,8 +31,16 @@ class AllowedFolders {
   std::optional<std::string> resolve_file(const std::string& file,
                                           const std::string& beside = {}) const;
 
+  /// Returns the first link in a resolved folder, or in a folder of it, that leads to what clients
+  /// may not name; nothing where there is none.
+  std::optional<std::string> link_out(const std::filesystem::path& folder) const {
+    return link_out(folder, 2);  // a model's parts, and their files
+  }
+
   /// Returns "[model] FOLDER: …", the same whether the folder exists or not.
   static std::string refusal(const std::string& folder);
+  /// Returns whether any folder may be named.
+  bool any() const { return any_; }
 
  private:
   std::optional<std::string> link_out(const std::filesystem::path& folder, int depth) const;

@@ -8,6 +8,7 @@
 #include "base/xxh64.h"
 #include "models/image/clip_file.h"
 #include "models/image/png_text.h"
+#include "models/spec/hub.h"
 #include "transport/json/info_json.h"
 #include "web/api_error.h"
 
@@ -74,7 +75,7 @@ std::string series_name(const std::string& series) {
 }
 
 std::string model_id(const std::string& folder) {
-  return last_name(folder);
+  return spec::model_label(folder);
 }
 
 std::vector<ModelName> name_models(const std::vector<std::string>& folders) {

@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/numbers.h"
 #include "base/text.h"
+#include "models/spec/hub.h"
 #include "models/spec/lora_spec.h"
 
 namespace troupe::web {
@@ -71,7 +72,8 @@ void keep_paths(Submission& submission, const std::string& own, std::vector<std:
     path = *found;
   };
   if (submission.model != own) {
-    keep(submission.model, allowed.resolve(submission.model), "model");
+    keep(submission.model, allowed.resolve(spec::model_folder_or_text(submission.model).string()),
+         "model");
     if (const auto why = allowed.refusal_of_links(submission.model))
       throw bad_field("model", without_rooms(*why));
   }
@@ -259,8 +261,10 @@ std::optional<std::size_t> JobService::choose(const std::string& asked, std::str
   if (asked.empty() && models.size() > 1 && !clusters_[0].info) return std::nullopt;
   path = asked;
   if (asked.empty() && !models.empty()) path = models[0].path;
+  if (const auto name = spec::hub_name(asked)) path = spec::hub_text(*name);  // of a short one
+  const std::string whole = path;
   for (const ModelName& model : models)
-    if (model.id == asked) path = model.path;
+    if (model.id == asked || model.id == whole) path = model.path;
   const bool has_own = std::ranges::any_of(models, [&](const auto& m) { return m.path == path; });
   // Another folder than the clusters' own can be read by any of them.
   if (!has_own && path.find('/') == std::string::npos) return std::nullopt;

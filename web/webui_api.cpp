@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "models/image/png_text.h"
 #include "models/spec/scheduler_config.h"
 #include "web/api.h"
@@ -280,7 +281,8 @@ void begin_painting(Api& api, const std::shared_ptr<Request>& request, const Rep
                     WebuiCall call, const std::string& chosen) {
   auto& model = call.submission.model;
   if (model.empty()) model = usual_model(api.service, chosen);
-  if (!call.second_model.empty() && model_id(call.second_model) != model_id(model)) {
+  if (!call.second_model.empty() &&
+      last_name(model_id(call.second_model)) != last_name(model_id(model))) {
     throw bad_field("hr_checkpoint_name", "is " + json_text(short_name(call.second_model)) +
                                               ", but one model paints a picture, here " +
                                               json_text(model_id(model)) + ": leave it out");

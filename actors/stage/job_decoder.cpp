@@ -11,6 +11,7 @@
 #include "models/image/frames.h"
 #include "models/image/png.h"
 #include "models/image/resize.h"
+#include "models/spec/hub.h"
 #include "models/spec/scheduler_config.h"
 #include "models/text/unicode.h"
 #include "transport/json/request_json.h"
@@ -107,7 +108,7 @@ std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
   const auto& begin = job_.begin;
   const auto [request, prompt, number, of_seed] = own_picture(begin.request, image);
   const auto& model = job_.tools.stage.spec();
-  const auto folder = models::valid_utf8(last_name(model.folder.string()));
+  const auto folder = models::valid_utf8(spec::model_label(model.folder.string()));
   const auto sampler = spec::sampler_name(model.scheduler, request.sampler);
   nlohmann::json own = wire::request_json(request, begin.sampler_steps, begin.skipped_steps);
   own["prompt"] = prompt;

@@ -2,14 +2,15 @@
 
 #include "base/choices.h"
 #include "base/format.h"
+#include "base/suggest.h"
 #include "client/cli/options.h"
 #include "client/cli/verb.h"
 #include "models/spec/gguf.h"
+#include "models/spec/hub.h"
 #include "models/spec/model_plugin.h"
 #include "models/text/tokenizers.h"
 
 #include <filesystem>
-#include <regex>
 #include <vector>
 
 namespace troupe::cli {
@@ -34,7 +35,7 @@ Check device_check() {
 }  // namespace
 
 Option* add_model_option(Options& app, std::string& folder, const std::string& help) {
-  return app.add_option("-m,--model", folder, help)->type_name("DIR");
+  return app.add_option("-m,--model", folder, help)->type_name("DIR|NAME");
 }
 
 Option* add_actors_option(Options& app, int& actors, int least, const std::string& help) {
@@ -180,13 +181,11 @@ std::string model_hint(const std::string& folder) {
              ".save_pretrained(DIR)";
     return file;
   }
-  static const std::regex kHubName("[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*");
   const fs::path here = fs::current_path(error);
-  const std::string name = fs::path(folder).lexically_relative(here).string();
-  if (!std::regex_match(name, kHubName) || fs::exists(fs::path(folder).parent_path(), error))
-    return "";
-  return "; a model is a local folder in diffusers' layout: `hf download " + name +
-         " --local-dir DIR` makes one of what the hub has under this name";
+  std::vector<std::string> known;
+  for (const auto& model : spec::known_models())
+    known.emplace_back(model.name);
+  return did_you_mean(fs::path(folder).lexically_relative(here).string(), known);
 }
 
 }  // namespace troupe::cli

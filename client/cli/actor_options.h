@@ -13,7 +13,7 @@ namespace troupe::cli {
 
 // What the verbs that start actors have in common.
 
-/// `--model DIR`, with what it is for there.
+/// `--model DIR|NAME`, with what it is for there.
 Option* add_model_option(Options& app, std::string& folder, const std::string& help);
 /// `--actors N`, from `least` on.
 Option* add_actors_option(Options& app, int& actors, int least, const std::string& help);
@@ -48,8 +48,8 @@ void add_model_plugin_option(Options& app);
 /// The model in the folder that --model names. Throws std::runtime_error that names the option.
 spec::ModelSpec read_model_folder(const std::string& folder);
 
-/// Returns what else the name of a folder that does not exist may be ("; …": a file, or a model's
-/// name on the Hugging Face hub), or "". `folder`: an absolute path.
+/// Returns what else the name of a folder that does not exist may be ("; …": a file, or a short
+/// name mistyped), or "". `folder`: an absolute path.
 std::string model_hint(const std::string& folder);
 
 }  // namespace troupe::cli

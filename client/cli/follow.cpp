@@ -26,6 +26,7 @@
 #include "client/cli/verb.h"
 #include "models/image/clip_file.h"
 #include "models/image/frames.h"
+#include "models/spec/hub.h"
 #include "models/spec/model_spec.h"
 
 namespace troupe::cli {
@@ -517,7 +518,7 @@ void check_video(ResultOptions& options, const std::string& model) {
   const std::string option = video_option(options);
   if (option.empty() || model.empty()) return;
   try {
-    options.makes_video = spec::read_model_spec(model).makes_videos();
+    options.makes_video = spec::read_model_spec(spec::model_folder(model)).makes_videos();
   } catch (const std::exception&) {
     return;  // the controller says what is wrong with it, or has another folder of that name
   }

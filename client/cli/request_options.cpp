@@ -121,16 +121,20 @@ void add_request_options(Options& app, RequestOptions& options) {
   const std::string group = "Picture";
   add_model_plugin_option(app);
   app.usual_help();
-  app.add_option("-m," + std::string(wire::kJobOptions.model), options.model,
-                 "Model folder in diffusers layout")
-      ->type_name("DIR")
-      ->group(kUsualOptions);
+  options.model_option =
+      app.add_option(
+             "-m," + std::string(wire::kJobOptions.model), options.model,
+             "Model folder in diffusers layout, or a name on the Hugging Face hub whose files "
+             "its cache has: ORG/NAME[@REVISION], or a short one (`troupe models --known`)")
+          ->type_name("DIR|NAME")
+          ->group(kUsualOptions);
   app.add_option("-p," + std::string(wire::kJobOptions.prompt), request.prompts,
                  "What to show; repeat it for several pictures")
       ->type_name("TEXT")
       ->allow_extra_args(false)
       ->group(kUsualOptions);
-  app.add_option("PROMPT", options.bare_prompt, "The same as --prompt, in its place");
+  app.add_option("PROMPT", options.bare_words,
+                 "The same as --prompt, in its place; with two, --model and --prompt");
   app.add_option(std::string(wire::kJobOptions.prompt_embeds), options.prompt_embeds_path,
                  "Instead of prompts: the text encoders' output, by diffusers' names "
                  "(prompt_embeds, negative_prompt_embeds, …)")

@@ -26,8 +26,9 @@ struct RequestOptions {
   std::string init_latents_path;  // "" = noise from the seed
   std::string init_image_path;
   std::string mask_path;
-  const Option* steps_option = nullptr;       // of the command line that they come from
-  std::optional<std::string> bare_prompt;     // one that stands without --prompt
+  const Option* model_option = nullptr;       // of the command line that they come from
+  const Option* steps_option = nullptr;       // likewise
+  std::vector<std::string> bare_words;        // a prompt, or a model and one, without options
   std::string prompt_embeds_path;             // "" = the prompts are text
   std::vector<std::uint64_t> seeds;           // one for all pictures, or one each
   std::vector<std::string> negative_prompts;  // one for all, or one for each prompt or picture
@@ -42,16 +43,17 @@ void add_elastic_option(Options& app, RequestOptions& options);
 /// Adds the options of submit that decide how the job stands among others.
 void add_queue_options(Options& app, RequestOptions& options);
 
-/// Reads `--prompt-embeds`, which stand for prompts. Throws UsageError where `verb` gets neither
-/// these nor a prompt, or both; std::runtime_error naming the option for a file that cannot be
-/// read.
+/// Takes what stands without options, and reads `--prompt-embeds`, which stand for prompts. Throws
+/// UsageError where `verb` gets neither these nor a prompt, or both; std::runtime_error naming the
+/// option for a file that cannot be read.
 void take_prompts(RequestOptions& options, const std::string& verb);
 
 /// Settles the method and refuses options that contradict each other. Throws UsageError naming
 /// them.
 void settle(RequestOptions& options);
 
-/// The submission, with the initial latents read. The model's folder becomes an absolute path.
+/// The submission, with the initial latents read. The model's folder becomes an absolute path; a
+/// name of the hub stays one.
 /// Throws std::runtime_error when the latents cannot be read.
 Submission make_submission(const RequestOptions& options);
 

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/files.h"
+#include "client/cli/named_model.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
@@ -105,7 +106,7 @@ Submission without_files(const RequestOptions& options) {
   submission.share = options.share;
   submission.elastic = options.elastic;
   submission.may_batch = options.may_batch;
-  submission.model = absolute_path(options.model);
+  submission.model = model_for_cluster(options.model);
   for (const std::string& lora : options.loras)
     submission.request.loras.push_back(parse_lora(lora));
   for (const std::string& embedding : options.embeddings)
@@ -151,14 +152,30 @@ void read_picture(const std::string& option, const std::string& path, Submission
 
 }  // namespace
 
+namespace {
+
+/// Takes a prompt, or a model and a prompt, that stand without options.
+void take_bare_words(RequestOptions& options) {
+  auto& words = options.bare_words;
+  if (words.empty()) return;
+  const bool named = options.model_option && options.model_option->count() > 0;
+  const bool prompted = !options.request.prompts.empty() || !options.prompt_embeds_path.empty();
+  const std::size_t most = prompted ? 0 : named ? 1 : 2;
+  if (words.size() > most)
+    throw UsageError(
+        "unexpected argument \"" + words.at(most) +
+        "\"; a prompt of several words stands in quotes" +
+        (words.size() == 2 && named ? ", and a model's name goes without --model" : ""));
+  options.request.prompts = {words.back()};
+  if (words.size() == 2) options.model = words.front();
+  words.clear();
+}
+
+}  // namespace
+
 void take_prompts(RequestOptions& options, const std::string& verb) {
   auto& request = options.request;
-  if (options.bare_prompt) {
-    if (!request.prompts.empty() || !options.prompt_embeds_path.empty())
-      throw UsageError("unexpected argument \"" + *options.bare_prompt +
-                       "\"; a prompt of several words stands in quotes");
-    request.prompts = {*options.bare_prompt};
-  }
+  take_bare_words(options);
   if (options.prompt_embeds_path.empty()) {
     if (request.prompts.empty()) throw UsageError(verb + " needs --prompt or --prompt-embeds");
     return;

@@ -171,6 +171,7 @@ std::unique_ptr<SharedVerb> make_logs(Options& options, Where where);
 std::unique_ptr<SharedVerb> make_timeline(Options& options, Where where);
 std::unique_ptr<Verb> make_plan(Options& options);
 std::unique_ptr<Verb> make_inspect(Options& options);
+std::unique_ptr<Verb> make_models(Options& options);
 std::unique_ptr<Verb> make_keys(Options& options);
 std::unique_ptr<Verb> make_completion(Options& options);
 std::unique_ptr<Verb> make_man(Options& options);

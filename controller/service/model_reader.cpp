@@ -11,6 +11,7 @@
 
 #include "base/available_memory.h"
 #include "models/spec/fingerprint.h"
+#include "models/spec/hub.h"
 #include "models/spec/lora_spec.h"
 #include "models/text/textual_inversion.h"
 #include "models/text/tokenizers.h"
@@ -61,7 +62,8 @@ class ModelReader::Memory {
  private:
   ModelReading look(const std::string& name) {
     ModelReading reading;
-    const auto found = allowed_.resolve(name);
+    const auto named = allowed_.any() ? spec::model_folder(name) : spec::model_folder_or_text(name);
+    const auto found = allowed_.resolve(named.string());
     if (!found) throw std::runtime_error(AllowedFolders::refusal(name));
     const std::string& folder = reading.folder = *found;
     if (const auto why = allowed_.refusal_of_links(folder)) throw std::runtime_error(*why);

@@ -136,7 +136,7 @@ class LocalCluster:
 def local(model: Path, actors: int = 1, device: str = "cpu", arguments: Optional[Sequence[str]] = None,
           allow_models: Union[None, Path, Sequence[Path]] = None,
           executable: Optional[str] = None, start_timeout: float = 120.0, **defaults: Any) -> LocalCluster:
-    """A cluster on this machine for a model's folder, without anything to set up:
+    """A cluster on this machine for a model's folder, or a name of the hub whose files its cache has, without anything to set up:
 
         with troupe.local(model="examples/demo/model", actors=2) as pipe:
             pipe("a blue star on a white background").images[0].save("star.png")
@@ -149,7 +149,9 @@ def local(model: Path, actors: int = 1, device: str = "cpu", arguments: Optional
     command = executable or os.environ.get("TROUPE") or shutil.which("troupe")
     if not command:
         raise TroupeError("there is no command `troupe` on the PATH; build it (docs/install.md), or name it: executable=…")
-    model = os.path.abspath(path("model", model))
+    model = path("model", model)
+    if os.path.exists(model) or os.path.isabs(model):  # else it is a name of the hub
+        model = os.path.abspath(model)
     folders = [allow_models] if isinstance(allow_models, (str, os.PathLike)) else list(allow_models or [])
     further = texts("arguments", arguments) if arguments else []
     return LocalCluster([command, "serve", "--model", model, "--actors", str(whole("actors", actors)), "--device", device, "--http",

@@ -299,7 +299,7 @@ TEST_CASE("failed, exit code 1: what only the model, the machine or the cluster 
   for (const char* verb : {"run --prompt x", "plan", "start"})
     check(verb,
           {{"--model /nothere", "troupe: --model /nothere"},
-           {"--model some-org/a-model", "hf download some-org/a-model --local-dir"}},
+           {"--model some-org/a-model", "hf download some-org/a-model --include"}},
           1);
   const std::string tcp = "start --listen tcp://127.0.0.1:";
   check("start",

@@ -24,7 +24,7 @@ SECONDS_PER_BLOCK = 300
 NOT_RUN = {
     "scripts/demo": "builds the project",
     "export PATH": "for the reader's shell",
-    "hf download": "needs a network and 20 GB",
+    "troupe run pixart-alpha": "needs a network and 20 GB",
 }
 
 

@@ -243,9 +243,10 @@ TEST_CASE(
                                   scratch.path / "models/peft/adapter_config.json");
   CHECK(refusal(model, peft) == "loras: " + peft + end);
   CHECK(refusal(scratch / "secret", "") == "model: " + scratch / "secret" + end);
-  CHECK(refusal("a/b", "") ==
-        "model: a/b: may not be named here: it is no whole path, as the cluster's hosts have it (a "
-        "picture names the last part alone)");
+  CHECK(
+      refusal("a/b", "") ==
+      "model: a/b: may not be named here: it is no whole path, as the cluster's hosts have it (a "
+      "picture names the last part alone), and no model in a Hugging Face cache that may be named");
   CHECK(refusal("/etc/passwd", "") == "model: /etc/passwd" + end);
   // What is handed in is where the path leads.
   Submission submission;

@@ -228,6 +228,9 @@ const std::vector<Command>& command_table() {
        .summary = "Print the parameters in a picture or clip, the tensors in a safetensors file, "
                   "or what a model is",
        .verb = cli::make_inspect},
+      {.name = "models",
+       .summary = "List the models on this disk that run by their name, and the short names",
+       .verb = cli::make_models},
       {.name = "keys",
        .summary = "Make the keys of a cluster that listens on tcp, and say who may come in",
        .verb = cli::make_keys},

@@ -19,6 +19,7 @@
 #include "models/image/limits.h"
 #include "models/image/png_text.h"
 #include "models/spec/gguf.h"
+#include "models/spec/hub.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/weight_index.h"
@@ -31,11 +32,130 @@
 namespace troupe::cli {
 namespace {
 
+nlohmann::json part_json(const std::string& name, const std::string& kind,
+                         const spec::WeightIndex& weights) {
+  std::map<std::string, std::uint64_t> bytes;
+  std::uint64_t numbers = 0;
+  for (const spec::TensorEntry& tensor : weights.tensors()) {
+    bytes[std::string(spec::dtype_name(tensor.dtype))] += tensor.bytes();
+    numbers += tensor.elements();
+  }
+  const auto most = std::ranges::max_element(bytes, {}, [](const auto& one) { return one.second; });
+  return {{"name", name},
+          {"kind", kind},
+          {"parameters", numbers},
+          {"tensors", weights.tensors().size()},
+          {"dtype", most == bytes.end() ? "" : most->first},
+          {"bytes", weights.bytes()}};
+}
+
+/// Returns the values of the fields that a request leaves open.
+nlohmann::json defaults_json(const spec::ModelSpec& model) {
+  const auto of = [](const spec::CallDefaults& task) {
+    return nlohmann::json{{"steps", task.steps}, {"guidance_scale", task.guidance_scale}};
+  };
+  auto out = of(model.defaults.generation);
+  if (model.video_vae) return out;  // from text alone
+  for (const auto& [name, task] : {std::pair("init_image", &model.defaults.from_picture),
+                                   {"mask_image", &model.defaults.inpainting}}) {
+    out[name] = of(*task);
+    out[name]["strength"] = task->strength;
+  }
+  return out;
+}
+
+std::string defaults_text(const nlohmann::json& of) {
+  auto text = fmt::format("{} steps, guidance {}", of["steps"].get<int>(),
+                          number_text(of["guidance_scale"].get<double>()));
+  if (of.contains("strength")) text += ", strength " + number_text(of["strength"].get<double>());
+  return text;
+}
+
+#ifdef TROUPE_WITH_PLAN
+/// Adds what a plan says: memory per actor, and the possible degrees and methods.
+void add_plans(const spec::ModelSpec& model, nlohmann::json& out) {
+  Submission submission;
+  submission.request.prompts = {""};
+  const wire::JobSpec job = client::to_wire(submission).value();
+  const auto planned = [&](const auto& change) -> std::optional<plan::Plan> {
+    auto request = job.request;
+    auto degrees = job.parallelism;
+    change(request, degrees);
+    try {
+      return plan::make_plan(model, request, degrees);
+    } catch (const std::invalid_argument&) {
+      return std::nullopt;
+    }
+  };
+  for (const auto type : {ComputeType::float32, ComputeType::bfloat16}) {
+    const auto plan = planned([&](auto& request, auto&) { request.dtype = type; });
+    if (plan) out["memory"][std::string(to_string(type))] = plan->memory.front().peak();
+  }
+  auto degrees = nlohmann::json::object();
+  const int blocks = static_cast<int>(model.transformer.num_layers);
+  // Qwen-Image has a second branch only beside a negative prompt.
+  if (planned([](auto& request, auto& d) {
+        request.negative_prompt = "";
+        d.cfg = 2;
+      }))
+    degrees["cfg"] = 2;
+  if (blocks > 1 && planned([&](auto&, auto& d) { d.pp = blocks; })) degrees["pp"] = blocks;
+  const int heads = static_cast<int>(model.transformer.num_attention_heads);
+  if (planned([&](auto&, auto& d) { d.ulysses = heads; })) degrees["ulysses"] = heads;
+  if (planned([](auto&, auto& d) { d.ring = 2; })) degrees["ring"] = nullptr;
+  if (planned([&](auto&, auto& d) { d.tp = heads; })) degrees["tp"] = heads;
+  out["degrees"] = degrees;
+  out["methods"] = {to_string(Method::exact)};
+  for (const auto method : {Method::pipefusion, Method::distrifusion})
+    if (planned([&](auto& request, auto&) {
+          request.method = method;
+          request.num_pipeline_patch = 2;
+        }))
+      out["methods"].push_back(to_string(method));
+}
+#endif
+
+/// Returns what a model is; `name`: what it is called.
+nlohmann::json model_json(const spec::ModelSpec& model, const std::string& name) {
+  const auto& transformer = model.transformer;
+  auto parts = nlohmann::json::array();
+  parts.push_back(
+      part_json(transformer.unet() ? "unet" : "transformer",
+                fmt::format("{} blocks, {} heads of {}", transformer.num_layers,
+                            transformer.num_attention_heads, transformer.attention_head_dim),
+                model.transformer_weights));
+  constexpr std::array kEncoders = {"T5", "CLIP", "BERT", "Qwen"};
+  static_assert(kEncoders.size() == std::variant_size_v<decltype(spec::TextEncoderSpec::config)>);
+  for (const auto& encoder : model.text_encoders)
+    if (!encoder.absent)
+      parts.push_back(
+          part_json(encoder.component, kEncoders.at(encoder.config.index()), encoder.weights));
+  parts.push_back(
+      part_json("vae", model.makes_videos() ? "of videos" : "of pictures", model.vae_weights));
+  nlohmann::json out = {{"folder", name},
+                        {"pipeline", model.pipeline_class},
+                        {"parts", parts},
+                        {"width", model.default_width()},
+                        {"height", model.default_size()},
+                        {"frames", std::max<std::int64_t>(1, transformer.sample_frames)},
+                        {"pixel_multiple", model.pixel_multiple()},
+                        {"text_tokens", model.text_tokens},
+                        {"defaults", defaults_json(model)},
+                        {"scheduler", model.scheduler.class_name},
+                        {"sampler", spec::sampler_name(model.scheduler, "")},
+                        {"notes", model.notes}};
+#ifdef TROUPE_WITH_PLAN
+  add_plans(model, out);
+#endif
+  return out;
+}
+
 class InspectVerb : public Verb {
  public:
   explicit InspectVerb(Options& options) : Verb(options) {
-    app_->add_option("FILE", file_,
-                     "A .png, .mp4, .webm, .safetensors or .gguf file, or a model's folder");
+    app_->add_option(
+        "FILE", file_,
+        "A .png, .mp4, .webm, .safetensors or .gguf file, or a model's folder or name");
     set_footer("",
                {"troupe inspect out.png", "troupe inspect latents.safetensors --json",
                 "troupe inspect MODELDIR"},
@@ -45,6 +165,7 @@ class InspectVerb : public Verb {
   int run() override {
     if (file_.empty()) throw UsageError("inspect needs a FILE");
     std::error_code ignored;
+    if (!std::filesystem::exists(file_, ignored)) file_ = spec::model_folder(file_).string();
     if (std::filesystem::is_directory(file_, ignored)) return inspect_model();
     if (spec::is_weight_file(file_)) return inspect_tensors();
     return inspect_picture();
@@ -108,7 +229,7 @@ class InspectVerb : public Verb {
 
   int inspect_model() {
     const auto model = models::read_model_folder(file_);
-    const auto document = model_json(model);
+    const auto document = model_json(model, file_);
     if (json()) {
       print_json(document);
     } else {
@@ -116,119 +237,6 @@ class InspectVerb : public Verb {
     }
     return kOk;
   }
-
-  static nlohmann::json part_json(const std::string& name, const std::string& kind,
-                                  const spec::WeightIndex& weights) {
-    std::map<std::string, std::uint64_t> bytes;
-    std::uint64_t numbers = 0;
-    for (const spec::TensorEntry& tensor : weights.tensors()) {
-      bytes[std::string(spec::dtype_name(tensor.dtype))] += tensor.bytes();
-      numbers += tensor.elements();
-    }
-    const auto most =
-        std::ranges::max_element(bytes, {}, [](const auto& one) { return one.second; });
-    return {{"name", name},
-            {"kind", kind},
-            {"parameters", numbers},
-            {"tensors", weights.tensors().size()},
-            {"dtype", most == bytes.end() ? "" : most->first},
-            {"bytes", weights.bytes()}};
-  }
-
-  /// Returns the values of the fields that a request leaves open.
-  static nlohmann::json defaults_json(const spec::ModelSpec& model) {
-    const auto of = [](const spec::CallDefaults& task) {
-      return nlohmann::json{{"steps", task.steps}, {"guidance_scale", task.guidance_scale}};
-    };
-    auto out = of(model.defaults.generation);
-    if (model.video_vae) return out;  // from text alone
-    for (const auto& [name, task] : {std::pair("init_image", &model.defaults.from_picture),
-                                     {"mask_image", &model.defaults.inpainting}}) {
-      out[name] = of(*task);
-      out[name]["strength"] = task->strength;
-    }
-    return out;
-  }
-
-  static std::string defaults_text(const nlohmann::json& of) {
-    auto text = fmt::format("{} steps, guidance {}", of["steps"].get<int>(),
-                            number_text(of["guidance_scale"].get<double>()));
-    if (of.contains("strength")) text += ", strength " + number_text(of["strength"].get<double>());
-    return text;
-  }
-
-  nlohmann::json model_json(const spec::ModelSpec& model) const {
-    const auto& transformer = model.transformer;
-    auto parts = nlohmann::json::array();
-    parts.push_back(
-        part_json(transformer.unet() ? "unet" : "transformer",
-                  fmt::format("{} blocks, {} heads of {}", transformer.num_layers,
-                              transformer.num_attention_heads, transformer.attention_head_dim),
-                  model.transformer_weights));
-    constexpr std::array kEncoders = {"T5", "CLIP", "BERT", "Qwen"};
-    static_assert(kEncoders.size() == std::variant_size_v<decltype(spec::TextEncoderSpec::config)>);
-    for (const auto& encoder : model.text_encoders)
-      if (!encoder.absent)
-        parts.push_back(
-            part_json(encoder.component, kEncoders.at(encoder.config.index()), encoder.weights));
-    parts.push_back(
-        part_json("vae", model.makes_videos() ? "of videos" : "of pictures", model.vae_weights));
-    nlohmann::json out = {{"folder", file_},
-                          {"pipeline", model.pipeline_class},
-                          {"parts", parts},
-                          {"width", model.default_width()},
-                          {"height", model.default_size()},
-                          {"frames", std::max<std::int64_t>(1, transformer.sample_frames)},
-                          {"pixel_multiple", model.pixel_multiple()},
-                          {"text_tokens", model.text_tokens},
-                          {"defaults", defaults_json(model)},
-                          {"scheduler", model.scheduler.class_name},
-                          {"sampler", spec::sampler_name(model.scheduler, "")},
-                          {"notes", model.notes}};
-#ifdef TROUPE_WITH_PLAN
-    add_plans(model, out);
-#endif
-    return out;
-  }
-
-#ifdef TROUPE_WITH_PLAN
-  /// Adds what a plan says: memory per actor, and the possible degrees and methods.
-  static void add_plans(const spec::ModelSpec& model, nlohmann::json& out) {
-    Submission submission;
-    submission.request.prompts = {""};
-    const wire::JobSpec job = client::to_wire(submission).value();
-    const auto planned = [&](const auto& change) -> std::optional<plan::Plan> {
-      auto request = job.request;
-      auto degrees = job.parallelism;
-      change(request, degrees);
-      try {
-        return plan::make_plan(model, request, degrees);
-      } catch (const std::invalid_argument&) {
-        return std::nullopt;
-      }
-    };
-    for (const auto type : {ComputeType::float32, ComputeType::bfloat16}) {
-      const auto plan = planned([&](auto& request, auto&) { request.dtype = type; });
-      if (plan) out["memory"][std::string(to_string(type))] = plan->memory.front().peak();
-    }
-    auto degrees = nlohmann::json::object();
-    const int blocks = static_cast<int>(model.transformer.num_layers);
-    if (planned([](auto&, auto& d) { d.cfg = 2; })) degrees["cfg"] = 2;
-    if (blocks > 1 && planned([&](auto&, auto& d) { d.pp = blocks; })) degrees["pp"] = blocks;
-    const int heads = static_cast<int>(model.transformer.num_attention_heads);
-    if (planned([&](auto&, auto& d) { d.ulysses = heads; })) degrees["ulysses"] = heads;
-    if (planned([](auto&, auto& d) { d.ring = 2; })) degrees["ring"] = nullptr;
-    if (planned([&](auto&, auto& d) { d.tp = heads; })) degrees["tp"] = heads;
-    out["degrees"] = degrees;
-    out["methods"] = {to_string(Method::exact)};
-    for (const auto method : {Method::pipefusion, Method::distrifusion})
-      if (planned([&](auto& request, auto&) {
-            request.method = method;
-            request.num_pipeline_patch = 2;
-          }))
-        out["methods"].push_back(to_string(method));
-  }
-#endif
 
   static void print_model(const nlohmann::json& model) {
     const auto line = [](const std::string& name, const std::string& text) {
@@ -278,7 +286,87 @@ class InspectVerb : public Verb {
   std::string file_;
 };
 
+/// `troupe models`: the models of this machine's Hugging Face cache, or those with short names.
+class ModelsVerb : public Verb {
+ public:
+  explicit ModelsVerb(Options& options) : Verb(options) {
+    app_->add_flag("--known", known_,
+                   "The published models that have a short name, fetched or not");
+    set_footer("What is listed is run by its name: `troupe run NAME \"a lighthouse\"`.",
+               {"troupe models", "troupe models --known", "troupe models --json"},
+               "models.md#a-model-by-its-name");
+  }
+
+  int run() override {
+    known_ ? list_known() : list_cached();
+    return kOk;
+  }
+
+ private:
+  void list_known() const {
+    auto documents = nlohmann::json::array();
+    std::vector<Row> rows;
+    for (const spec::KnownModel& model : spec::known_models()) {
+      const std::string name(model.name), repository(model.repository), licence(model.licence);
+      const bool here = spec::cached_model({repository}).has_value();
+      documents.push_back({{"name", name},
+                           {"repository", repository},
+                           {"licence", licence},
+                           {"parameters", model.network * 1e9},
+                           {"text_encoder_parameters", model.encoders * 1e9},
+                           {"cached", here}});
+      rows.push_back({name, repository, licence,
+                      fmt::format("{:.1f} + {:.1f} B", model.network, model.encoders),
+                      here ? "yes" : "no"});
+    }
+    print(documents, {"NAME", "REPOSITORY", "LICENCE", "PARAMETERS", "HERE"}, rows);
+  }
+
+  void list_cached() const {
+    auto documents = nlohmann::json::array();
+    std::vector<Row> rows, others;
+    for (const spec::HubName& name : spec::cached_models()) {
+      const std::string text = spec::hub_text(name);
+      try {
+        const auto document =
+            model_json(models::read_model_folder(*spec::cached_model(name)), text);
+        std::uint64_t bytes = 0;
+        for (const auto& part : document["parts"])
+          bytes += part["bytes"].get<std::uint64_t>();
+        const auto memory = document.value("memory", nlohmann::json::object());
+        rows.push_back({text, document["pipeline"], bytes_cell(bytes),
+                        bytes_cell(memory.value("bfloat16", std::uint64_t{0}))});
+        documents.push_back(document);
+      } catch (const std::bad_alloc&) {
+        throw;
+      } catch (const std::exception& error) {
+        others.push_back({text, one_line(error.what())});
+        documents.push_back({{"folder", text}, {"error", others.back().back()}});
+      }
+    }
+    print(documents, {"MODEL", "PIPELINE", "SIZE", "ONE ACTOR"}, rows);
+    if (json()) return;
+    if (documents.empty()) std::cout << "no models in " << spec::hub_cache().string() << "\n";
+    if (!others.empty())
+      std::cout << "\n" << table({"CANNOT RUN", "WHY"}, others, output_width()) << std::flush;
+  }
+
+  void print(const nlohmann::json& documents, const Row& heads,
+             const std::vector<Row>& rows) const {
+    if (json())
+      print_json(documents);
+    else if (!rows.empty())
+      std::cout << table(heads, rows, output_width()) << std::flush;
+  }
+
+  bool known_ = false;
+};
+
 }  // namespace
+
+std::unique_ptr<Verb> make_models(Options& options) {
+  return std::make_unique<ModelsVerb>(options);
+}
 
 std::unique_ptr<Verb> make_inspect(Options& options) {
   return std::make_unique<InspectVerb>(options);

@@ -11,6 +11,7 @@
 #include "base/suggest.h"
 #include "base/text.h"
 #include "client/cli/json.h"
+#include "client/cli/named_model.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
 #include "client/convert.h"
@@ -49,6 +50,7 @@ class PlanVerb : public Verb {
  public:
   explicit PlanVerb(Options& options) : Verb(options) {
     add_request_options(*app_, request_);
+    add_fetch_option(*app_, fetch_);
     add_degree_options(*app_, request_);
     const std::string group = "Prediction";
     app_->add_flag("--explain", explain_,
@@ -92,11 +94,11 @@ class PlanVerb : public Verb {
 
   void check() override {
     settled_ = request_;
-    if (settled_.model.empty()) throw UsageError("plan needs --model");
-    if (settled_.request.prompts.empty() && !settled_.bare_prompt &&
+    if (settled_.request.prompts.empty() && settled_.bare_words.empty() &&
         settled_.prompt_embeds_path.empty())
       settled_.request.prompts = {"any"};
     take_prompts(settled_, "plan");
+    if (settled_.model.empty()) throw UsageError("plan needs --model");
     settle(settled_);
     const bool connects = !target_.endpoint.empty();
     if (connects && !simulate_.empty())
@@ -117,6 +119,7 @@ class PlanVerb : public Verb {
   }
 
   int run() override {
+    settled_.model = found_model(settled_.model, fetch_);
     const Submission submission = make_submission(settled_);
     const wire::JobSpec job = client::to_wire(submission).value();
     const bool connects = !target_.endpoint.empty();
@@ -242,6 +245,7 @@ class PlanVerb : public Verb {
 
   RequestOptions request_, settled_;
   bool explain_ = false;
+  bool fetch_ = false;
   int actors_ = 0;
   std::string simulate_;
   Target target_;  // "" = none

@@ -4,6 +4,7 @@
 #include "client/cli/actor_options.h"
 #include "client/cli/files.h"
 #include "client/cli/follow.h"
+#include "client/cli/named_model.h"
 #include "client/cli/options.h"
 #include "client/cli/request_options.h"
 #include "client/cli/verb.h"
@@ -23,6 +24,7 @@ class RunVerb : public Verb {
  public:
   explicit RunVerb(Options& options) : Verb(options) {
     add_request_options(*app_, request_);
+    add_fetch_option(*app_, fetch_);
     add_degree_options(*app_, request_);
     add_elastic_option(*app_, request_);
     add_device_option(*app_, options_.device)->group(kUsualOptions);
@@ -45,7 +47,8 @@ class RunVerb : public Verb {
         "dp x cfg x pp x ulysses x ring x tp actors are started and ended with the job, with "
         "--parallel auto --actors. Ctrl-C cancels it and leaves nothing behind, a second "
         "one does so at once.",
-        {"troupe run --model DIR --prompt \"a red circle above a blue square\"",
+        {"troupe run Tongyi-MAI/Z-Image-Turbo \"a lighthouse\" --fetch",
+         "troupe run --model DIR --prompt \"a red circle above a blue square\"",
          "troupe run --model DIR --prompt \"a cat\" --cfg 2 --pp 2 --patches 4 --warmup 1",
          "troupe run --model DIR --prompt \"cat\" --prompt \"dog\" --dp 2 --output {}.png"},
         "commands.md#run");
@@ -55,8 +58,8 @@ class RunVerb : public Verb {
     settled_ = request_;
     wanted_ = results_;
     wanted_.owns_actors = true;
-    if (settled_.model.empty()) throw UsageError("run needs --model");
     take_prompts(settled_, "run");
+    if (settled_.model.empty()) throw UsageError("run needs --model");
     settle(settled_);
     if (app_->count("--actors") > 0 && !settled_.parallelism.automatic)
       throw UsageError("--actors goes with --parallel auto: else the degrees say how many");
@@ -68,6 +71,7 @@ class RunVerb : public Verb {
 
   int run() override {
     check_outputs(wanted_, picture_count(settled_));
+    settled_.model = found_model(settled_.model, fetch_);
     Submission submission = make_submission(settled_);
     ask_for_results(wanted_, submission.request);
     check_plan(submission);
@@ -142,6 +146,7 @@ class RunVerb : public Verb {
   ResultOptions results_, wanted_;
   cluster::ClusterOptions options_;
   int actors_ = 0;  // 0 = not given
+  bool fetch_ = false;
 };
 
 }  // namespace

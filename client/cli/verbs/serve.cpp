@@ -13,6 +13,7 @@
 #include "client/cli/actor_options.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
+#include "client/cli/named_model.h"
 #include "client/cli/signals.h"
 #include "client/cli/verb.h"
 #include "models/spec/model_spec.h"
@@ -101,7 +102,7 @@ class ServeVerb : public Verb {
             "A further folder whose models, LoRAs and embeddings requests may name, besides the "
             "cluster's own model (repeatable)")
         ->check(not_empty())
-        ->type_name("DIR");
+        ->type_name("DIR|NAME");
     app_->add_flag("--end-with-stdin", end_with_stdin_,
                    "End when standard input is closed: for a program that starts it and may be "
                    "killed");
@@ -111,8 +112,8 @@ class ServeVerb : public Verb {
         ->capture_default_str();
 #ifdef TROUPE_WITH_CLUSTER
     const std::string group = "A cluster of its own";
-    add_model_option(*app_, cluster_.model, "Start a cluster, and serve this model folder")
-        ->group(group);
+    add_model_option(*app_, cluster_.model, "Start a cluster, and serve this model")->group(group);
+    add_fetch_option(*app_, fetch_)->group(group);
     add_actors_option(*app_, cluster_.actors, 1, "With --model: actors to start")->group(group);
     add_device_option(*app_, cluster_.device, "With --model: what actors compute on: cpu or cuda")
         ->group(group);
@@ -157,8 +158,7 @@ class ServeVerb : public Verb {
 
   int run() override {
     if (!new_key_.empty()) return add_key();
-    for (const auto& folder : allow_models_)
-      options_.allowed_models.push_back(absolute_path(folder));
+    options_.allowed_models = allowed_folders(allow_models_);
 #ifdef TROUPE_WITH_CLUSTER
     if (owns_cluster_) return serve_own_cluster();
 #endif
@@ -247,7 +247,7 @@ class ServeVerb : public Verb {
 
 #ifdef TROUPE_WITH_CLUSTER
   int serve_own_cluster() {
-    cluster_.model = absolute_path(cluster_.model);
+    cluster_.model = found_model(cluster_.model, fetch_);
     read_model_folder(cluster_.model);
     // Who asks over HTTP may be somebody else: folders as a cluster on tcp takes them.
     cluster_.allow_models = options_.allowed_models;
@@ -283,6 +283,7 @@ class ServeVerb : public Verb {
   }
 
   cluster::ClusterOptions cluster_;
+  bool fetch_ = false;
   bool owns_cluster_ = false;
 #endif
   std::vector<std::string> allow_models_;

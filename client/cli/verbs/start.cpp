@@ -27,6 +27,7 @@
 #include "client/cli/actor_options.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
+#include "client/cli/named_model.h"
 #include "client/cli/progress.h"
 #include "client/cli/signals.h"
 #include "client/cli/terminal.h"
@@ -255,6 +256,7 @@ class StartVerb : public Verb {
     add_actors_option(*app_, options_.actors, 0,
                       "Actors to start; 0 = none here, all come with hosts that join");
     add_model_option(*app_, options_.model, "Model of the jobs that name none");
+    add_fetch_option(*app_, fetch_);
     add_device_option(*app_, options_.device);
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
@@ -337,7 +339,7 @@ class StartVerb : public Verb {
                      "Folder whose models clients may name (repeatable). Default: with --listen "
                      "tcp:// that of --model alone, else any")
         ->check(not_empty())
-        ->type_name("DIR");
+        ->type_name("DIR|NAME");
     app_->add_flag("--detach", detach_, "Go to the background once all actors are ready");
     app_->add_option("--log", log_,
                      "With --detach: the controller's log (default: " + control::runtime_folder() +
@@ -392,7 +394,7 @@ class StartVerb : public Verb {
     }
     options_.listen = checked_endpoint(options_.listen, "--listen");
     check_metrics_port();
-    options_.model = absolute_path(options_.model);
+    if (!options_.model.empty()) options_.model = found_model(options_.model, fetch_);
     for (auto& plugin : options_.plugins) {
       plugin = absolute_path(plugin);
       if (!std::filesystem::exists(plugin))
@@ -432,7 +434,7 @@ class StartVerb : public Verb {
       options_.keys.clear();
     }
     if (!tcp && allow_models_.empty()) return;
-    options_.allow_models = allow_models_;
+    options_.allow_models = allowed_folders(allow_models_);
     if (!options_.model.empty()) options_.allow_models->push_back(options_.model);
   }
 
@@ -522,6 +524,7 @@ class StartVerb : public Verb {
   cluster::ClusterOptions options_;
   std::vector<std::string> allow_models_;
   bool detach_ = false;
+  bool fetch_ = false;
   std::string log_;
 };
 

@@ -130,8 +130,8 @@ class SubmitVerb : public SharedVerb {
       if (given(option)) brought.insert(field);
     ImageRequest& request = settled_.request;
     // A prompt takes the place of embeds.
-    const bool own_prompts =
-        !request.prompts.empty() || settled_.bare_prompt || brought.contains("prompt_embeds");
+    const bool own_prompts = !request.prompts.empty() || !settled_.bare_words.empty() ||
+                             brought.contains("prompt_embeds");
     if (own_prompts) brought.insert("prompt_embeds");
     const ImageRequest made = naming("--from", [&] {
       const auto file = read_file(from_, models::kMaxPictureBytes);

@@ -1,0 +1,217 @@
+#include "models/spec/hub.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdlib>
+#include <regex>
+#include <stdexcept>
+
+#include "base/allowed_folders.h"
+#include "base/text.h"
+#include "models/spec/json_text.h"
+
+namespace troupe::spec {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxRefBytes = 256;
+constexpr std::string_view kPrefix = "models--";
+
+constexpr KnownModel kKnown[] = {
+#define KNOWN_MODEL(...) {__VA_ARGS__},
+#include "models/spec/known_models.def"
+#undef KNOWN_MODEL
+};
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Returns a folder as huggingface_hub takes it from a variable: $NAME and ${NAME} are put in where
+/// they are set, and ~ at the beginning is the home.
+fs::path expanded(const std::string& text) {
+  static const std::regex kVariable(R"(\$(\w+|\{[^}]*\}))");
+  std::string out;
+  auto from = text.begin();
+  for (std::sregex_iterator found(text.begin(), text.end(), kVariable), end; found != end;
+       ++found) {
+    std::string name = (*found)[1];
+    if (name.starts_with('{')) name = name.substr(1, name.size() - 2);
+    const char* value = std::getenv(name.c_str());
+    out.append(from, text.begin() + found->position());
+    out += value == nullptr ? found->str() : value;
+    from = text.begin() + found->position() + found->length();
+  }
+  out.append(from, text.end());
+  if (out == "~" || out.starts_with("~/")) out.replace(0, 1, variable("HOME"));
+  return out;
+}
+
+/// Returns whether a text may stand for one folder, or several below each other: no part of it
+/// leads upwards.
+bool leads_down(const std::string& text) {
+  const fs::path path(text);
+  return !text.empty() && !path.is_absolute() &&
+         std::ranges::none_of(path,
+                              [](const fs::path& part) { return part == ".." || part == "."; });
+}
+
+/// Returns the commit that a branch or tag stood for when it was fetched; else the text itself.
+std::string commit_of(const fs::path& repository, const std::string& revision) {
+  const fs::path ref = repository / "refs" / revision;
+  std::error_code error;
+  if (!fs::is_regular_file(ref, error)) return revision;
+  std::string commit = read_text_file(ref, kMaxRefBytes);
+  while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back())) != 0)
+    commit.pop_back();
+  return commit;
+}
+
+/// Returns "ORG/NAME" of "models--ORG--NAME"; "" of any other folder's name.
+std::string repository_of(const std::string& folder) {
+  if (!folder.starts_with(kPrefix)) return "";
+  std::string name = folder.substr(kPrefix.size());
+  const auto bar = name.find("--");
+  if (bar == std::string::npos) return "";
+  return name.replace(bar, 2, "/");
+}
+
+}  // namespace
+
+std::optional<HubName> hub_name(const std::string& text) {
+  const auto at = text.find('@');
+  HubName name{.repository = text.substr(0, at)};
+  if (at != std::string::npos) name.revision = text.substr(at + 1);
+  if (!leads_down(name.revision)) return std::nullopt;
+  const auto known = std::ranges::find(kKnown, name.repository, &KnownModel::name);
+  if (known != std::end(kKnown)) {
+    name.repository = known->repository;
+    return name;
+  }
+  static const std::regex kName("[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*");
+  if (!std::regex_match(name.repository, kName)) return std::nullopt;
+  return name;
+}
+
+std::string hub_text(const HubName& name) {
+  return name.repository + (name.revision == "main" ? "" : "@" + name.revision);
+}
+
+fs::path hub_cache() {
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
+    if (const std::string set = variable(name); !set.empty()) return expanded(set);
+  if (const std::string home = variable("HF_HOME"); !home.empty()) return expanded(home) / "hub";
+  const std::string caches = variable("XDG_CACHE_HOME");
+  return expanded(caches.empty() ? "~/.cache" : caches) / "huggingface" / "hub";
+}
+
+bool hub_is_offline() {
+  std::string set = variable("HF_HUB_OFFLINE");
+  if (set.empty()) set = variable("TRANSFORMERS_OFFLINE");
+  std::ranges::transform(set, set.begin(), [](unsigned char c) { return std::toupper(c); });
+  return set == "1" || set == "ON" || set == "YES" || set == "TRUE";
+}
+
+fs::path cached_repository(const HubName& name) {
+  std::string folder = name.repository;
+  if (const auto slash = folder.find('/'); slash != std::string::npos)
+    folder.replace(slash, 1, "--");
+  return hub_cache() / (std::string(kPrefix) + folder);
+}
+
+std::optional<fs::path> cached_model(const HubName& name) {
+  const fs::path repository = cached_repository(name);
+  const std::string commit = commit_of(repository, name.revision);
+  if (commit.find('/') != std::string::npos || !leads_down(commit)) return std::nullopt;
+  const fs::path snapshot = repository / "snapshots" / commit;
+  std::error_code error;
+  if (!fs::is_regular_file(snapshot / "model_index.json", error)) return std::nullopt;
+  const AllowedFolders own({repository.string()});
+  const auto real = own.resolve(fs::absolute(snapshot, error).string());
+  const auto link = real ? own.link_out(*real) : snapshot.string();
+  if (link)
+    throw std::runtime_error("[read_model] " + *link +
+                             ": is a link out of the model's folder in the Hugging Face cache, " +
+                             repository.string());
+  return snapshot;
+}
+
+std::vector<HubName> cached_models() {
+  std::vector<HubName> models;
+  std::error_code error;
+  for (fs::directory_iterator entry(hub_cache(), error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string repository = repository_of(entry->path().filename().string());
+    if (repository.empty()) continue;
+    const std::string main = commit_of(entry->path(), "main");
+    std::error_code none;
+    for (fs::directory_iterator snapshot(entry->path() / "snapshots", none), last;
+         !none && snapshot != last; snapshot.increment(none)) {
+      const std::string commit = snapshot->path().filename().string();
+      std::error_code missing;
+      if (fs::is_regular_file(snapshot->path() / "model_index.json", missing))
+        models.push_back({repository, commit == main ? "main" : commit});
+    }
+  }
+  std::ranges::sort(models, {}, hub_text);
+  return models;
+}
+
+fs::path model_folder(const std::string& text) {
+  std::error_code error;
+  const auto name = hub_name(text);
+  if (!name || fs::exists(text, error)) return text;
+  if (auto found = cached_model(*name)) return *found;
+  throw std::runtime_error("[read_model] " + text + ": is no folder here, and not in the Hugging " +
+                           "Face cache " + hub_cache().string() + "; `" + fetch_command(*name) +
+                           "` fetches what is read of it");
+}
+
+fs::path model_folder_or_text(const std::string& text) {
+  try {
+    return model_folder(text);
+  } catch (const std::runtime_error&) {
+    return text;
+  }
+}
+
+std::string model_label(const std::string& folder) {
+  if (const auto name = hub_name(folder)) return name->repository;
+  fs::path path = fs::path(folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // of "DIR/"
+  const fs::path snapshots = path.parent_path();
+  if (snapshots.filename() == "snapshots")
+    if (auto name = repository_of(snapshots.parent_path().filename().string()); !name.empty())
+      return name;
+  return last_name(folder);
+}
+
+std::vector<std::string> fetch_words(const HubName& name) {
+  std::vector<std::string> words = {"hf", "download", name.repository};
+  if (name.revision != "main") words.insert(words.end(), {"--revision", name.revision});
+  for (const char* read :
+       {"model_index.json", "scheduler/*.json", "tokenizer*/*", "text_encoder[_/]*.[js]*",
+        "transformer[_/]*.[js]*", "unet/*.[js]*", "vae/*.[js]*"})
+    words.insert(words.end(), {"--include", read});
+  for (const char* unread : {"*.fp16.*", "*.bf16.*", "*non_ema*"})
+    words.insert(words.end(), {"--exclude", unread});
+  return words;
+}
+
+std::string fetch_command(const HubName& name) {
+  std::string line;
+  for (const std::string& word : fetch_words(name)) {
+    const bool plain = word.find_first_of("*[") == std::string::npos;
+    line += (line.empty() ? "" : " ") + (plain ? word : "\"" + word + "\"");
+  }
+  return line;
+}
+
+std::span<const KnownModel> known_models() {
+  return kKnown;
+}
+
+}  // namespace troupe::spec

@@ -1,0 +1,155 @@
+#include <filesystem>
+
+#include "tests/client/run_command.h"
+#include "tests/support/doctest.h"
+
+using namespace troupe::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kDemo = TROUPE_SOURCE_DIR "/examples/demo/model";
+const std::string kCommit = "0123456789abcdef0123456789abcdef01234567";
+
+/// A cache of the hub that is empty, and a program `hf` that says what it is asked for and puts the
+/// demo's model into the cache as an-org/demo.
+struct Hub {
+  Hub() {
+    const std::string repository = scratch / "cache/models--an-org--demo";
+    const std::string snapshot = repository + "/snapshots/" + kCommit;
+    fs::create_directories(scratch.path / "bin");
+    scratch.file("bin/hf",
+                 "#!/bin/sh\n"
+                 "echo \"$@\" >> " +
+                     scratch / "asked" +
+                     "\n"
+                     "echo 'Will download 13 MB'\n"
+                     "case \"$*\" in *--dry-run) exit 0;; *an-org/gated*) exit 1;; esac\n"
+                     "mkdir -p " +
+                     snapshot + " " + repository +
+                     "/refs\n"
+                     "printf " +
+                     kCommit + " > " + repository +
+                     "/refs/main\n"
+                     "cp -r " +
+                     kDemo + "/. " + snapshot + "\n");
+    fs::permissions(scratch.path / "bin/hf", fs::perms::owner_all);
+  }
+  std::string before(const std::string& more = "") const {
+    return "env -u HF_HUB_OFFLINE HF_HUB_CACHE=" + scratch / "cache" + " PATH=" + scratch / "bin" +
+           ":$PATH " + more;
+  }
+  CommandResult run(const std::string& arguments, const std::string& more = "") const {
+    return troupe::testing::troupe(arguments, before(more));
+  }
+  std::string asked() const {
+    return fs::exists(scratch.path / "asked") ? read_all(scratch / "asked") : "";
+  }
+
+  Scratch scratch;
+};
+
+}  // namespace
+
+TEST_CASE("a model by its name: --fetch fetches it once, and then it is there") {
+  const Hub hub;
+  const auto none = hub.run("plan an-org/demo \"a cat\"");
+  CHECK(none.exit_code == 1);
+  CHECK(has(none.err, "--model an-org/demo: is no folder here, and not in the Hugging Face cache"));
+  CHECK(has(none.err, "`hf download an-org/demo --include model_index.json"));
+  CHECK(hub.asked() == "");
+
+  const auto fetched = hub.run("plan an-org/demo \"a cat\" --fetch --json");
+  CHECK(fetched.exit_code == 0);
+  CHECK(fetched.out.starts_with("{"));  // what hf says is no part of the document
+  CHECK(has(fetched.err, "Will download 13 MB"));
+  const auto asked = hub.asked();
+  CHECK(asked.starts_with(
+      "download an-org/demo --include model_index.json --include scheduler/*.json"));
+  CHECK(
+      has(asked, "--exclude *.fp16.* --exclude *.bf16.* --exclude *non_ema* --dry-run\ndownload "));
+
+  CHECK(hub.run("plan --model an-org/demo --fetch").exit_code == 0);
+  CHECK(hub.run("inspect an-org/demo").exit_code == 0);
+  CHECK(hub.asked() == asked);
+  const auto listed = hub.run("models");
+  CHECK(has(listed.out, "an-org/demo  PixArtAlphaPipeline  13 MB"));
+}
+
+TEST_CASE("what the cache has of a model in part is completed by --fetch, and listed with why") {
+  const Hub hub;
+  REQUIRE(hub.run("plan an-org/demo x --fetch").exit_code == 0);
+  const auto vae = hub.scratch.path / "cache/models--an-org--demo/snapshots" / kCommit / "vae";
+  fs::remove_all(vae);
+  const auto listed = hub.run("models");
+  CHECK(has(listed.out, "CANNOT RUN"));
+  CHECK(has(listed.out, "component folder is missing"));
+  CHECK(hub.run("plan an-org/demo x").exit_code == 1);
+  CHECK(hub.run("plan an-org/demo x --fetch").exit_code == 0);
+}
+
+TEST_CASE("what keeps a model from being fetched is said") {
+  const Hub hub;
+  const auto offline = hub.run("run sdxl x --fetch", "HF_HUB_OFFLINE=1");
+  CHECK(offline.exit_code == 1);
+  CHECK(has(offline.err, "HF_HUB_OFFLINE"));
+  CHECK(hub.asked() == "");
+  const auto gated = hub.run("run an-org/gated x --fetch");
+  CHECK(gated.exit_code == 1);
+  CHECK(has(gated.err,
+            "--model an-org/gated: `hf download` of huggingface_hub (1.0 or later) ended with 1"));
+  fs::remove(hub.scratch.path / "bin/hf");
+  const auto no_hf = troupe::testing::troupe(
+      "run sdxl x --fetch", "env -u HF_HUB_OFFLINE HF_HUB_CACHE=" + hub.scratch / "cache" +
+                                " PATH=" + hub.scratch / "bin" + ":/usr/bin:/bin");
+  CHECK(no_hf.exit_code == 1);
+  CHECK(has(no_hf.err, "hf is not on the PATH: `pip install huggingface_hub`"));
+}
+
+TEST_CASE("on a terminal, who types y has the model fetched") {
+  for (const bool yes : {true, false}) {
+    const Hub hub;
+    const std::string line = hub.before() + "timeout --foreground 240 " TROUPE_BINARY_DIR
+                                            "/bin/troupe plan an-org/demo x";
+    int terminal = -1;
+    const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+      _exit(99);
+    }
+    REQUIRE(write(terminal, yes ? "y\n" : "n\n", 2) == 2);
+    const std::string out = answer_terminal(terminal, "");
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(has(out, "fetch an-org/demo into"));
+    CHECK(WEXITSTATUS(status) == (yes ? 0 : 1));
+    CHECK(has(out, "mesh") == yes);
+  }
+}
+
+TEST_CASE("a folder of the name's spelling goes before the name, and that is said") {
+  const Hub hub;
+  REQUIRE(hub.run("plan an-org/demo x --fetch").exit_code == 0);
+  fs::create_directories(hub.scratch.path / "here/an-org/demo");
+  const auto found =
+      run_command("sh -c 'cd " + hub.scratch / "here" +
+                      " && " TROUPE_BINARY_DIR "/bin/troupe plan --model an-org/demo'",
+                  hub.before());
+  CHECK(found.exit_code == 1);
+  CHECK(has(found.err, "warning: --model an-org/demo is the folder here"));
+  CHECK(has(found.err, "/here/an-org/demo: has no model_index.json"));
+}
+
+TEST_CASE("models with short names are listed, and a slip in one is told") {
+  const Hub hub;
+  const auto known = hub.run("models --known");
+  CHECK(known.exit_code == 0);
+  CHECK(has(known.out, "z-image-turbo    Tongyi-MAI/Z-Image-Turbo"));
+  CHECK(has(hub.run("models").out, "no models in " + hub.scratch / "cache"));
+  CHECK(has(hub.run("plan sdxll x").err, "did you mean sdxl?"));
+  const auto unquoted = hub.run("run --model " + kDemo + " a cat");
+  CHECK(unquoted.exit_code == 2);
+  CHECK(
+      has(unquoted.err, "unexpected argument \"cat\"; a prompt of several words stands in quotes"));
+}

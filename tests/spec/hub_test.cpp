@@ -1,0 +1,178 @@
+#include "models/spec/hub.h"
+
+#include <cmath>
+#include <cstdlib>
+
+#include "models/spec/model_spec.h"
+#include "tests/spec/published_folder.h"
+#include "tests/spec/published_hunyuan.h"
+#include "tests/spec/published_qwen_image.h"
+#include "tests/spec/published_unets.h"
+#include "tests/spec/published_wan.h"
+#include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
+#include "tests/support/text.h"
+
+using namespace troupe;
+using namespace troupe::spec;
+using troupe::testing::message_of;
+using troupe::testing::Scratch;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// The environment's variables that name caches, as they were when this goes.
+class Environment {
+ public:
+  Environment() {
+    for (const char* name : kNames) {
+      const char* value = std::getenv(name);
+      before_.emplace_back(value ? std::optional<std::string>(value) : std::nullopt);
+      unsetenv(name);
+    }
+  }
+  ~Environment() {
+    for (std::size_t i = 0; i < before_.size(); ++i)
+      before_[i] ? setenv(kNames[i], before_[i]->c_str(), 1) : unsetenv(kNames[i]);
+  }
+  void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
+
+ private:
+  static constexpr const char* kNames[] = {
+      "HF_HUB_CACHE",   "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME",
+      "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",  "HOME"};
+  std::vector<std::optional<std::string>> before_;
+};
+
+/// A cache with one model of two files, laid out as huggingface_hub does.
+struct Cache {
+  static constexpr const char* kCommit = "0123456789abcdef0123456789abcdef01234567";
+  Cache() {
+    fs::create_directories(repository() / "refs/refs/pr");
+    fs::create_directories(repository() / "blobs");
+    fs::create_directories(snapshot() / "vae");
+    scratch.file("models--an-org--a-model/refs/main", kCommit);
+    scratch.file("models--an-org--a-model/refs/refs/pr/1", kCommit);
+    scratch.file("models--an-org--a-model/blobs/1", "{}");
+    fs::create_symlink("../../blobs/1", snapshot() / "model_index.json");
+    fs::create_symlink("../../../blobs/1", snapshot() / "vae/config.json");
+    environment.set("HF_HUB_CACHE", scratch.path);
+  }
+  fs::path repository() const { return scratch.path / "models--an-org--a-model"; }
+  fs::path snapshot() const { return repository() / "snapshots" / kCommit; }
+
+  Scratch scratch;
+  Environment environment;
+};
+
+double billions(const WeightIndex& weights) {
+  double count = 0;
+  for (const TensorEntry& tensor : weights.tensors())
+    count += static_cast<double>(tensor.elements());
+  return count / 1e9;
+}
+
+void check_sizes(const std::string& name, const ModelSpec& model) {
+  const auto known = std::ranges::find(known_models(), name, &KnownModel::name);
+  REQUIRE(known != known_models().end());
+  double encoders = 0;
+  for (const auto& encoder : model.text_encoders)
+    encoders += billions(encoder.weights);
+  INFO(name << ": " << billions(model.transformer_weights) << " + " << encoders);
+  CHECK(std::abs(known->network - billions(model.transformer_weights)) <= 0.05);
+  CHECK(std::abs(known->encoders - encoders) <= 0.05);
+}
+
+}  // namespace
+
+TEST_CASE("what is a name of the hub, and what a path") {
+  CHECK(hub_name("an-org/a_model-1.5") == HubName{"an-org/a_model-1.5", "main"});
+  CHECK(hub_name("an-org/a-model@refs/pr/1") == HubName{"an-org/a-model", "refs/pr/1"});
+  CHECK(hub_name("sdxl") == HubName{"stabilityai/stable-diffusion-xl-base-1.0", "main"});
+  CHECK(hub_name("sdxl@v1")->revision == "v1");
+  for (const char* path : {"", "a-model", "/an-org/a-model", "./an-org/a-model", "../a-model",
+                           "a/b/c", "an-org/", "/a-model", ".hidden/a", "an org/a", "an-org/a@",
+                           "an-org/a@..", "an-org/a@../b", "an-org/a@/b", "sdxl@a/../b"})
+    CHECK_FALSE_MESSAGE(hub_name(path), path);
+  CHECK(hub_text({"an-org/a-model", "main"}) == "an-org/a-model");
+  CHECK(hub_text({"an-org/a-model", "v1"}) == "an-org/a-model@v1");
+}
+
+TEST_CASE("the cache is where huggingface_hub has it") {
+  Environment environment;
+  environment.set("HOME", "/home/me");
+  CHECK(hub_cache() == "/home/me/.cache/huggingface/hub");
+  environment.set("XDG_CACHE_HOME", "/caches");
+  CHECK(hub_cache() == "/caches/huggingface/hub");
+  environment.set("HF_HOME", "~/hf");
+  CHECK(hub_cache() == "/home/me/hf/hub");
+  environment.set("HUGGINGFACE_HUB_CACHE", "/old");
+  CHECK(hub_cache() == "/old");
+  environment.set("HF_HUB_CACHE", "${HF_HOME}-$NOT_SET_ANYWHERE");
+  CHECK(hub_cache() == "/home/me/hf-$NOT_SET_ANYWHERE");
+
+  CHECK_FALSE(hub_is_offline());
+  environment.set("TRANSFORMERS_OFFLINE", "yes");
+  CHECK(hub_is_offline());
+  environment.set("HF_HUB_OFFLINE", "0");
+  CHECK_FALSE(hub_is_offline());
+}
+
+TEST_CASE("a model in the cache, by its branch, by its commit, by a request to merge") {
+  const Cache cache;
+  CHECK(model_folder("an-org/a-model") == cache.snapshot());
+  CHECK(model_folder(std::string("an-org/a-model@") + Cache::kCommit) == cache.snapshot());
+  CHECK(model_folder("an-org/a-model@refs/pr/1") == cache.snapshot());
+  CHECK(model_folder("/an/absolute/path") == "/an/absolute/path");
+  CHECK(cached_models() == std::vector<HubName>{{"an-org/a-model", "main"}});
+  CHECK(model_label(cache.snapshot()) == "an-org/a-model");
+  CHECK(model_label(cache.snapshot().string() + "/") == "an-org/a-model");
+  CHECK(model_label("z-image-turbo") == "Tongyi-MAI/Z-Image-Turbo");
+  CHECK(model_label("/models/pixart/") == "pixart");
+
+  const auto other = message_of([] { model_folder("an-org/other@v2"); });
+  CHECK(other.find("an-org/other@v2: is no folder here, and not in the Hugging Face cache " +
+                   cache.scratch.path.string()) != std::string::npos);
+  CHECK(other.find("`hf download an-org/other --revision v2 --include model_index.json --include "
+                   "\"scheduler/*.json\"") != std::string::npos);
+  CHECK(model_folder_or_text("an-org/other") == "an-org/other");
+  fs::remove(cache.snapshot() / "model_index.json");
+  CHECK_FALSE(cached_model({"an-org/a-model"}));
+  CHECK(cached_models().empty());
+}
+
+TEST_CASE("a snapshot's links lead to its repository's folder, and nowhere else") {
+  const Cache cache;
+  cache.scratch.file("elsewhere", "{}");
+  fs::create_symlink("../../../../elsewhere", cache.snapshot() / "vae/model.safetensors");
+  CHECK(message_of([] { model_folder("an-org/a-model"); })
+            .find("vae/model.safetensors: is a link out of the model's folder in the Hugging Face "
+                  "cache") != std::string::npos);
+  CHECK(model_folder_or_text("an-org/a-model") == "an-org/a-model");
+}
+
+TEST_CASE("a commit that is none leads nowhere") {
+  const Cache cache;
+  for (const char* commit : {"../../../x", "..", "", "/etc", "a/b"}) {
+    cache.scratch.file("models--an-org--a-model/refs/main", commit);
+    CHECK_FALSE(cached_model({"an-org/a-model"}));
+  }
+}
+
+TEST_CASE("sizes of the models with short names are those of the published shapes") {
+  using namespace troupe::testing;
+  const auto read = [](const auto& folder) { return read_model_spec(folder.path()); };
+  check_sizes("flux.1-dev", read(published_flux(kFluxDevConfig)));
+  check_sizes("flux.1-schnell", read(published_flux(kFluxSchnellConfig)));
+  check_sizes("hunyuandit-v1.2", read(published_hunyuan(kHunyuanV12Config)));
+  check_sizes("pixart-sigma", read(published_sigma()));
+  check_sizes("qwen-image", read(published_qwen_image()));
+  check_sizes("sd1.5", read(PublishedUNetFolder(false)));
+  check_sizes("sd3-medium", read(published_sd3(kSd3MediumConfig)));
+  check_sizes("sd3.5-medium", read(published_sd3(kSd35MediumConfig)));
+  check_sizes("sd3.5-large", read(published_sd3(kSd35LargeConfig)));
+  check_sizes("sdxl", read(PublishedUNetFolder(true)));
+  check_sizes("wan2.1-t2v-1.3b", read(PublishedWanFolder(kWan13bConfig)));
+  check_sizes("wan2.1-t2v-14b", read(PublishedWanFolder(kWan14bConfig)));
+  check_sizes("z-image-turbo", read(published_zimage()));
+}
