@@ -51,6 +51,14 @@ inline constexpr PublishedTransformer kFluxSchnellConfig = {R"(
   "pooled_projection_dim": 768})",
                                                             1156, 11891178560, 0x8585c741783f2b6a};
 
+inline constexpr PublishedTransformer kChromaConfig = {R"(
+  {"_class_name": "ChromaTransformer2DModel", "_diffusers_version": "0.34.0.dev0",
+  "approximator_hidden_dim": 5120, "approximator_layers": 5, "approximator_num_channels": 64,
+  "attention_head_dim": 128, "axes_dims_rope": [16, 56, 56], "in_channels": 64,
+  "joint_attention_dim": 4096, "num_attention_heads": 24, "num_layers": 19, "num_single_layers":
+  38, "out_channels": null, "patch_size": 1})",
+                                                       1023, 8899983424, 0x6e72e1838cd1fcf9};
+
 inline constexpr PublishedTransformer kZImageConfig = {R"(
   {"_class_name": "ZImageTransformer2DModel", "_diffusers_version": "0.36.0.dev0",
   "all_f_patch_size": [1], "all_patch_size": [2], "axes_dims": [32, 48, 48], "axes_lens": [1536,
