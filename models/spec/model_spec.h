@@ -147,6 +147,8 @@ struct ModelSpec {
   std::int64_t text_tokens = 120;
   /// Values of the fields that a request leaves open, by task.
   TaskDefaults defaults;
+  /// Pixels of what is made where a request names no size; 0: as many as the transformer says.
+  std::int64_t own_height = 0, own_width = 0;
   /// Prompts are put in lower case and may be cleaned, sizes may be binned: PixArt's customs.
   bool pixart_customs = true;
   /// True for Wan's customs: prompts are mended and their white space is made single.
@@ -184,8 +186,11 @@ struct ModelSpec {
   /// Height and width must be multiples of this many pixels.
   std::int64_t pixel_multiple() const { return vae.scale_factor() * transformer.patch_size; }
   /// Height and width in pixels where a request gives none.
-  std::int64_t default_size() const { return transformer.sample_size * vae.scale_factor(); }
+  std::int64_t default_size() const {
+    return own_height > 0 ? own_height : transformer.sample_size * vae.scale_factor();
+  }
   std::int64_t default_width() const {
+    if (own_width > 0) return own_width;
     return transformer.sample_width > 0 ? transformer.sample_width * vae.scale_factor()
                                         : default_size();
   }

@@ -543,6 +543,7 @@ OriginalTensors original_tensors(const VaeSpec& spec) {
 }
 
 OriginalTensors original_tensors(const WanVaeSpec& spec) {
+  if (spec.is_residual) return {};
   const Words words = {{"mid_block.resnets.0.", "middle.0."},
                        {"mid_block.attentions.0.", "middle.1."},
                        {"mid_block.resnets.1.", "middle.2."},

@@ -111,6 +111,14 @@ inline constexpr PublishedTransformer kWan14bConfig = {R"(
   "rope_max_seq_len": 1024, "text_dim": 4096})",
                                                        1095, 14288491584, 0x268a2a721a18358b};
 
+inline constexpr PublishedTransformer kWan22Ti2vConfig = {R"(
+  {"_class_name": "WanTransformer3DModel", "_diffusers_version": "0.35.0.dev0",
+  "added_kv_proj_dim": null, "attention_head_dim": 128, "cross_attn_norm": true, "eps": 1e-06,
+  "ffn_dim": 14336, "freq_dim": 256, "image_dim": null, "in_channels": 48, "num_attention_heads":
+  24, "num_layers": 30, "out_channels": 48, "patch_size": [1, 2, 2], "pos_embed_seq_len": null,
+  "qk_norm": "rms_norm_across_heads", "rope_max_seq_len": 1024, "text_dim": 4096})",
+                                                          825, 4999787712, 0x4e57b5545cfc15e5};
+
 inline constexpr PublishedTransformer kQwenImageConfig = {R"(
   {"_class_name": "QwenImageTransformer2DModel", "_diffusers_version": "0.34.0.dev0",
   "attention_head_dim": 128, "axes_dims_rope": [16, 56, 56], "guidance_embeds": false,
