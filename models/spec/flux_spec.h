@@ -18,7 +18,7 @@ struct Pipeline;
 /// Sizes of Chroma's approximator, which makes all values that modulate the blocks from the
 /// timestep alone. Defaults are diffusers'.
 struct ApproximatorSpec {
-  std::int64_t num_channels = 64;  ///< of the sines of a value's timestep and place
+  std::int64_t num_channels = 64;  ///< sines of a vector's timestep and number
   std::int64_t hidden_dim = 5120;
   std::int64_t layers = 5;
 
@@ -45,7 +45,7 @@ struct FluxSpec {
   /// Numbers of a head's channels that belong to each of the three coordinates of its rotary
   /// positions.
   std::vector<std::int64_t> axes_dims_rope = {16, 56, 56};
-  /// What modulates the blocks in place of layers of their own; null: these.
+  /// Network that modulates the blocks; null: they have layers of their own for that.
   std::optional<ApproximatorSpec> approximator = {};
 
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }

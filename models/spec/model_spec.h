@@ -49,8 +49,7 @@ enum class TextUse {
   masked_states,       ///< last layer's states; padding is masked out in the encoder and everywhere
   states,              ///< last layer's states; padding is a token like any other
   padded_states,       ///< last layer's states; padding is masked out in the encoder, but computed
-  once_padded_states,  ///< last layer's states of the prompt and one padding token, which is masked
-                       ///< out in the encoder; all other padding is masked out everywhere
+  once_padded_states,  ///< masked_states, but behind the encoder one padding token is seen, too
   zeroed_states,       ///< last layer's states; padding is masked out in the encoder, then zeros
   penultimate_states,  ///< states before the last layer; padding is masked out everywhere
   penultimate_pooled,  ///< states before the last layer, and the projected vector of the end token

@@ -105,7 +105,7 @@ class WanDecoder {
   struct DoubledFrames {
     CausalConv3d conv;
   };
-  /// What a level's input, which was kept, adds to a frame that comes out of it.
+  /// A layer that adds a level's input, which was kept, to a frame that comes out of it.
   struct KeptInput {
     std::vector<at::Tensor> channels;  // which the first frame made of it gets, and the second
     std::int64_t repeat = 1;           // of rows and of columns
