@@ -329,8 +329,8 @@ ModelSpec read_model_spec(const fs::path& folder) {
     for (const char* key : {"transformer_2", "boundary_ratio"}) {
       if (index.has_value(key) && !is_absent(index, key))
         index.refuse(key,
-                     "is not supported: of Wan 2.2 it is TI2V-5B that is, whose one transformer "
-                     "makes all steps, not the A14B models of two transformers");
+                     "is not supported: Wan 2.2's A14B models, of two transformers, do not open; "
+                     "Wan 2.2 TI2V-5B and Wan 2.1, of one, do");
     }
     // Whether each token has a timestep of its own, which are the same where text is all there is.
     index.harmless({"transformer_2", "boundary_ratio", "expand_timesteps"});
