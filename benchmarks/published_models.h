@@ -18,10 +18,12 @@ inline spec::ModelSpec model_of(const std::string& name) {
   if (name == "sd3") return read(published_sd3(kSd3MediumConfig));
   if (name == "sd3.5-large") return read(published_sd3(kSd35LargeConfig));
   if (name == "flux") return read(published_flux(kFluxDevConfig));
+  if (name == "chroma") return read(published_chroma());
   if (name == "hunyuan") return read(published_hunyuan(kHunyuanV12Config));
   if (name == "sdxl") return read(PublishedUNetFolder(true));
   if (name == "wan-1.3b") return read(PublishedWanFolder(kWan13bConfig));
   if (name == "wan-14b") return read(PublishedWanFolder(kWan14bConfig));
+  if (name == "wan2.2-5b") return read(published_wan22());
   if (name != "pixart") throw std::invalid_argument("[published] no model " + name);
   return read(PublishedJointFolder(
       kPixArtModelIndex, kPixArtScheduler, {kPixArtXl1024Config, 0, 0, 0},

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "models/text/special_tokens.h"
@@ -77,7 +78,7 @@ std::string of_prompt(const std::string& cut, const std::string& after) {
 
 bool cuts_padding(spec::TextUse use) {
   return use == spec::TextUse::masked_states || use == spec::TextUse::zeroed_states ||
-         use == spec::TextUse::penultimate_states;
+         use == spec::TextUse::once_padded_states || use == spec::TextUse::penultimate_states;
 }
 
 LearnedWords::LearnedWords(const std::vector<models::TextualInversion>& from, std::size_t encoder) {
@@ -175,10 +176,15 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
       ids.push_back(texts[i].ids.narrow(1, 0, prompts[i].length));
     keep_states(qwen->encode_each(ids, count));
   } else {
+    const bool once_padded = spec_.use == TextUse::once_padded_states;
     for (std::size_t i = 0; i < texts.size(); ++i) {
-      // Nobody sees what padding becomes there, so it is not computed at all.
+      if (once_padded) prompts[i].length = std::min(prompts[i].length + 1, texts[i].ids.size(1));
+      // Nobody sees what other padding becomes there, so it is not computed at all.
       if (cuts_padding(spec_.use)) texts[i].ids = texts[i].ids.narrow(1, 0, prompts[i].length);
-      if (spec_.use != TextUse::padded_states) texts[i].mask = at::Tensor();
+      if (once_padded)
+        texts[i].mask = texts[i].mask.narrow(1, 0, prompts[i].length);
+      else if (spec_.use != TextUse::padded_states)
+        texts[i].mask = at::Tensor();
     }
     keep_states(std::get<models::T5Encoder>(model_).encode_each(texts, count));
   }

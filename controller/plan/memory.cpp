@@ -58,20 +58,21 @@ std::uint64_t coder_activations(const Plan& plan, const spec::VaeSpec& vae, spec
 
 /// Returns the decoder's activations, in bytes. A video is decoded frame by frame: three feature
 /// maps of its widest level, and at each convolution over time the two frames before, unless there
-/// is only one.
+/// is only one. What a level keeps of its input waits beside these.
 std::uint64_t decoder_activations(const Plan& plan, const spec::WanVaeSpec& vae) {
   using Kind = spec::VaeLayer::Kind;
   const CodedShare share(plan, plan.latent_height / vae.latent_frames(plan.request.num_frames));
-  std::uint64_t kept = 0, largest = 0;
+  std::uint64_t kept = 0, largest = 0, input = 0;
   for (const auto& layer : spec::layers_of(vae)) {
     largest = std::max(largest, share.map(layer));
+    if (layer.kind == Kind::kept) input = std::max(input, share.map(layer));
     if (vae.one_frame) continue;
     const bool over_time = layer.kind == Kind::convolution && layer.side > 1;
     if (over_time || layer.kind == Kind::residual || layer.kind == Kind::doubled_frames)
       kept += 2 * share.map(layer.in, layer.scale_in);
     if (layer.kind == Kind::residual) kept += 2 * share.map(layer.out, layer.scale_out);
   }
-  return kept + 3 * largest;
+  return kept + input + 3 * largest;
 }
 
 std::uint64_t decoder_activations(const Plan& plan, const spec::ModelSpec& model) {

@@ -24,6 +24,8 @@ struct VaeCost {
     using Kind = spec::VaeLayer::Kind;
     switch (layer.kind) {
       case Kind::norm:
+      case Kind::kept:
+      case Kind::added:
         return;
       case Kind::attention:
         flops +=

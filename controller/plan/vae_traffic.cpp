@@ -81,6 +81,9 @@ class Rows {
       case Kind::doubled_frames:
         frames_ = 2 * frames_ - 1;
         return;
+      case Kind::kept:
+      case Kind::added:
+        return;
     }
   }
   void collect(Bytes bytes) {

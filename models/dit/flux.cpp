@@ -8,7 +8,6 @@
 #include "models/dit/transformer_parts.h"
 
 namespace troupe::models {
-namespace {
 
 struct FluxStep final : StageStep {
   std::vector<at::Tensor> tensors() const override {
@@ -31,6 +30,8 @@ struct FluxStep final : StageStep {
   RotaryAngles turns;  // of all the picture's tokens
 };
 
+namespace {
+
 /// The pipeline divides the timestep by 1000 and the model multiplies it again, in float32.
 double as_model_sees(double timestep) {
   return static_cast<float>(timestep) / 1000.0F * 1000.0F;
@@ -51,7 +52,7 @@ FluxSingleBlock::FluxSingleBlock(const spec::FluxSpec& spec, int index, WeightSh
   const Slice own{shard.begin(heads) * head_dim_, shard.end(heads) * head_dim_};
   const Slice columns{shard.begin(wide), shard.end(wide)};
   const std::string attention = prefix + "attn.";
-  norm_ = weights.linear(prefix + "norm.linear", width_, 3 * width_);
+  if (!spec.approximator) norm_ = weights.linear(prefix + "norm.linear", width_, 3 * width_);
   qkv_ = weights.joined({attention + "to_q", attention + "to_k", attention + "to_v"}, width_,
                         width_, true, own);
   widen_ = weights.joined({prefix + "proj_mlp"}, width_, wide, true, columns);
@@ -104,12 +105,49 @@ void FluxSingleBlock::list_tensors(std::vector<at::Tensor*>& all) {
   all.insert(all.end(), {&norm_q_, &norm_k_});
 }
 
+Approximator::Approximator(const spec::FluxSpec& spec, const WeightLoader& weights)
+    : channels_(spec.approximator->num_channels) {
+  const std::string prefix = "distilled_guidance_layer.";
+  const int64_t hidden = spec.approximator->hidden_dim;
+  in_ = weights.linear(prefix + "in_proj", channels_, hidden);
+  for (int64_t i = 0; i < spec.approximator->layers; ++i) {
+    const std::string number = std::to_string(i);
+    layers_.push_back({SiluMlp(weights, prefix + "layers." + number, hidden, hidden, hidden),
+                       weights.copy(prefix + "norms." + number + ".weight", {hidden})});
+  }
+  out_ = weights.linear(prefix + "out_proj", hidden, spec.inner_dim());
+}
+
+at::Tensor Approximator::operator()(double timestep, int64_t count, at::ScalarType compute,
+                                    at::Device device) const {
+  const at::Tensor numbers = at::arange(count, at::TensorOptions().dtype(at::kFloat));
+  const at::Tensor step =
+      sine_features(at::tensor({timestep, 0.0}).to(at::kFloat), 1, channels_ / 4);
+  const at::Tensor features = at::cat(
+      {step.view({1, -1}).expand({count, -1}), sine_features(numbers * 1000, 1, channels_ / 2)}, 1);
+  at::Tensor x = in_(features.to(device, compute));
+  for (const Layer& layer : layers_)
+    x = x + layer.mlp(at::rms_norm(x, {x.size(1)}, layer.norm));
+  return out_(x).unsqueeze(0);
+}
+
+int64_t Approximator::bytes() const {
+  int64_t total = in_.bytes() + out_.bytes();
+  for (const Layer& layer : layers_)
+    total += layer.mlp.bytes() + static_cast<int64_t>(layer.norm.nbytes());
+  return total;
+}
+
 Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader& weights,
            at::ScalarType compute, at::Device device)
-    : TransformerStage("flux", spec::facts_of(spec), part, compute, device),
-      spec_(spec),
-      time_text_(weights, spec.pooled_projection_dim, spec.inner_dim(), spec.guidance_embeds) {
+    : TransformerStage(spec.approximator ? "chroma" : "flux", spec::facts_of(spec), part, compute,
+                       device),
+      spec_(spec) {
   const int64_t width = spec.inner_dim();
+  if (spec.approximator)
+    approximator_.emplace(spec, weights);
+  else
+    time_text_.emplace(weights, spec.pooled_projection_dim, width, spec.guidance_embeds);
   if (part.embeds) {
     embedding_ = {weights.linear("x_embedder", spec.in_channels, width),
                   weights.linear("context_embedder", spec.joint_attention_dim, width)};
@@ -125,30 +163,34 @@ Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader
                                       .heads = spec.num_attention_heads,
                                       .head_dim = spec.attention_head_dim,
                                       .qk_norm = true,
-                                      .clips_half = true};
+                                      .clips_half = true,
+                                      .modulates = !spec.approximator};
     const std::string prefix = "transformer_blocks." + std::to_string(block) + ".";
     blocks_.add(weights, [shape, prefix, block, shard = part.shard](const WeightLoader& from) {
       return JointBlock(shape, prefix, block, shard, from);
     });
   }
-  if (part.projects) {
-    last_ = LastLayer(weights, width, patch_size(), spec.latent_channels(), spec.latent_channels(),
-                      TokenOrder::channels_first);
-  }
+  if (!part.projects) return;
+  const int64_t channels = spec.latent_channels();
+  constexpr TokenOrder kOrder = TokenOrder::channels_first;
+  last_ = spec.approximator ? LastLayer(weights, width, patch_size(), channels, kOrder)
+                            : LastLayer(weights, width, patch_size(), channels, channels, kOrder);
 }
 
 int64_t Flux::bytes() const {
-  int64_t total = time_text_.bytes() + (last_ ? last_->bytes() : 0);
+  int64_t total =
+      (time_text_ ? time_text_->bytes() : approximator_->bytes()) + (last_ ? last_->bytes() : 0);
   if (embedding_) total += embedding_->patch.bytes() + embedding_->text.bytes();
   return total + blocks_.bytes() + singles_.bytes();
 }
 
 Caption Flux::caption_of(const std::vector<EncoderOutput>& text) const {
-  const at::Tensor& states = text.at(1).states;
+  const at::Tensor& states = text.back().states;
   if (states.dim() != 3 || states.size(2) != spec_.joint_attention_dim) {
     refuse_shape(family_, "T5's states", states, {-1, -1, spec_.joint_attention_dim});
   }
-  return {embedding_->text(on_device(states)), on_device(text[0].pooled)};
+  return {embedding_->text(on_device(states)),
+          time_text_ ? on_device(text[0].pooled) : at::Tensor()};
 }
 
 RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
@@ -169,19 +211,45 @@ RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
 std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
                                                const CaptionCache& caption) const {
   const auto& text = text_of<JointCaption>(caption);
-  const at::Tensor embedded =
-      at::silu(time_text_(as_model_sees(input.timestep), input.guidance * 1000, text.pooled()));
   auto step = std::make_unique<FluxStep>();
   step->batch = text.batch();
-  const bool streamed = blocks_.streamed() || singles_.streamed();
-  if (streamed) step->embedded = embedded;
-  for (int i = 0; i < std::ssize(blocks_) && !streamed; ++i)
-    step->blocks.push_back(blocks_[i].modulation(embedded));
-  for (int i = 0; i < std::ssize(singles_) && !streamed; ++i)
-    step->singles.push_back(singles_[i].modulation(embedded));
-  if (last_) step->last = last_->modulation(embedded);
+  if (approximator_)
+    approximate(*step, as_model_sees(input.timestep), text.batch());
+  else
+    embed(*step, input, text);
   step->turns = rotary_angles_of(input.size);
   return step;
+}
+
+void Flux::embed(FluxStep& step, const StepInput& input, const JointCaption& text) const {
+  const at::Tensor embedded =
+      at::silu((*time_text_)(as_model_sees(input.timestep), input.guidance * 1000, text.pooled()));
+  const bool streamed = blocks_.streamed() || singles_.streamed();
+  if (streamed) step.embedded = embedded;
+  for (int i = 0; i < std::ssize(blocks_) && !streamed; ++i)
+    step.blocks.push_back(blocks_[i].modulation(embedded));
+  for (int i = 0; i < std::ssize(singles_) && !streamed; ++i)
+    step.singles.push_back(singles_[i].modulation(embedded));
+  if (last_) step.last = last_->modulation(embedded);
+}
+
+void Flux::approximate(FluxStep& step, double timestep, int64_t batch) const {
+  // Every stage makes all vectors, so that they are the same bits: three of each block of one
+  // stream, six of each other block's picture, then six of each one's text, and the last norm's
+  // shift and scale.
+  const at::Tensor all =
+      (*approximator_)(timestep, spec_.modulations(), compute_, device_).expand({batch, -1, -1});
+  const auto of = [&all](int64_t first, int64_t count) {
+    return all.slice(1, first, first + count);
+  };
+  const int64_t doubles = spec_.num_layers, singles = 3 * spec_.num_single_layers;
+  for (int64_t block = part_.blocks.begin; block < part_.blocks.end; ++block) {
+    if (block < doubles)
+      step.blocks.push_back({of(singles + 6 * block, 6), of(singles + 6 * (doubles + block), 6)});
+    else
+      step.singles.push_back(of(3 * (block - doubles), 3));
+  }
+  if (last_) step.last = of(spec_.modulations() - 2, 2).flip(1);
 }
 
 at::Tensor Flux::tokens_of(const at::Tensor& latents, PictureSize, TokenRows) const {

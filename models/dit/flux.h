@@ -17,6 +17,8 @@
 
 namespace troupe::models {
 
+struct FluxStep;
+
 /// FLUX's block of one stream: attention and feed-forward side by side over text and picture.
 /// Source: FluxSingleTransformerBlock.
 class FluxSingleBlock {
@@ -42,8 +44,30 @@ class FluxSingleBlock {
   at::Tensor norm_q_, norm_k_;
 };
 
-/// FLUX.1 dev and schnell. Source: FluxTransformer2DModel of diffusers, and FluxPipeline for how
-/// latents become tokens.
+/// Chroma's small network from a timestep to all that modulates the blocks: each vector is made
+/// from the sines of the timestep, of no guidance and of its own number. Source: ChromaApproximator
+/// and ChromaCombinedTimestepTextProjEmbeddings.
+class Approximator {
+ public:
+  Approximator(const spec::FluxSpec& spec, const WeightLoader& weights);
+  /// Returns the first `count` vectors, [1, count, D] in `compute` on the device.
+  at::Tensor operator()(double timestep, int64_t count, at::ScalarType compute,
+                        at::Device device) const;
+  int64_t bytes() const;
+
+ private:
+  struct Layer {
+    SiluMlp mlp;
+    at::Tensor norm;  // [hidden]
+  };
+
+  int64_t channels_;
+  kernels::Linear in_, out_;
+  std::vector<Layer> layers_;
+};
+
+/// FLUX.1 dev and schnell, and Chroma. Source: FluxTransformer2DModel and ChromaTransformer2DModel
+/// of diffusers, and FluxPipeline for how latents become tokens.
 class Flux final : public TransformerStage {
  public:
   Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader& weights,
@@ -67,10 +91,15 @@ class Flux final : public TransformerStage {
     kernels::Linear patch, text;
   };
 
+  /// Makes what modulates the stage's blocks and the last norm, in one of the two ways that models
+  /// have.
+  void embed(FluxStep& step, const StepInput& input, const JointCaption& text) const;
+  void approximate(FluxStep& step, double timestep, int64_t batch) const;
   RotaryAngles rotary_angles_of(PictureSize size) const;
 
   spec::FluxSpec spec_;
-  TimeTextEmbedding time_text_;
+  std::optional<TimeTextEmbedding> time_text_;
+  std::optional<Approximator> approximator_;
   std::optional<Embedding> embedding_;
   Blocks<JointBlock> blocks_;
   Blocks<FluxSingleBlock> singles_;

@@ -71,8 +71,11 @@ JointBlock::JointBlock(const spec::JointBlockShape& shape, const std::string& pr
                        WeightShard shard, const WeightLoader& weights)
     : shape_(shape), slot_(slot), shard_(shard), heads_(shard.size(shape.heads)) {
   const int64_t width = shape.width;
-  norm_ = weights.linear(prefix + shape.names.norm, width, (shape.dual ? 9 : 6) * width);
-  norm_text_ = weights.linear(prefix + shape.names.text_norm, width, (shape.last ? 2 : 6) * width);
+  if (shape.modulates) {
+    norm_ = weights.linear(prefix + shape.names.norm, width, (shape.dual ? 9 : 6) * width);
+    norm_text_ =
+        weights.linear(prefix + shape.names.text_norm, width, (shape.last ? 2 : 6) * width);
+  }
   picture_ = attention_of(weights, prefix + "attn.", kPictureNames, "to_out.0", "norm_");
   text_ = attention_of(weights, prefix + "attn.", kTextNames, shape.last ? "" : "to_add_out",
                        "norm_added_");

@@ -37,8 +37,8 @@ RotaryAngles with_unrotated(const RotaryAngles& turns, int64_t tokens) {
           at::cat({at::zeros({tokens, width}, turns.sine.options()), turns.sine})};
 }
 
-at::Tensor sine_features(const at::Tensor& values, double scale) {
-  constexpr int64_t half = kSineFeatures / 2;
+at::Tensor sine_features(const at::Tensor& values, double scale, int64_t features) {
+  const int64_t half = features / 2;
   const at::Tensor index = at::arange(0, half, at::TensorOptions().dtype(at::kFloat));
   const at::Tensor frequency =
       at::exp(index.mul(-std::log(10000.0)).div(static_cast<double>(half)));
@@ -100,6 +100,12 @@ SiluMlp::SiluMlp(const WeightLoader& weights, const std::string& name, int64_t i
 at::Tensor SiluMlp::operator()(const at::Tensor& x) const {
   return second_(at::silu(first_(x)));
 }
+
+LastLayer::LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, int64_t channels,
+                     TokenOrder order)
+    : patch_(patch),
+      order_(order),
+      project_(weights.linear("proj_out", width, patch * patch * channels)) {}
 
 LastLayer::LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, int64_t channels,
                      int64_t stored_channels, TokenOrder order)

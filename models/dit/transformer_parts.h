@@ -30,11 +30,12 @@ RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<To
 /// Returns `turns` with `tokens` turns by nothing put before them.
 RotaryAngles with_unrotated(const RotaryAngles& turns, int64_t tokens);
 
-/// Sines of `values` [n] at 128 frequencies: [n, 256], cosines first, in float32; the angles are
-/// multiplied by `scale` at last. Source: Timesteps of diffusers with flip_sin_to_cos and no
-/// frequency shift.
-at::Tensor sine_features(const at::Tensor& values, double scale = 1);
 inline constexpr int64_t kSineFeatures = 256;
+/// Sines of `values` [n] at `features` / 2 frequencies: [n, features], cosines first, in float32;
+/// the angles are multiplied by `scale` at last. Source: Timesteps of diffusers with
+/// flip_sin_to_cos and no frequency shift.
+at::Tensor sine_features(const at::Tensor& values, double scale = 1,
+                         int64_t features = kSineFeatures);
 
 /// Places of the values that modulate a block: first those of its attention, then those of its
 /// feed-forward half, then those of a second attention.
@@ -82,6 +83,9 @@ class LastLayer {
   /// kept.
   LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, int64_t channels,
             int64_t stored_channels, TokenOrder order);
+  /// Leaves it to the caller to make what modulates the norm: its scale, then its shift.
+  LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, int64_t channels,
+            TokenOrder order);
   /// embedded [B, D] after SiLU → [B, 2, D].
   at::Tensor modulation(const at::Tensor& embedded) const;
   at::Tensor operator()(const at::Tensor& hidden, const at::Tensor& modulation,

@@ -76,9 +76,9 @@ class WanBlock {
   NormAcrossHeads self_q_, self_k_, text_q_, text_k_;
 };
 
-/// Wan 2.1, video from text. A video is a tall picture, its latent frames one below the other; a
-/// token knows its frame from its row. Source: WanTransformer3DModel of diffusers, and WanPipeline
-/// for what becomes of the text.
+/// Wan 2.1 and 2.2's TI2V-5B, video from text. A video is a tall picture, its latent frames one
+/// below the other; a token knows its frame from its row. Source: WanTransformer3DModel of
+/// diffusers, and WanPipeline for what becomes of the text.
 class Wan final : public TransformerStage {
  public:
   Wan(const spec::WanSpec& spec, const StagePart& part, const WeightLoader& weights,

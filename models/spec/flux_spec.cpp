@@ -15,12 +15,14 @@ constexpr std::int64_t kPatch = 2;
 /// Source: FluxPipeline's default_sample_size.
 constexpr std::int64_t kSampleSize = 128;
 
-}  // namespace
+std::int64_t size_of(const ConfigReader& config, const char* key, std::int64_t fallback) {
+  return config.integer_or(key, fallback, 1, kMaxWidth);
+}
 
-FluxSpec FluxSpec::read(const ConfigReader& config) {
-  FluxSpec spec;
+/// Reads what FLUX and Chroma have in common, and refuses all other keys that were not read before.
+void read_common(FluxSpec& spec, const ConfigReader& config) {
   const auto size = [&config](const char* key, std::int64_t fallback) {
-    return config.integer_or(key, fallback, 1, kMaxWidth);
+    return size_of(config, key, fallback);
   };
   config.only("patch_size", 1);
   spec.in_channels = size("in_channels", spec.in_channels);
@@ -33,8 +35,6 @@ FluxSpec FluxSpec::read(const ConfigReader& config) {
   spec.attention_head_dim = size("attention_head_dim", spec.attention_head_dim);
   spec.num_attention_heads = size("num_attention_heads", spec.num_attention_heads);
   spec.joint_attention_dim = size("joint_attention_dim", spec.joint_attention_dim);
-  spec.pooled_projection_dim = size("pooled_projection_dim", spec.pooled_projection_dim);
-  spec.guidance_embeds = config.boolean_or("guidance_embeds", spec.guidance_embeds);
   if (config.has_value("axes_dims_rope")) spec.axes_dims_rope = config.integers("axes_dims_rope");
   config.harmless({"axes_dims_rope"});
   config.finish();
@@ -48,6 +48,54 @@ FluxSpec FluxSpec::read(const ConfigReader& config) {
                   fmt::format("must be three even numbers that add up to the head size, {}",
                               spec.attention_head_dim));
   }
+}
+
+/// Adds the layers that make what modulates the blocks from timestep, guidance and text.
+void add_embedders(TensorTable& table, const FluxSpec& spec) {
+  const std::int64_t width = spec.inner_dim();
+  std::vector<std::pair<std::string, std::int64_t>> embedders = {
+      {"timestep_embedder", kTimeFrequencies}, {"text_embedder", spec.pooled_projection_dim}};
+  if (spec.guidance_embeds) embedders.push_back({"guidance_embedder", kTimeFrequencies});
+  for (const auto& [name, in] : embedders) {
+    table.linear("time_text_embed." + name + ".linear_1", in, width);
+    table.linear("time_text_embed." + name + ".linear_2", width, width);
+  }
+}
+
+void add_approximator(TensorTable& table, const ApproximatorSpec& spec, std::int64_t width) {
+  const std::string prefix = "distilled_guidance_layer.";
+  table.linear(prefix + "in_proj", spec.num_channels, spec.hidden_dim);
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    const std::string name = fmt::format("{}layers.{}.linear_", prefix, layer);
+    table.linear(name + "1", spec.hidden_dim, spec.hidden_dim);
+    table.linear(name + "2", spec.hidden_dim, spec.hidden_dim);
+    table.add(fmt::format("{}norms.{}.weight", prefix, layer), {spec.hidden_dim});
+  }
+  table.linear(prefix + "out_proj", spec.hidden_dim, width);
+}
+
+}  // namespace
+
+FluxSpec FluxSpec::read(const ConfigReader& config) {
+  FluxSpec spec;
+  spec.pooled_projection_dim = size_of(config, "pooled_projection_dim", spec.pooled_projection_dim);
+  spec.guidance_embeds = config.boolean_or("guidance_embeds", spec.guidance_embeds);
+  read_common(spec, config);
+  return spec;
+}
+
+ChromaSpec ChromaSpec::read(const ConfigReader& config) {
+  ChromaSpec spec;
+  spec.pooled_projection_dim = 0;
+  ApproximatorSpec own;
+  own.num_channels = size_of(config, "approximator_num_channels", own.num_channels);
+  own.hidden_dim = size_of(config, "approximator_hidden_dim", own.hidden_dim);
+  own.layers = config.integer_or("approximator_layers", own.layers, 1, kMaxBlocks);
+  read_common(spec, config);
+  // A quarter is sines of the timestep, and sines come in pairs.
+  if (own.num_channels % 8 != 0)
+    config.refuse("approximator_num_channels", "must be a multiple of 8");
+  spec.approximator = own;
   return spec;
 }
 
@@ -58,23 +106,23 @@ std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
   table.linear("x_embedder", spec.in_channels, width);
   table.linear("context_embedder", spec.joint_attention_dim, width);
   table.at(Held::everywhere);
-  std::vector<std::pair<std::string, std::int64_t>> embedders = {
-      {"timestep_embedder", kTimeFrequencies}, {"text_embedder", spec.pooled_projection_dim}};
-  if (spec.guidance_embeds) embedders.push_back({"guidance_embedder", kTimeFrequencies});
-  for (const auto& [name, in] : embedders) {
-    table.linear("time_text_embed." + name + ".linear_1", in, width);
-    table.linear("time_text_embed." + name + ".linear_2", width, width);
-  }
+  if (spec.approximator)
+    add_approximator(table, *spec.approximator, width);
+  else
+    add_embedders(table, spec);
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
     table.at(Held::block, block);
-    add_joint_block(
-        table, fmt::format("transformer_blocks.{}.", block),
-        {.width = width, .heads = heads, .head_dim = spec.attention_head_dim, .qk_norm = true});
+    add_joint_block(table, fmt::format("transformer_blocks.{}.", block),
+                    {.width = width,
+                     .heads = heads,
+                     .head_dim = spec.attention_head_dim,
+                     .qk_norm = true,
+                     .modulates = !spec.approximator});
   }
   for (std::int64_t block = 0; block < spec.num_single_layers; ++block) {
     table.at(Held::block, spec.num_layers + block);
     const std::string prefix = fmt::format("single_transformer_blocks.{}.", block);
-    table.linear(prefix + "norm.linear", width, 3 * width);
+    if (!spec.approximator) table.linear(prefix + "norm.linear", width, 3 * width);
     for (const char* projection : {"attn.to_q", "attn.to_k", "attn.to_v"})
       table.split_outputs(prefix + projection, width, width, heads);
     table.add(prefix + "attn.norm_q.weight", {spec.attention_head_dim});
@@ -83,7 +131,7 @@ std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
     table.split_inputs(prefix + "proj_out", width, width, heads, true, 4 * width, 4 * width);
   }
   table.at(Held::last);
-  table.linear("norm_out.linear", width, 2 * width);
+  if (!spec.approximator) table.linear("norm_out.linear", width, 2 * width);
   table.linear("proj_out", width, spec.in_channels);
   return table.take();
 }
@@ -101,7 +149,10 @@ TransformerFacts facts_of(const FluxSpec& spec) {
   facts.caption_width = spec.inner_dim();
   facts.pooled_width = spec.pooled_projection_dim;
   facts.joint = true;
-  facts.guidance = spec.guidance_embeds ? GuidanceKind::embedded : GuidanceKind::none;
+  facts.pads_text = !spec.approximator;
+  facts.guidance = spec.approximator      ? GuidanceKind::branches
+                   : spec.guidance_embeds ? GuidanceKind::embedded
+                                          : GuidanceKind::none;
   const BlockFacts two_streams{.weights = 12 * width * width, .picture_sums = 2, .text_sums = 2};
   const BlockFacts one_stream{
       .weights = 12 * width * width, .all_sums = 1, .more_quantized_sums = 1};
@@ -118,6 +169,11 @@ void check_fit(const FluxSpec& spec, const FitCheck& fit) {
               fit.t5(1).d_model);
 }
 
+void check_fit(const ChromaSpec& spec, const FitCheck& fit) {
+  fit.require("joint_attention_dim", spec.joint_attention_dim, "text_encoder d_model",
+              fit.t5(0).d_model);
+}
+
 std::vector<Pipeline> FluxSpec::pipelines() {
   return {
       {.name = "FluxPipeline",
@@ -126,6 +182,17 @@ std::vector<Pipeline> FluxSpec::pipelines() {
                     {"text_encoder_2", "tokenizer_2", kT5, kT5Tokenizers, TextUse::states}},
        .text_tokens = 512,
        .defaults = {{28, 3.5}, {28, 7, 0.6}, {28, 7, 0.6}},
+       .even_sigmas = true,
+       .textual_inversion = true},
+  };
+}
+
+std::vector<Pipeline> ChromaSpec::pipelines() {
+  return {
+      {.name = "ChromaPipeline",
+       .encoders = {{"text_encoder", "tokenizer", kT5, kT5Tokenizers, TextUse::once_padded_states}},
+       .text_tokens = 512,
+       .defaults = {{35, 5}, {35, 5, 0.9}, {28, 7, 0.6}},
        .even_sigmas = true,
        .textual_inversion = true},
   };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,16 @@ namespace troupe::spec {
 
 class FitCheck;
 struct Pipeline;
+
+/// Sizes of Chroma's approximator, which makes all values that modulate the blocks from the
+/// timestep alone. Defaults are diffusers'.
+struct ApproximatorSpec {
+  std::int64_t num_channels = 64;  ///< sines of a vector's timestep and number
+  std::int64_t hidden_dim = 5120;
+  std::int64_t layers = 5;
+
+  bool operator==(const ApproximatorSpec&) const = default;
+};
 
 /// `transformer/config.json` of a FluxTransformer2DModel: FLUX.1 dev and schnell. Defaults are
 /// diffusers'.
@@ -34,16 +45,33 @@ struct FluxSpec {
   /// Numbers of a head's channels that belong to each of the three coordinates of its rotary
   /// positions.
   std::vector<std::int64_t> axes_dims_rope = {16, 56, 56};
+  /// Network that modulates the blocks; null: they have layers of their own for that.
+  std::optional<ApproximatorSpec> approximator = {};
 
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
   std::int64_t latent_channels() const { return in_channels / 4; }
   std::int64_t blocks() const { return num_layers + num_single_layers; }
+  /// Returns the number of vectors, of inner_dim() numbers each, that modulate all blocks and the
+  /// last norm.
+  std::int64_t modulations() const { return 3 * num_single_layers + 12 * num_layers + 2; }
 
   bool operator==(const FluxSpec&) const = default;
+};
+
+/// `transformer/config.json` of a ChromaTransformer2DModel: FLUX with an approximator, true
+/// guidance and no vector of the text.
+struct ChromaSpec : FluxSpec {
+  static constexpr std::string_view kClasses[] = {"ChromaTransformer2DModel"};
+  /// Refuses what is not supported by key and value.
+  static ChromaSpec read(const ConfigReader& config);
+  static std::vector<Pipeline> pipelines();
+
+  bool operator==(const ChromaSpec&) const = default;
 };
 
 std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec);
 TransformerFacts facts_of(const FluxSpec& spec);
 void check_fit(const FluxSpec& spec, const FitCheck& fit);
+void check_fit(const ChromaSpec& spec, const FitCheck& fit);
 
 }  // namespace troupe::spec

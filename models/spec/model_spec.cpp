@@ -304,6 +304,8 @@ ModelSpec read_model_spec(const fs::path& folder) {
   const Pipeline& pipeline = pipeline_of(spec.pipeline_class, index_file);
   spec.text_tokens = pipeline.text_tokens;
   spec.defaults = pipeline.defaults;
+  spec.own_height = pipeline.height;
+  spec.own_width = pipeline.width;
   spec.pixart_customs = pipeline.pixart_customs;
   spec.one_step_is_clean = pipeline.one_step_is_clean;
   spec.even_sigmas = pipeline.even_sigmas;
@@ -323,10 +325,15 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.scheduler.class_name = class_of(index, "scheduler");
   spec.scheduler.mends_old_settings = pipeline.mends_old_settings;
   accept_absent_components(index, pipeline.network == "unet", spec);
-  if (spec.pipeline_class == "WanPipeline") {  // 2.2 has a second transformer for the last steps
-    index.only("transformer_2", nlohmann::json::array({nullptr, nullptr}));
-    index.only("boundary_ratio", nullptr);
-    index.only("expand_timesteps", false);
+  if (spec.pipeline_class == "WanPipeline") {
+    for (const char* key : {"transformer_2", "boundary_ratio"}) {
+      if (index.has_value(key) && !is_absent(index, key))
+        index.refuse(key,
+                     "is not supported: Wan 2.2's A14B models, of two transformers, do not open; "
+                     "Wan 2.2 TI2V-5B and Wan 2.1, of one, do");
+    }
+    // Whether each token has a timestep of its own, which are the same where text is all there is.
+    index.harmless({"transformer_2", "boundary_ratio", "expand_timesteps"});
   }
   // The pipeline's default is true. No watermark is drawn into pictures.
   if (spec.pipeline_class == "StableDiffusionXLPipeline") {

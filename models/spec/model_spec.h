@@ -49,6 +49,7 @@ enum class TextUse {
   masked_states,       ///< last layer's states; padding is masked out in the encoder and everywhere
   states,              ///< last layer's states; padding is a token like any other
   padded_states,       ///< last layer's states; padding is masked out in the encoder, but computed
+  once_padded_states,  ///< masked_states, but behind the encoder one padding token is seen, too
   zeroed_states,       ///< last layer's states; padding is masked out in the encoder, then zeros
   penultimate_states,  ///< states before the last layer; padding is masked out everywhere
   penultimate_pooled,  ///< states before the last layer, and the projected vector of the end token
@@ -145,6 +146,8 @@ struct ModelSpec {
   std::int64_t text_tokens = 120;
   /// Values of the fields that a request leaves open, by task.
   TaskDefaults defaults;
+  /// Pixels of what is made where a request names no size; 0: as many as the transformer says.
+  std::int64_t own_height = 0, own_width = 0;
   /// Prompts are put in lower case and may be cleaned, sizes may be binned: PixArt's customs.
   bool pixart_customs = true;
   /// True for Wan's customs: prompts are mended and their white space is made single.
@@ -182,8 +185,11 @@ struct ModelSpec {
   /// Height and width must be multiples of this many pixels.
   std::int64_t pixel_multiple() const { return vae.scale_factor() * transformer.patch_size; }
   /// Height and width in pixels where a request gives none.
-  std::int64_t default_size() const { return transformer.sample_size * vae.scale_factor(); }
+  std::int64_t default_size() const {
+    return own_height > 0 ? own_height : transformer.sample_size * vae.scale_factor();
+  }
   std::int64_t default_width() const {
+    if (own_width > 0) return own_width;
     return transformer.sample_width > 0 ? transformer.sample_width * vae.scale_factor()
                                         : default_size();
   }

@@ -48,12 +48,23 @@ std::vector<LoraAlias> names_of(const FluxSpec& spec) {
   Aliases aliases;
   aliases.add("img_in", {{"x_embedder", width}});
   aliases.add("txt_in", {{"context_embedder", width}});
-  for (const auto& [theirs, ours] :
-       {std::pair{"time_in", "timestep_embedder"}, std::pair{"vector_in", "text_embedder"},
-        std::pair{"guidance_in", "guidance_embedder"}}) {
-    const std::string prefix = std::string("time_text_embed.") + ours;
-    aliases.add(std::string(theirs) + ".in_layer", {{prefix + ".linear_1", width}});
-    aliases.add(std::string(theirs) + ".out_layer", {{prefix + ".linear_2", width}});
+  const auto add_mlp = [&](const std::string& theirs, const std::string& ours, std::int64_t rows) {
+    aliases.add(theirs + ".in_layer", {{ours + ".linear_1", rows}});
+    aliases.add(theirs + ".out_layer", {{ours + ".linear_2", rows}});
+  };
+  if (spec.approximator) {
+    const std::string prefix = "distilled_guidance_layer.";
+    const std::int64_t hidden = spec.approximator->hidden_dim;
+    aliases.add(prefix + "in_proj", {{prefix + "in_proj", hidden}});
+    aliases.add(prefix + "out_proj", {{prefix + "out_proj", width}});
+    for (std::int64_t layer = 0; layer < spec.approximator->layers; ++layer) {
+      const std::string name = fmt::format("{}layers.{}", prefix, layer);
+      add_mlp(name, name, hidden);
+    }
+  } else {
+    add_mlp("time_in", "time_text_embed.timestep_embedder", width);
+    add_mlp("vector_in", "time_text_embed.text_embedder", width);
+    add_mlp("guidance_in", "time_text_embed.guidance_embedder", width);
   }
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
     const std::string theirs = fmt::format("double_blocks.{}.", block);
@@ -67,6 +78,7 @@ std::vector<LoraAlias> names_of(const FluxSpec& spec) {
       aliases.add(theirs + stream + ".0", {{ours + forward + ".net.0.proj", 4 * width}});
       aliases.add(theirs + stream + ".2", {{ours + forward + ".net.2", width}});
     }
+    if (spec.approximator) continue;
     aliases.add(theirs + "img_mod.lin", {{ours + "norm1.linear", 6 * width}});
     aliases.add(theirs + "txt_mod.lin", {{ours + "norm1_context.linear", 6 * width}});
   }
@@ -77,10 +89,12 @@ std::vector<LoraAlias> names_of(const FluxSpec& spec) {
     in.emplace_back(ours + "proj_mlp", 4 * width);
     aliases.add(theirs + "linear1", in);
     aliases.add(theirs + "linear2", {{ours + "proj_out", width}});
-    aliases.add(theirs + "modulation.lin", {{ours + "norm.linear", 3 * width}});
+    if (!spec.approximator)
+      aliases.add(theirs + "modulation.lin", {{ours + "norm.linear", 3 * width}});
   }
   aliases.add("final_layer.linear", {{"proj_out", spec.in_channels}});
-  aliases.add_swapped("final_layer.adaLN_modulation.1", "norm_out.linear", width);
+  if (!spec.approximator)
+    aliases.add_swapped("final_layer.adaLN_modulation.1", "norm_out.linear", width);
   return aliases.take();
 }
 
@@ -242,6 +256,10 @@ OriginalTensors originals_of(const FluxSpec& spec) {
     const std::string theirs = fmt::format("single_blocks.{}.norm.", block);
     tensors[ours + "q.weight"] = {theirs + "query_norm.scale"};
     tensors[ours + "k.weight"] = {theirs + "key_norm.scale"};
+  }
+  for (std::int64_t layer = 0; spec.approximator && layer < spec.approximator->layers; ++layer) {
+    const std::string norm = fmt::format("distilled_guidance_layer.norms.{}.", layer);
+    tensors[norm + "weight"] = {norm + "scale"};
   }
   return tensors;
 }
@@ -486,6 +504,7 @@ OriginalTensors original_tensors(const TransformerSpec& spec) {
 
 std::vector<LoraAlias> original_names(const TransformerSpec& spec) {
   if (const auto* flux = std::get_if<FluxSpec>(&spec.family)) return names_of(*flux);
+  if (const auto* chroma = std::get_if<ChromaSpec>(&spec.family)) return names_of(*chroma);
   if (const auto* sd3 = std::get_if<Sd3Spec>(&spec.family)) return names_of(*sd3);
   const OriginalTensors originals = original_tensors(spec);
   return originals.empty() ? std::vector<LoraAlias>()
@@ -524,6 +543,7 @@ OriginalTensors original_tensors(const VaeSpec& spec) {
 }
 
 OriginalTensors original_tensors(const WanVaeSpec& spec) {
+  if (spec.is_residual) return {};
   const Words words = {{"mid_block.resnets.0.", "middle.0."},
                        {"mid_block.attentions.0.", "middle.1."},
                        {"mid_block.resnets.1.", "middle.2."},

@@ -33,8 +33,8 @@ struct LoraAlias {
   bool operator==(const LoraAlias&) const = default;
 };
 
-/// Returns the names that the authors of FLUX.1, SD3, Wan, Z-Image and Stable Diffusion's U-Nets
-/// give their products; other families have none here. Source: diffusers' conversions of the
+/// Returns the names that the authors of FLUX.1, Chroma, SD3, Wan, Z-Image and Stable Diffusion's
+/// U-Nets give their products; other families have none here. Source: diffusers' conversions of the
 /// original checkpoints.
 std::vector<LoraAlias> original_names(const TransformerSpec& spec);
 
@@ -50,13 +50,13 @@ struct OriginalTensor {
 /// Tensors by the names that diffusers gives them.
 using OriginalTensors = std::map<std::string, OriginalTensor, std::less<>>;
 
-/// Returns the tensors of FLUX.1, SD3, Wan, Z-Image and Stable Diffusion's U-Nets in the files of
-/// their authors, which ComfyUI and A1111 read, too; other families have none. Source: diffusers'
-/// conversions of single files.
+/// Returns the tensors of FLUX.1, Chroma, SD3, Wan, Z-Image and Stable Diffusion's U-Nets in the
+/// files of their authors, which ComfyUI and A1111 read, too; other families have none. Source:
+/// diffusers' conversions of single files.
 OriginalTensors original_tensors(const TransformerSpec& spec);
 /// Returns those of both halves of a VAE in the files of Stable Diffusion's and FLUX's authors.
 OriginalTensors original_tensors(const VaeSpec& spec);
-/// Returns those of Wan's decoder.
+/// Returns those of Wan's decoder in 2.1's form; 2.2's has none here.
 OriginalTensors original_tensors(const WanVaeSpec& spec);
 /// Returns those of a CLIP as OpenCLIP keeps it.
 OriginalTensors open_clip_tensors(const ClipSpec& spec);

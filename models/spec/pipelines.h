@@ -33,6 +33,8 @@ struct Pipeline {
   std::string network = "transformer";
   std::int64_t text_tokens = 0;
   TaskDefaults defaults = {};
+  /// Pixels of what is made where a request names no size; 0: as many as the transformer says.
+  std::int64_t height = 0, width = 0;
   bool pixart_customs = false;
   bool one_step_is_clean = false;
   bool even_sigmas = false;

@@ -29,6 +29,11 @@ std::vector<PromptTensor> tensors_of(const FluxSpec& spec) {
           {.name = "prompt_embeds", .width = spec.joint_attention_dim, .output = 1}};
 }
 
+std::vector<PromptTensor> tensors_of(const ChromaSpec& spec) {
+  return {{.name = "prompt_embeds", .width = spec.joint_attention_dim},
+          {.name = "prompt_attention_mask", .kind = TensorKind::mask}};
+}
+
 std::vector<PromptTensor> tensors_of(const HunyuanSpec& spec) {
   return {{.name = "prompt_embeds", .width = spec.cross_attention_dim, .tokens = spec.text_len},
           {.name = "prompt_attention_mask", .kind = TensorKind::mask, .tokens = spec.text_len},

@@ -32,8 +32,10 @@ void add_forward(TensorTable& table, const std::string& name, std::int64_t width
 
 void add_joint_block(TensorTable& table, const std::string& prefix, const JointBlockShape& shape) {
   const std::int64_t width = shape.width;
-  table.linear(prefix + shape.names.norm, width, (shape.dual ? 9 : 6) * width);
-  table.linear(prefix + shape.names.text_norm, width, (shape.last ? 2 : 6) * width);
+  if (shape.modulates) {
+    table.linear(prefix + shape.names.norm, width, (shape.dual ? 9 : 6) * width);
+    table.linear(prefix + shape.names.text_norm, width, (shape.last ? 2 : 6) * width);
+  }
   add_attention(table, prefix + "attn", shape);
   for (const char* projection : {"attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"})
     table.split_outputs(prefix + projection, width, width, shape.heads);

@@ -72,6 +72,8 @@ struct JointBlockShape {
   bool last = false;
   /// True if both streams are kept within the range of float16, as diffusers does for some models.
   bool clips_half = false;
+  /// False if what modulates the block is made elsewhere.
+  bool modulates = true;
   JointBlockNames names = {};
 };
 void add_joint_block(TensorTable& table, const std::string& prefix, const JointBlockShape& shape);

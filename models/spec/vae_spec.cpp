@@ -30,6 +30,16 @@ class Walk {
     for (std::int64_t i = 0; i < count; ++i)
       add(VaeLayer::Kind::residual, fmt::format("{}resnets.{}", prefix, i), out);
   }
+  void keep(std::string name) {
+    kept_ = {VaeLayer::Kind::added, name, channels_, channels_, scale_, scale_};
+    add(VaeLayer::Kind::kept, std::move(name), channels_);
+  }
+  /// Adds what was kept last to the feature maps.
+  void add_kept() {
+    kept_.out = channels_;
+    kept_.scale_out = scale_;
+    layers_.push_back(kept_);
+  }
   void middle(const std::string& prefix, bool with_attention) {
     add(VaeLayer::Kind::residual, prefix + "resnets.0", channels_);
     if (with_attention) add(VaeLayer::Kind::attention, prefix + "attentions.0", channels_);
@@ -42,6 +52,7 @@ class Walk {
 
  private:
   std::int64_t channels_, scale_;
+  VaeLayer kept_;
   std::vector<VaeLayer> layers_;
 };
 
@@ -128,6 +139,9 @@ class VaeTensors {
       case Kind::downsample:
       case Kind::doubled_frames:
         return convolution(layer.name, layer.in, layer.out, layer.side);
+      case Kind::kept:
+      case Kind::added:
+        return;
     }
   }
   std::vector<ExpectedTensor> take() { return std::move(tensors_); }
@@ -176,15 +190,19 @@ std::vector<VaeLayer> layers_of(const WanVaeSpec& spec) {
   for (std::size_t block = 0; block < spec.dim_mult.size(); ++block) {
     const std::size_t level = spec.dim_mult.size() - 1 - block;
     const auto prefix = fmt::format("decoder.up_blocks.{}.", block);
+    if (spec.is_residual && level > 0) walk.keep(prefix + "avg_shortcut");
     walk.residuals(prefix, spec.base_dim * spec.dim_mult[level], spec.num_res_blocks + 1);
     if (level == 0) break;
-    const auto up = prefix + "upsamplers.0.";
+    const auto up = prefix + (spec.is_residual ? "upsampler." : "upsamplers.0.");
     if (spec.temporal_downsample[level - 1])
       walk.add(Kind::doubled_frames, up + "time_conv", walk.channels());
-    walk.add(Kind::upsample, up + "resample.1", walk.channels() / 2, 2 * walk.scale());
+    walk.add(Kind::upsample, up + "resample.1", walk.channels() / (spec.is_residual ? 1 : 2),
+             2 * walk.scale());
+    if (spec.is_residual) walk.add_kept();
   }
   walk.add(Kind::norm, "decoder.norm_out", walk.channels());
-  walk.add(Kind::convolution, "decoder.conv_out", spec.out_channels);
+  walk.add(Kind::convolution, "decoder.conv_out",
+           spec.out_channels * spec.patch_size * spec.patch_size);
   return walk.take();
 }
 

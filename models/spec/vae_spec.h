@@ -27,6 +27,8 @@ struct VaeLayer {
     downsample,      ///< 3×3 convolution of stride 2
     doubled_frames,  ///< videos only: convolution over three frames, whose halves are two frames
     norm,            ///< norm with SiLU, before the last convolution
+    kept,            ///< 2.2's videos only: its input, unchanged, for the next `added` one
+    added,           ///< adds what was kept, each value repeated in space, time and channels
   };
   Kind kind = Kind::convolution;
   std::string name;  ///< name in diffusers' files, without ".weight"
@@ -58,6 +60,8 @@ struct VaeSpec {
   std::int64_t in_channels = 3;
   std::int64_t latent_channels = 4;
   std::int64_t out_channels = 3;
+  /// Side of the square of pixels that the last layer makes at each of its positions.
+  std::int64_t patch_size = 1;
   /// Widths from full resolution to the coarsest.
   std::vector<std::int64_t> block_out_channels = {64};
   std::int64_t layers_per_block = 1;
@@ -73,7 +77,7 @@ struct VaeSpec {
   bool force_upcast = true;
 
   /// Pixels per latent pixel, along a side.
-  std::int64_t scale_factor() const { return std::int64_t{1} << (block_out_channels.size() - 1); }
+  std::int64_t scale_factor() const { return patch_size << (block_out_channels.size() - 1); }
   /// Number of pixels of which `sample_size` must be a multiple for tiled coding: a quarter of a
   /// tile is latent pixels.
   std::int64_t tile_unit() const { return 4 * scale_factor(); }

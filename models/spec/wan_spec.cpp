@@ -9,9 +9,7 @@
 namespace troupe::spec {
 namespace {
 
-/// Size of a video that WanPipeline makes if none is asked for: 480 × 832 pixels, 81 frames.
-constexpr std::int64_t kSampleRows = 60;
-constexpr std::int64_t kSampleColumns = 104;
+/// Frames of a video that WanPipeline makes if no number is asked for.
 constexpr std::int64_t kSampleFrames = 81;
 
 void add_attention(TensorTable& table, const std::string& name, const WanSpec& spec) {
@@ -103,8 +101,6 @@ TransformerFacts facts_of(const WanSpec& spec) {
   facts.in_channels = spec.in_channels;
   facts.out_channels = spec.in_channels;
   facts.patch_size = spec.patch_size;
-  facts.sample_size = kSampleRows;
-  facts.sample_width = kSampleColumns;
   facts.sample_frames = kSampleFrames;
   facts.most_tokens_a_side = spec.rope_max_seq_len;
   facts.caption_width = spec.inner_dim();
@@ -128,6 +124,8 @@ std::vector<Pipeline> WanSpec::pipelines() {
        .encoders = {{"text_encoder", "tokenizer", kUmt5, kT5Tokenizers, TextUse::zeroed_states}},
        .text_tokens = 512,
        .defaults = {{50, 5}},
+       .height = 480,
+       .width = 832,
        .mends_prompts = true,
        .vae = "AutoencoderKLWan"},
   };

@@ -29,6 +29,9 @@ class WanTensors {
         return convolution(layer.name, layer.in, layer.out, {3, 3});
       case Kind::doubled_frames:
         return convolution(layer.name, layer.in, 2 * layer.out, {3, 1, 1});
+      case Kind::kept:
+      case Kind::added:
+        return;
     }
   }
   std::vector<ExpectedTensor> take() { return std::move(tensors_); }
@@ -80,6 +83,7 @@ std::int64_t WanVaeSpec::frame_factor() const {
 VaeSpec WanVaeSpec::like_pictures() const {
   VaeSpec spec;
   spec.latent_channels = z_dim;
+  spec.patch_size = patch_size;
   spec.block_out_channels.clear();
   for (const auto mult : dim_mult)
     spec.block_out_channels.push_back(base_dim * mult);
@@ -105,13 +109,14 @@ WanVaeSpec read_wan_vae_spec(const ConfigReader& config) {
     spec.temporal_downsample = booleans(config, "temperal_downsample");
   spec.latents_mean = config.numbers("latents_mean");
   spec.latents_std = config.numbers("latents_std");
-  spec.out_channels = size("out_channels", spec.out_channels);
-  config.only("out_channels", 3);
+  spec.is_residual = config.boolean_or("is_residual", spec.is_residual);
+  if (config.has_value("patch_size")) spec.patch_size = config.integer("patch_size", 1, 16);
+  const std::int64_t last = spec.out_channels * spec.patch_size * spec.patch_size;
+  if (size("out_channels", spec.out_channels) != last)
+    config.refuse("out_channels", fmt::format("must be {}: 3 colors of patch_size² pixels", last));
   config.only("input_channels", 3);
   config.only("attn_scales", nlohmann::json::array());
-  config.only("is_residual", false);
-  config.only("patch_size", nullptr);
-  config.harmless({"dropout", "in_channels", "decoder_base_dim", "clip_output"});
+  config.harmless({"dropout", "in_channels", "decoder_base_dim", "clip_output", "patch_size"});
 
   const auto levels = spec.dim_mult.size();
   if (levels < 1 || levels > 8) config.refuse("dim_mult", "must have 1 to 8 levels");
@@ -124,6 +129,11 @@ WanVaeSpec read_wan_vae_spec(const ConfigReader& config) {
   }
   if (spec.temporal_downsample.size() + 1 != levels) {
     config.refuse("temperal_downsample", "must have one entry between any two levels");
+  }
+  for (const auto& layer : layers_of(spec)) {
+    const std::int64_t grown = layer.scale_out / layer.scale_in;
+    if (layer.kind == VaeLayer::Kind::added && layer.out * grown * grown % layer.in != 0)
+      config.refuse("dim_mult", "gives a level channels that its input cannot be repeated to");
   }
   for (const char* key : {"latents_mean", "latents_std"}) {
     const auto& values = key[8] == 'm' ? spec.latents_mean : spec.latents_std;

@@ -29,6 +29,9 @@ Coder::Coder(const spec::VaeSpec& spec, spec::VaeHalf half, const Loader& load) 
         layers_.emplace_back(std::in_place_type<Attention>, load, layer.name, layer.in,
                              spec.norm_num_groups);
         break;
+      case Kind::kept:
+      case Kind::added:
+        break;  // of videos
       case Kind::convolution:
       case Kind::upsample:
       case Kind::downsample:

@@ -95,9 +95,26 @@ at::Tensor WanAttention::operator()(const at::Tensor& x, const Pass& pass) const
   return x + at::linear(seen, out, out_bias).transpose(1, 2).reshape(x.sizes());
 }
 
-WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load) {
+WanDecoder::KeptInput WanDecoder::kept_input(const spec::VaeLayer& layer, bool doubles,
+                                             at::Device device) {
+  // Each channel is repeated as often as fills the places of a channel that comes out: its two
+  // frames, if frames are doubled, and the rows and columns of each.
+  const std::int64_t grown = layer.scale_out / layer.scale_in;
+  const std::int64_t places = layer.out * (doubles ? 2 : 1) * grown * grown;
+  const at::Tensor from = at::arange(places, at::kLong)
+                              .floor_divide(places / layer.in)
+                              .view({layer.out, -1, grown * grown});
+  KeptInput made{.channels = {}, .repeat = grown};
+  for (std::int64_t half = 0; half < from.size(1); ++half)
+    made.channels.push_back(from.select(1, half).flatten().to(device));
+  return made;
+}
+
+WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load)
+    : patch_size_(spec.patch_size) {
   using Kind = spec::VaeLayer::Kind;
   ChannelNorm norm;
+  bool doubles = false;  // since what was kept last
   int* const memories = spec.one_frame ? nullptr : &memories_;
   for (const auto& layer : spec::layers_of(spec)) {
     switch (layer.kind) {
@@ -116,7 +133,15 @@ WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load) {
         layers_.emplace_back(
             FrameConvolution{Conv2d(load, layer.name, layer.in, layer.out, layer.side), 2});
         break;
+      case Kind::kept:
+        doubles = false;
+        layers_.emplace_back(Keep{});
+        break;
+      case Kind::added:
+        layers_.emplace_back(kept_input(layer, doubles, load.device()));
+        break;
       case Kind::doubled_frames:
+        doubles = true;
         if (spec.one_frame) break;
         layers_.emplace_back(
             DoubledFrames{CausalConv3d(load, layer.name, layer.in, 2 * layer.out, 1, memories)});
@@ -136,16 +161,17 @@ WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load) {
 
 void WanDecoder::push(at::Tensor x, State& state, const Pass& pass, const Tick& tick,
                       const FrameSink& sink) const {
-  run(0, std::move(x), state, pass, tick, sink);
+  run(0, {std::move(x), {}}, state, pass, tick, sink);
   state.first = false;
 }
 
-void WanDecoder::run(std::size_t first, at::Tensor x, State& state, const Pass& pass,
+void WanDecoder::run(std::size_t first, Frame frame, State& state, const Pass& pass,
                      const Tick& tick, const FrameSink& sink) const {
+  at::Tensor& x = frame.x;
   for (std::size_t i = first; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    if (const auto* frame = std::get_if<FrameConvolution>(&layer)) {
-      x = frame->conv({.x = x, .repeat = frame->repeat}, pass);
+    if (const auto* single = std::get_if<FrameConvolution>(&layer)) {
+      x = single->conv({.x = x, .repeat = single->repeat}, pass);
     } else if (const auto* convolution = std::get_if<TimeConvolution>(&layer)) {
       if (convolution->norm.weight.defined()) x = convolution->norm.with_silu(x);
       x = convolution->conv(x, state.memories, pass);
@@ -153,16 +179,30 @@ void WanDecoder::run(std::size_t first, at::Tensor x, State& state, const Pass& 
       x = (*residual)(x, state.memories, pass);
     } else if (const auto* attention = std::get_if<WanAttention>(&layer)) {
       x = (*attention)(x, pass);
+    } else if (std::holds_alternative<Keep>(layer)) {
+      frame.kept = x;
+    } else if (const auto* input = std::get_if<KeptInput>(&layer)) {
+      // The first latent frame stays one frame, which is the second of two.
+      const at::Tensor& from = state.first
+                                   ? input->channels.back()
+                                   : input->channels.at(frame.half % input->channels.size());
+      x = x + at::pixel_shuffle(frame.kept.index_select(1, from), input->repeat);
     } else if (!state.first) {
       // The first latent frame stays one frame, and later ones do not see it here.
       const auto& doubled = std::get<DoubledFrames>(layer);
-      for (const at::Tensor& one : doubled.conv(x, state.memories, pass).chunk(2, 1))
-        run(i + 1, one.contiguous(x.suggest_memory_format()), state, pass, tick, sink);
+      const auto halves = doubled.conv(x, state.memories, pass).chunk(2, 1);
+      for (std::size_t half = 0; half < halves.size(); ++half)
+        run(i + 1, {halves[half].contiguous(x.suggest_memory_format()), frame.kept, half}, state,
+            pass, tick, sink);
       return;
     }
     tick();
   }
-  sink(x.clamp_(-1, 1));
+  x.clamp_(-1, 1);
+  if (patch_size_ == 1) return sink(x);
+  // A position's channels are columns, then rows of each color.
+  const auto square = x.view({1, -1, patch_size_, patch_size_, x.size(2), x.size(3)});
+  sink(at::pixel_shuffle(square.transpose(2, 3).flatten(1, 3), patch_size_));
 }
 
 }  // namespace troupe::models::vae

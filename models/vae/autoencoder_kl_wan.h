@@ -105,18 +105,33 @@ class WanDecoder {
   struct DoubledFrames {
     CausalConv3d conv;
   };
+  /// A layer that adds a level's input, which was kept, to a frame that comes out of it.
+  struct KeptInput {
+    std::vector<at::Tensor> channels;  // which the first frame made of it gets, and the second
+    std::int64_t repeat = 1;           // of rows and of columns
+  };
+  /// A layer that keeps its input for the next KeptInput.
+  struct Keep {};
   /// A convolution over frames, after its norm and SiLU if the norm has weights.
   struct TimeConvolution {
     ChannelNorm norm;
     CausalConv3d conv;
   };
-  using Layer =
-      std::variant<FrameConvolution, TimeConvolution, WanResidual, WanAttention, DoubledFrames>;
+  using Layer = std::variant<FrameConvolution, TimeConvolution, WanResidual, WanAttention,
+                             DoubledFrames, Keep, KeptInput>;
+  /// A frame within the network: what was kept last, and which of the two frames it is that were
+  /// made since.
+  struct Frame {
+    at::Tensor x, kept;
+    std::size_t half = 0;
+  };
+  static KeptInput kept_input(const spec::VaeLayer& layer, bool doubles, at::Device device);
   /// Runs the layers from `first` on.
-  void run(std::size_t first, at::Tensor x, State& state, const Pass& pass, const Tick& tick,
+  void run(std::size_t first, Frame frame, State& state, const Pass& pass, const Tick& tick,
            const FrameSink& sink) const;
 
   int memories_ = 0;
+  std::int64_t patch_size_ = 1;
   std::vector<Layer> layers_;
 };
 

@@ -36,6 +36,7 @@ class Loader {
   /// A convolution's weight, laid out for the device.
   at::Tensor get_kernel(const std::string& name, std::vector<std::int64_t> shape) const;
   at::MemoryFormat memory_format() const;
+  at::Device device() const { return device_; }
 
  private:
   const WeightStore& weights_;

@@ -129,6 +129,8 @@ TEST_CASE("published joint models are planned at one to sixteen actors") {
   check_plans("SD3.5 large", spec::read_model_spec(large.path()), 3.5, kSd35LargeConfig.elements);
   const auto dev = published_flux(kFluxDevConfig);
   check_plans("FLUX.1 dev", spec::read_model_spec(dev.path()), 3.5, kFluxDevConfig.elements);
+  const auto chroma = published_chroma();
+  check_plans("Chroma", spec::read_model_spec(chroma.path()), 5, kChromaConfig.elements);
   const auto zimage = spec::read_model_spec(published_zimage().path());
   check_plans("Z-Image", zimage, 5, kZImageConfig.elements);
   // The last layer's states are not asked for, so it is not read.

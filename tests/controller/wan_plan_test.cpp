@@ -27,16 +27,17 @@ std::uint64_t most_for_video(const plan::Plan& plan, std::uint64_t plan::ActorMe
   return most;
 }
 
-void check_plans(const std::string& name, const PublishedTransformer& published) {
-  const PublishedWanFolder folder(published);
+void check_plans(const std::string& name, const PublishedWanFolder& folder,
+                 const PublishedTransformer& published) {
   const auto model = spec::read_model_spec(folder.path());
   const auto request = video_request();
   const auto single = plan::make_plan(model, request, {});
   CHECK(single.request.height == 480);
   CHECK(single.request.width == 832);
   CHECK(single.request.num_frames == 81);
-  CHECK(single.latent_height == 21 * 60);
-  CHECK(single.token_rows * single.token_columns == 32760);
+  const auto scale = model.video_vae->scale_factor();
+  CHECK(single.latent_height == 21 * 480 / scale);
+  CHECK(single.token_rows * single.token_columns == 32760 * 64 / (scale * scale));
   CHECK(single.memory[0].weights <= 2 * published.elements);
   CHECK(single.memory[0].weights > 2 * published.elements * 99 / 100);
   for (const int actors : {1, 2, 4, 8, 16}) {
@@ -68,8 +69,9 @@ void check_plans(const std::string& name, const PublishedTransformer& published)
 }  // namespace
 
 TEST_CASE("published video models are planned at one to sixteen actors") {
-  check_plans("Wan 2.1 1.3B", kWan13bConfig);
-  check_plans("Wan 2.1 14B", kWan14bConfig);
+  check_plans("Wan 2.1 1.3B", PublishedWanFolder(kWan13bConfig), kWan13bConfig);
+  check_plans("Wan 2.1 14B", PublishedWanFolder(kWan14bConfig), kWan14bConfig);
+  check_plans("Wan 2.2 TI2V-5B", published_wan22(), kWan22Ti2vConfig);
 }
 
 TEST_CASE("frames decide what a plan of a video computes") {

@@ -56,8 +56,10 @@ TEST_CASE("files with their authors' names hold the folder's tensors") {
     require_same(ours, theirs);
     CHECK(weight_bytes(theirs) == weight_bytes(ours));
   }
-  require_same(spec::read_model_spec(kMade / "tiny-zimage"),
-               spec::read_model_spec(kFiles / "tiny-zimage"));
+  for (const char* name : {"tiny-zimage", "tiny-chroma"}) {
+    CAPTURE(name);
+    require_same(spec::read_model_spec(kMade / name), spec::read_model_spec(kFiles / name));
+  }
 }
 
 TEST_CASE("Wan's VAE as its authors keep it has the folder's tensors") {

@@ -114,8 +114,7 @@ TEST_CASE("configs of video decoders: what is not supported is refused by key") 
   };
   CHECK(read("dropout", 0.5) == wan_spec());
   for (const auto& [key, value] :
-       std::vector<std::pair<std::string, nlohmann::json>>{{"is_residual", true},
-                                                           {"patch_size", 2},
+       std::vector<std::pair<std::string, nlohmann::json>>{{"patch_size", 2},
                                                            {"attn_scales", {0.5}},
                                                            {"temperal_downsample", {true, true}},
                                                            {"latents_std", {1.0}},

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "models/image/frames.h"
 #include "tests/process/support/compare.h"
 #include "tests/process/support/fault_cluster.h"
 #include "tests/process/support/foreseen.h"
@@ -23,21 +22,6 @@ namespace {
 constexpr double kLatentBound = 1e-4;   // of the reference's range
 constexpr double kDegreesBound = 1e-5;  // of the range of the single actor's latents
 constexpr int kLevelBound = 1;          // of 255
-
-/// Returns all frames of a video, one below the other.
-Bytes tall_picture(const std::string& clip) {
-  Bytes tall;
-  for (const auto& png : models::split_frames(clip)) {
-    const auto frame = decode_png(png);
-    if (tall.shape.empty()) {
-      tall = frame;
-      continue;
-    }
-    tall.shape[0] += frame.shape[0];
-    tall.data.insert(tall.data.end(), frame.data.begin(), frame.data.end());
-  }
-  return tall;
-}
 
 }  // namespace
 

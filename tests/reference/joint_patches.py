@@ -32,8 +32,9 @@ def heads_of(attn, x, names, norms):
 PICTURE, TEXT = (("to_q", "to_k", "to_v"), ("norm_q", "norm_k")), (("add_q_proj", "add_k_proj", "add_v_proj"), ("norm_added_q", "norm_added_k"))
 
 
-def joint_block(block, kept, second, text, picture, temb, rotary):
-    """One block of two streams; `text` may have no tokens."""
+def joint_block(block, kept, second, text, picture, temb, rotary, temb_text=None):
+    """One block of two streams; `text` may have no tokens. `temb_text`: where the text has one of its own."""
+    temb_text = temb if temb_text is None else temb_text
     count, dual, last = text.shape[1], getattr(block, "use_dual_attention", False), getattr(block, "context_pre_only", False)
     modulated = block.norm1(picture, emb=temb)
     normal, gate, shift, scale, gate_forward = modulated[:5]
@@ -41,7 +42,7 @@ def joint_block(block, kept, second, text, picture, temb, rotary):
     if rotary is not None:
         qkv[:2] = (apply_rotary_emb(x, tuple(r[count:] for r in rotary), sequence_dim=1) for x in qkv[:2])
     if count:
-        given = block.norm1_context(text, temb) if last else block.norm1_context(text, emb=temb)
+        given = block.norm1_context(text, temb_text) if last else block.norm1_context(text, emb=temb_text)
         own = heads_of(block.attn, given if last else given[0], *TEXT)
         if rotary is not None:
             own[:2] = (apply_rotary_emb(x, tuple(r[:count] for r in rotary), sequence_dim=1) for x in own[:2])

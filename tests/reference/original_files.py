@@ -49,6 +49,9 @@ def flux(tensors):
     for theirs, ours in (('time_in', 'timestep'), ('vector_in', 'text'), ('guidance_in', 'guidance')):
         for layer, number in (('in_layer', 1), ('out_layer', 2)):
             taken.move(file, f'{theirs}.{layer}', f'time_text_embed.{ours}_embedder.linear_{number}')
+    for name in [name for name in taken if name.startswith('distilled_guidance_layer.')]:
+        layers = (('linear_1', 'in_layer'), ('linear_2', 'out_layer'))
+        file[re.sub(r'(norms\.\d+)\.weight', r'\1.scale', replaced(name, *layers))] = taken.pop(name)
     taken.move(file, 'img_in', 'x_embedder')
     taken.move(file, 'txt_in', 'context_embedder')
     taken.move(file, 'final_layer.linear', 'proj_out')
@@ -232,12 +235,12 @@ def check(converted, tensors, what):
         assert torch.equal(converted[name].reshape(tensor.shape), tensor), f'{what}: {name}'
 
 
-def convert_flux(file, width):
+def convert_flux(file, width, model='flux'):
     # diffusers takes the width of the published model.
-    source = inspect.getsource(single_file.convert_flux_transformer_checkpoint_to_diffusers)
+    name = f'convert_{model}_transformer_checkpoint_to_diffusers'
     names = vars(single_file).copy()
-    exec(re.sub(r'inner_dim = 3072', f'inner_dim = {width}', source), names)
-    return names['convert_flux_transformer_checkpoint_to_diffusers'](file)
+    exec(re.sub(r'inner_dim = 3072', f'inner_dim = {width}', inspect.getsource(names[name])), names)
+    return names[name](file)
 
 
 class Folder:
@@ -386,6 +389,12 @@ def make():
     file = zimage(tensors)
     check(single_file.convert_z_image_transformer_checkpoint_to_diffusers(dict(file)), tensors, 'Z-Image')
     folder.put('transformer', prefixed(UNET, file))
+
+    folder = Folder(FIXTURES, 'tiny-chroma', out)
+    tensors, config = folder.tensors('transformer'), folder.config('transformer')
+    file = flux(tensors)
+    check(convert_flux(dict(file), config['num_attention_heads'] * config['attention_head_dim'], 'chroma'), tensors, 'Chroma')
+    folder.put('transformer', file)
 
     folder = Folder(fixtures, 'tiny-wan', out)
     tensors = folder.tensors('transformer')

@@ -162,6 +162,7 @@ TEST_CASE("a commit that is none leads nowhere") {
 TEST_CASE("sizes of the models with short names are those of the published shapes") {
   using namespace troupe::testing;
   const auto read = [](const auto& folder) { return read_model_spec(folder.path()); };
+  check_sizes("chroma1-hd", read(published_chroma()));
   check_sizes("flux.1-dev", read(published_flux(kFluxDevConfig)));
   check_sizes("flux.1-schnell", read(published_flux(kFluxSchnellConfig)));
   check_sizes("hunyuandit-v1.2", read(published_hunyuan(kHunyuanV12Config)));
@@ -174,5 +175,6 @@ TEST_CASE("sizes of the models with short names are those of the published shape
   check_sizes("sdxl", read(PublishedUNetFolder(true)));
   check_sizes("wan2.1-t2v-1.3b", read(PublishedWanFolder(kWan13bConfig)));
   check_sizes("wan2.1-t2v-14b", read(PublishedWanFolder(kWan14bConfig)));
+  check_sizes("wan2.2-ti2v-5b", read(published_wan22()));
   check_sizes("z-image-turbo", read(published_zimage()));
 }

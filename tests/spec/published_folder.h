@@ -97,6 +97,22 @@ inline PublishedJointFolder published_flux(const PublishedTransformer& transform
            {"text_encoder_2", "tokenizer_2", kT5XxlConfig, false, false}}};
 }
 
+inline constexpr const char* kChromaModelIndex = R"({
+  "_class_name": "ChromaPipeline", "_diffusers_version": "0.34.0.dev0",
+  "feature_extractor": [null, null], "image_encoder": [null, null],
+  "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+  "text_encoder": ["transformers", "T5EncoderModel"],
+  "tokenizer": ["transformers", "T5Tokenizer"],
+  "transformer": ["diffusers", "ChromaTransformer2DModel"],
+  "vae": ["diffusers", "AutoencoderKL"]})";
+
+inline PublishedJointFolder published_chroma() {
+  return {kChromaModelIndex,
+          kFluxScheduler,
+          kChromaConfig,
+          {{"text_encoder", "tokenizer", kT5XxlConfig, false, false}}};
+}
+
 /// Qwen3-4B, and what Z-Image has beside it.
 inline constexpr const char* kQwen34bConfig = R"({
   "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,

@@ -51,6 +51,14 @@ inline constexpr PublishedTransformer kFluxSchnellConfig = {R"(
   "pooled_projection_dim": 768})",
                                                             1156, 11891178560, 0x8585c741783f2b6a};
 
+inline constexpr PublishedTransformer kChromaConfig = {R"(
+  {"_class_name": "ChromaTransformer2DModel", "_diffusers_version": "0.34.0.dev0",
+  "approximator_hidden_dim": 5120, "approximator_layers": 5, "approximator_num_channels": 64,
+  "attention_head_dim": 128, "axes_dims_rope": [16, 56, 56], "in_channels": 64,
+  "joint_attention_dim": 4096, "num_attention_heads": 24, "num_layers": 19, "num_single_layers":
+  38, "out_channels": null, "patch_size": 1})",
+                                                       1023, 8899983424, 0x6e72e1838cd1fcf9};
+
 inline constexpr PublishedTransformer kZImageConfig = {R"(
   {"_class_name": "ZImageTransformer2DModel", "_diffusers_version": "0.36.0.dev0",
   "all_f_patch_size": [1], "all_patch_size": [2], "axes_dims": [32, 48, 48], "axes_lens": [1536,
@@ -102,6 +110,14 @@ inline constexpr PublishedTransformer kWan14bConfig = {R"(
   40, "out_channels": 16, "patch_size": [1, 2, 2], "qk_norm": "rms_norm_across_heads",
   "rope_max_seq_len": 1024, "text_dim": 4096})",
                                                        1095, 14288491584, 0x268a2a721a18358b};
+
+inline constexpr PublishedTransformer kWan22Ti2vConfig = {R"(
+  {"_class_name": "WanTransformer3DModel", "_diffusers_version": "0.35.0.dev0",
+  "added_kv_proj_dim": null, "attention_head_dim": 128, "cross_attn_norm": true, "eps": 1e-06,
+  "ffn_dim": 14336, "freq_dim": 256, "image_dim": null, "in_channels": 48, "num_attention_heads":
+  24, "num_layers": 30, "out_channels": 48, "patch_size": [1, 2, 2], "pos_embed_seq_len": null,
+  "qk_norm": "rms_norm_across_heads", "rope_max_seq_len": 1024, "text_dim": 4096})",
+                                                          825, 4999787712, 0x4e57b5545cfc15e5};
 
 inline constexpr PublishedTransformer kQwenImageConfig = {R"(
   {"_class_name": "QwenImageTransformer2DModel", "_diffusers_version": "0.34.0.dev0",

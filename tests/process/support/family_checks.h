@@ -51,7 +51,7 @@ inline void check_pictures(
     latents.see(error, name);
     if (!of.at("image").get<bool>()) continue;
     for (std::size_t i = 0; i < result.pictures.size(); ++i) {
-      const int level = level_error(decode_png(result.pictures[i].png),
+      const int level = level_error(tall_picture(result.pictures[i].png),
                                     picture_of(reference.bytes(of, "image"), i));
       CHECK(level <= kLevelBound);
       levels.see(level, name);

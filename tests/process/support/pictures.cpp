@@ -1,5 +1,6 @@
 #include "tests/process/support/pictures.h"
 
+#include "models/image/frames.h"
 #include "tests/support/text.h"
 
 #include <png.h>
@@ -41,6 +42,20 @@ Bytes decode_png(const std::string& png) {
     throw std::runtime_error(std::string("[tests] a broken PNG: ") + reader.image.message);
   }
   return pixels;
+}
+
+Bytes tall_picture(const std::string& clip) {
+  Bytes tall;
+  for (const auto& png : models::split_frames(clip)) {
+    const auto frame = decode_png(png);
+    if (tall.shape.empty()) {
+      tall = frame;
+      continue;
+    }
+    tall.shape[0] += frame.shape[0];
+    tall.data.insert(tall.data.end(), frame.data.begin(), frame.data.end());
+  }
+  return tall;
 }
 
 Bytes read_png(const std::filesystem::path& file) {

@@ -7,6 +7,8 @@ namespace troupe::testing {
 
 /// A PNG file's pixels [height, width, 3]; throws when the bytes are no whole PNG.
 Bytes decode_png(const std::string& png);
+/// Returns all frames of a video, one below the other; of a picture its only one.
+Bytes tall_picture(const std::string& clip);
 /// Same as decode_png, for a file.
 Bytes read_png(const std::filesystem::path& file);
 /// Picture `index` of uint8 [n, height, width, 3].
