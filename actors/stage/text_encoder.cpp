@@ -170,11 +170,13 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
   } else if (const auto* bert = std::get_if<models::BertModel>(&model_)) {
     keep_states(bert->encode_each(texts, count));
   } else if (const auto* qwen = std::get_if<models::QwenTextModel>(&model_)) {
-    // No token sees the padding after it.
-    std::vector<at::Tensor> ids;
-    for (std::size_t i = 0; i < texts.size(); ++i)
-      ids.push_back(texts[i].ids.narrow(1, 0, prompts[i].length));
-    keep_states(qwen->encode_each(ids, count));
+    std::vector<models::QwenTextModel::Text> own;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const auto length = prompts[i].length;
+      const bool cut = cuts_padding(spec_.use);
+      own.push_back({cut ? texts[i].ids.narrow(1, 0, length) : texts[i].ids, length});
+    }
+    keep_states(qwen->encode_each(own, count));
   } else {
     const bool once_padded = spec_.use == TextUse::once_padded_states;
     for (std::size_t i = 0; i < texts.size(); ++i) {

@@ -253,7 +253,7 @@ std::optional<int> given_steps(const spec::SchedulerConfig& config,
 void set_skipped_steps(Plan& plan, const spec::ModelSpec& model) {
   if (model.makes_videos())
     refuse(JobField::init_image, "`init_image` is given, but this model makes videos");
-  if (model.video_vae)
+  if (model.from_text_alone)
     refuse(JobField::init_image,
            "`init_image` is given, but this model makes pictures from text alone");
   require_encoder(model);
@@ -298,6 +298,7 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
   const models::SamplerRun run{.num_steps = plan.sampler_steps,
                                .image_tokens = plan.token_rows * plan.token_columns,
                                .even_sigmas = model.even_sigmas,
+                               .shifts_by_steps = model.shifts_by_steps,
                                .first = plan.skipped_steps,
                                .task = task_of(request),
                                .settings = settings_of(request)};

@@ -181,9 +181,12 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   const auto encoder = cost_of(model.vae, spec::VaeHalf::encoder);
   shape.encoder_flops = encoder.flops;
   shape.encoder_convolutions = encoder.convolutions;
-  shape.vae_attention_width = model.vae.mid_block_add_attention
-                                  ? static_cast<double>(model.vae.block_out_channels.back())
-                                  : 0;
+  // The attention is over all of a patch's positions, as queries and as keys.
+  const auto patch = static_cast<double>(model.vae.latent_patch * model.vae.latent_patch);
+  shape.vae_attention_width =
+      model.vae.mid_block_add_attention
+          ? patch * patch * static_cast<double>(model.vae.block_out_channels.back())
+          : 0;
   for (const auto& text : model.text_encoders)
     shape.text_encoder_flops.push_back(text_flops(text));
   shape.text_flops =

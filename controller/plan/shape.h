@@ -62,8 +62,8 @@ struct ModelShape {
   /// Number of tensors of a token's width that a block's operations read or write beside the
   /// products.
   double elementwise_per_block = kActivationsPerToken;
-  /// FLOPs of the autoencoder's halves for each latent pixel, and the width of their attention (0 =
-  /// none).
+  /// FLOPs of the autoencoder's halves for each latent pixel, and the width of an attention over
+  /// latent pixels that costs what theirs does (0 = none).
   double decoder_flops = 0;
   double encoder_flops = 0;
   double vae_attention_width = 0;

@@ -72,7 +72,8 @@ class Rows {
         return halo(out, width, frames_read(frames_));
       case Kind::attention:
         norm();
-        told_.attention += frames_ * (place_.size - 1) * 2 * place_.rows * width * in * element_;
+        told_.attention += frames_ * (place_.size - 1) * 2 * place_.rows *
+                           static_cast<Bytes>(layer.scale_in) * width * in * element_;
         return;
       case Kind::upsample:  // before they are doubled
         return halo(in, width, frames_);

@@ -49,9 +49,12 @@ JointBlock::Attention JointBlock::attention_of(const WeightLoader& weights, cons
   const Slice own{shard_.begin(shape_.heads) * shape_.head_dim,
                   shard_.end(shape_.heads) * shape_.head_dim};
   Attention made;
-  made.qkv =
-      weights.joined({name + names[0], name + names[1], name + names[2]}, width, width, true, own);
-  if (!out.empty()) made.out = weights.narrow(name + out, width, width, own, shard_.rank == 0);
+  made.qkv = weights.joined({name + names[0], name + names[1], name + names[2]}, width, width,
+                            shape_.bias, own);
+  if (!out.empty()) {
+    made.out =
+        weights.narrow(name + out, width, width, own, shape_.bias && shard_.rank == 0, shape_.bias);
+  }
   if (shape_.qk_norm) {
     made.norm_q = weights.copy(name + norms + "q.weight", {shape_.head_dim});
     made.norm_k = weights.copy(name + norms + "k.weight", {shape_.head_dim});
@@ -61,8 +64,14 @@ JointBlock::Attention JointBlock::attention_of(const WeightLoader& weights, cons
 
 JointBlock::Forward JointBlock::forward_of(const WeightLoader& weights,
                                            const std::string& name) const {
-  const int64_t width = shape_.width, wide = 4 * width;
+  const int64_t width = shape_.width, gated = shape_.gated_forward;
+  const int64_t wide = gated > 0 ? gated : 4 * width;
   const Slice columns{shard_.begin(wide), shard_.end(wide)};
+  if (gated > 0) {
+    return {weights.rows_of(name + ".linear_in", width, 2 * gated,
+                            {columns, {gated + columns.begin, gated + columns.end}}),
+            weights.narrow(name + ".linear_out", gated, width, columns, false, false)};
+  }
   return {weights.joined({name + ".net.0.proj"}, width, wide, true, columns),
           weights.narrow(name + ".net.2", wide, width, columns, shard_.rank == 0)};
 }
@@ -114,11 +123,15 @@ at::Tensor JointBlock::joined(const at::Tensor& heads) const {
   return heads.reshape({heads.size(0), heads.size(1), heads_ * shape_.head_dim});
 }
 
+at::Tensor JointBlock::widened(const Forward& forward, const at::Tensor& normal) const {
+  return shape_.gated_forward > 0 ? silu_gated(forward.widen(normal)) : forward.widen.gelu(normal);
+}
+
 void JointBlock::feed_forward(at::Tensor& hidden, const Forward& forward, const at::Tensor& factors,
                               TensorParallelPort& sums) const {
   const at::Tensor normal = kernels::norm_modulate(hidden, factors.select(1, kScaleForward),
                                                    factors.select(1, kShiftForward), kEps);
-  add_product(hidden, forward.narrow, forward.widen.gelu(normal), factors.select(1, kGateForward),
+  add_product(hidden, forward.narrow, widened(forward, normal), factors.select(1, kGateForward),
               shard_.degree > 1, sums);
 }
 

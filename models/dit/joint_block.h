@@ -36,8 +36,8 @@ struct TwoStreams {
 };
 
 /// Text tokens and picture tokens, each with weights of their own, in one attention: the block of
-/// SD3 and Qwen-Image, and the two-stream block of FLUX. Source: JointTransformerBlock,
-/// FluxTransformerBlock, QwenImageTransformerBlock.
+/// SD3 and Qwen-Image, and the two-stream block of FLUX and FLUX.2. Source: JointTransformerBlock,
+/// FluxTransformerBlock, QwenImageTransformerBlock, Flux2TransformerBlock.
 class JointBlock {
  public:
   /// Shifts, scales and gates, [B, n, D] each.
@@ -52,7 +52,7 @@ class JointBlock {
   JointBlock(const spec::JointBlockShape& shape, const std::string& prefix, int slot,
              WeightShard shard, const WeightLoader& weights);
 
-  /// embedded [B, D] after SiLU.
+  /// embedded [B, D] after SiLU. The block has its own modulation.
   Modulation modulation(const at::Tensor& embedded) const;
   /// text [B, t, D] and picture [B, n, D], contiguous, changed in place; the last block leaves the
   /// text as it is. `turns`: of the picture's tokens; these and the text's may be empty.
@@ -77,6 +77,7 @@ class JointBlock {
                          const char* const names[3], const std::string& out,
                          const char* norms) const;
   Forward forward_of(const WeightLoader& weights, const std::string& name) const;
+  at::Tensor widened(const Forward& forward, const at::Tensor& normal) const;
   at::Tensor qkv_of(const Attention& of, const at::Tensor& normal, const RotaryAngles& turns) const;
   at::Tensor joined(const at::Tensor& heads) const;
   void feed_forward(at::Tensor& hidden, const Forward& forward, const at::Tensor& factors,

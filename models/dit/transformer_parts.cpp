@@ -8,10 +8,11 @@
 
 namespace troupe::models {
 
-at::Tensor rotary_angles(const at::Tensor& positions, int64_t width, at::ScalarType type) {
+at::Tensor rotary_angles(const at::Tensor& positions, int64_t width, at::ScalarType type,
+                         double theta) {
   const at::Tensor exponent =
       at::arange(0, width, 2, at::TensorOptions().dtype(type)).div(static_cast<double>(width));
-  const at::Tensor frequency = at::reciprocal(at::pow(10000.0, exponent));
+  const at::Tensor frequency = at::reciprocal(at::pow(theta, exponent));
   return positions.to(type).unsqueeze(1) * frequency.unsqueeze(0);
 }
 
@@ -92,10 +93,15 @@ void add_product(at::Tensor& hidden, const kernels::Linear& product, const at::T
   if (!gate) kernels::add(hidden, partial);
 }
 
+at::Tensor silu_gated(const at::Tensor& x) {
+  const auto halves = x.chunk(2, -1);
+  return at::silu(halves[0]).mul_(halves[1]);
+}
+
 SiluMlp::SiluMlp(const WeightLoader& weights, const std::string& name, int64_t in, int64_t wide,
-                 int64_t out)
-    : first_(weights.linear(name + ".linear_1", in, wide)),
-      second_(weights.linear(name + ".linear_2", wide, out)) {}
+                 int64_t out, bool bias)
+    : first_(weights.linear(name + ".linear_1", in, wide, bias)),
+      second_(weights.linear(name + ".linear_2", wide, out, bias)) {}
 
 at::Tensor SiluMlp::operator()(const at::Tensor& x) const {
   return second_(at::silu(first_(x)));
@@ -108,13 +114,13 @@ LastLayer::LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, 
       project_(weights.linear("proj_out", width, patch * patch * channels)) {}
 
 LastLayer::LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, int64_t channels,
-                     int64_t stored_channels, TokenOrder order)
+                     int64_t stored_channels, TokenOrder order, bool bias)
     : patch_(patch),
       order_(order),
-      condition_(weights.linear("norm_out.linear", width, 2 * width)) {
+      condition_(weights.linear("norm_out.linear", width, 2 * width, bias)) {
   const int64_t cells = patch * patch;
   if (stored_channels == channels) {
-    project_ = weights.linear("proj_out", width, cells * channels);
+    project_ = weights.linear("proj_out", width, cells * channels, bias);
     return;
   }
   const auto kept = [&](const at::Tensor& rows) {

@@ -19,9 +19,10 @@ struct RotaryAngles {
 };
 
 /// Angles of one coordinate: positions [n] times the `width` / 2 frequencies of rotary positions,
-/// [n, width / 2], all computed in `type`. Source: get_1d_rotary_pos_embed of diffusers.
+/// powers of 1 / `theta`: [n, width / 2], all computed in `type`. Source: get_1d_rotary_pos_embed
+/// of diffusers.
 at::Tensor rotary_angles(const at::Tensor& positions, int64_t width,
-                         at::ScalarType type = at::kDouble);
+                         at::ScalarType type = at::kDouble, double theta = 10000);
 
 /// Returns the turns of the picture's tokens in `rows`, from those of `all` its tokens.
 RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<TokenRows>& rows,
@@ -61,12 +62,15 @@ void clip_half(at::Tensor& hidden);
 void add_product(at::Tensor& hidden, const kernels::Linear& product, const at::Tensor& x,
                  const std::optional<at::Tensor>& gate, bool sharded, TensorParallelPort& sums);
 
+/// The first half of x's last dimension after SiLU, times the second half.
+at::Tensor silu_gated(const at::Tensor& x);
+
 /// Two products with SiLU between. Source: TimestepEmbedding, PixArtAlphaTextProjection.
 class SiluMlp {
  public:
   SiluMlp() = default;
   SiluMlp(const WeightLoader& weights, const std::string& name, int64_t in, int64_t wide,
-          int64_t out);
+          int64_t out, bool bias = true);
   at::Tensor operator()(const at::Tensor& x) const;
   int64_t bytes() const { return first_.bytes() + second_.bytes(); }
 
@@ -82,7 +86,7 @@ class LastLayer {
   /// The product may have `stored_channels`, of whose pixels-first order the first `channels` are
   /// kept.
   LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, int64_t channels,
-            int64_t stored_channels, TokenOrder order);
+            int64_t stored_channels, TokenOrder order, bool bias = true);
   /// Leaves it to the caller to make what modulates the norm: its scale, then its shift.
   LastLayer(const WeightLoader& weights, int64_t width, int64_t patch, int64_t channels,
             TokenOrder order);

@@ -61,6 +61,27 @@ kernels::Linear WeightLoader::joined(const std::vector<std::string>& names, int6
   return made;
 }
 
+kernels::Linear WeightLoader::rows_of(const std::string& name, int64_t in, int64_t out,
+                                      const std::vector<Slice>& rows) const {
+  const std::string tensor = name + ".weight";
+  std::vector<at::Tensor> weights, scales;
+  if (type != kernels::WeightType::as_computed) {
+    const auto all = quantized(tensor, in, out);
+    for (const auto& [begin, end] : rows) {
+      weights.push_back(all.values.slice(0, begin, end));
+      scales.push_back(all.scales.slice(0, begin, end));
+    }
+    return kernels::Linear({type, at::cat(weights), at::cat(scales)}, at::Tensor());
+  }
+  const at::Tensor stored = get(tensor, {out, in});
+  for (const Slice& run : rows)
+    weights.push_back(part(tensor, stored, run, {0, in}));
+  kernels::Linear made(at::cat(weights), at::Tensor());
+  weights.clear();
+  release(tensor);
+  return made;
+}
+
 kernels::Linear WeightLoader::narrow(const std::string& name, int64_t in, int64_t out,
                                      Slice columns, bool bias, bool has_bias) const {
   const std::string tensor = name + ".weight";

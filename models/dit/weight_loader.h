@@ -53,6 +53,10 @@ struct WeightLoader {
   /// Several products of one input as one, in the order of `names`; of each the outputs in `rows`.
   kernels::Linear joined(const std::vector<std::string>& names, int64_t in, int64_t out_each,
                          bool bias, Slice rows) const;
+  /// One product that is stored with others as one of `out` outputs: the outputs in `rows`, one run
+  /// behind the other, without biases.
+  kernels::Linear rows_of(const std::string& name, int64_t in, int64_t out,
+                          const std::vector<Slice>& rows) const;
   /// A product that takes only the inputs in `columns` of all; the other shards' are summed to it,
   /// and one of them brings the `bias`. Quantized products add it to the sum, each shard for
   /// itself; `has_bias` is whether there is one at all.

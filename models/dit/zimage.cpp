@@ -151,9 +151,7 @@ void ZImageBlock::run(at::Tensor& hidden, const at::Tensor& modulation,
   add(hidden, out_, attended, after_attention_, gate(kGateAttention), sums);
   at::Tensor normal = normed(hidden, before_forward_);
   if (modulation.defined()) normal.mul_(gate(kScaleFeedForward).unsqueeze(1));
-  const auto halves = widen_(normal).chunk(2, -1);
-  add(hidden, narrow_, at::silu(halves[0]).mul_(halves[1]), after_forward_, gate(kGateFeedForward),
-      sums);
+  add(hidden, narrow_, silu_gated(widen_(normal)), after_forward_, gate(kGateFeedForward), sums);
 }
 
 void ZImageBlock::list_tensors(std::vector<at::Tensor*>& all) {

@@ -1,5 +1,6 @@
 #include "models/encoders/qwen_text_model.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace troupe::models {
@@ -35,7 +36,8 @@ at::Tensor QwenTextModel::linear(const at::Tensor& states, const std::string& na
   return at::linear(states, weight(name + ".weight"));
 }
 
-at::Tensor QwenTextModel::attend(const at::Tensor& states, const std::string& prefix) const {
+at::Tensor QwenTextModel::attend(const at::Tensor& states, std::int64_t length,
+                                 const std::string& prefix) const {
   const at::Tensor normal = norm(states, prefix + "input_layernorm");
   const std::string attention = prefix + "self_attn.";
   const auto heads = [&](const char* product) {
@@ -56,9 +58,11 @@ at::Tensor QwenTextModel::attend(const at::Tensor& states, const std::string& pr
       at::outer(at::arange(states.size(1), options), at::pow(base, steps).reciprocal());
   const at::Tensor both = at::cat({angles, angles}, -1).to(states.device());
   const at::Tensor cosine = at::cos(both).to(dtype_), sine = at::sin(both).to(dtype_);
+  const auto seen = [length](const at::Tensor& of) { return of.slice(2, 0, length); };
+  // Padding stands behind all that is seen, so that it sees all of that.
   const at::Tensor mixed = at::scaled_dot_product_attention(
-      turned(query.transpose(1, 2), cosine, sine), turned(key.transpose(1, 2), cosine, sine),
-      heads("v_proj").transpose(1, 2), {}, 0.0, /*is_causal=*/true, /*scale=*/std::nullopt,
+      turned(query.transpose(1, 2), cosine, sine), seen(turned(key.transpose(1, 2), cosine, sine)),
+      seen(heads("v_proj").transpose(1, 2)), {}, 0.0, /*is_causal=*/true, /*scale=*/std::nullopt,
       /*enable_gqa=*/spec_.num_key_value_heads != spec_.num_attention_heads);
   const at::Tensor joined = mixed.transpose(1, 2).reshape({states.size(0), states.size(1), -1});
   return states + linear(joined, attention + "o_proj");
@@ -71,29 +75,36 @@ at::Tensor QwenTextModel::feed_forward(const at::Tensor& states, const std::stri
   return states + linear(wide, prefix + "mlp.down_proj");
 }
 
-std::vector<at::Tensor> QwenTextModel::encode_each(const std::vector<at::Tensor>& texts,
+std::vector<at::Tensor> QwenTextModel::encode_each(const std::vector<Text>& texts,
                                                    const Progress& progress) const {
   const std::string root = "model.embed_tokens.weight";
   const auto table = weights_.contains(root) ? root : spec::without_qwen_root(root);
   std::vector<at::Tensor> all;
   weights_.end_block();
-  for (const auto& ids : texts) {
-    if (ids.dim() != 2 || ids.scalar_type() != at::kLong || ids.numel() == 0)
-      throw std::invalid_argument("[qwen_text_model] ids must be [B, L] int64");
+  std::vector<std::vector<at::Tensor>> taken(texts.size());
+  for (const auto& [ids, length] : texts) {
+    if (ids.dim() != 2 || ids.size(0) != 1 || ids.scalar_type() != at::kLong || length < 1 ||
+        length > ids.size(1))
+      throw std::invalid_argument("[qwen_text_model] ids must be [1, L] int64, some no padding");
     all.push_back(weights_.rows(table, ids.cpu().flatten(), "qwen_text_model")
                       .view({ids.size(0), ids.size(1), spec_.hidden_size}));
   }
+  const auto take = [&](int layers) {
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (std::ranges::count(spec_.taken_layers, layers) > 0) taken[i].push_back(all[i]);
+  };
   const auto total = static_cast<int>(spec_.used_layers());
+  take(0);
   for (int block = 0; block < total; ++block) {
     const std::string prefix = spec::qwen_block_prefix(block);
-    for (auto& states : all)
-      states = feed_forward(attend(states, prefix), prefix);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      all[i] = feed_forward(attend(all[i], texts[i].length, prefix), prefix);
     weights_.end_block();
+    take(block + 1);
     if (progress) progress(block + 1, total);
   }
-  if (!spec_.before_last)
-    for (auto& states : all)
-      states = norm(states, "model.norm");
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] = taken[i].empty() ? norm(all[i], "model.norm") : at::cat(taken[i], -1);
   weights_.end_block();
   return all;
 }

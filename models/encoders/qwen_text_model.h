@@ -29,17 +29,23 @@ class QwenTextModel {
   /// Called after every block with the number done.
   using Progress = std::function<void(int done, int total)>;
 
-  /// Returns states [B, L, hidden_size] of each batch of ids [B, L] int64, which have no padding;
-  /// every block is read once for all batches. Throws std::invalid_argument for an id that the
-  /// vocabulary lacks, std::runtime_error for a weight that is not finite.
-  std::vector<at::Tensor> encode_each(const std::vector<at::Tensor>& texts,
+  /// Tokens [1, L] int64, of which those from `length` on are padding: it is computed, but nothing
+  /// attends to it.
+  struct Text {
+    at::Tensor ids;
+    std::int64_t length = 0;
+  };
+  /// Returns states [1, L, states_width] of each text; every block is read once for all texts.
+  /// Throws std::invalid_argument for an id that the vocabulary lacks, std::runtime_error for a
+  /// weight that is not finite.
+  std::vector<at::Tensor> encode_each(const std::vector<Text>& texts,
                                       const Progress& progress = {}) const;
 
  private:
   const at::Tensor& weight(const std::string& name) const;
   at::Tensor norm(const at::Tensor& states, const std::string& name) const;
   at::Tensor linear(const at::Tensor& states, const std::string& name) const;
-  at::Tensor attend(const at::Tensor& states, const std::string& prefix) const;
+  at::Tensor attend(const at::Tensor& states, std::int64_t length, const std::string& prefix) const;
   at::Tensor feed_forward(const at::Tensor& states, const std::string& prefix) const;
 
   spec::QwenTextSpec spec_;

@@ -13,6 +13,9 @@ struct SamplerRun {
   /// The noise levels fall evenly from 1 to 1 / num_steps before they are shifted, as FLUX's
   /// pipeline has it, instead of to the schedule's last. Flow matching only.
   bool even_sigmas = false;
+  /// Schedules that shift with the picture's size shift with num_steps, too, as FLUX.2's pipelines
+  /// have it, instead of by the configuration. Flow matching only.
+  bool shifts_by_steps = false;
   /// Number of steps left out at the start, for a job that begins with a picture: the first step
   /// after them is step 0, and multistep samplers begin there without a history.
   int first = 0;

@@ -213,7 +213,7 @@ FlowMatchEulerSchedule::FlowMatchEulerSchedule(const spec::SchedulerConfig& conf
     for (double time : linspace(max * trained, min * trained, run.num_steps))
       levels.push_back(time / trained);
   }
-  levels = shifted_sigmas(config, levels, run.image_tokens, in_float32);
+  levels = shifted_sigmas(config, levels, dynamic_shift(config, run), in_float32);
   if (config.sigma_spacing != spec::SigmaSpacing::kSchedule)
     levels = respaced_sigmas(config.sigma_spacing, levels.front(), levels.back(), run.num_steps);
   for (const double s : levels) {

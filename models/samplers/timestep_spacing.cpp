@@ -218,12 +218,25 @@ std::vector<double> times_of_sigmas(const std::vector<double>& sigmas,
 
 namespace {
 
-// The logarithm of the shift, or the shift itself: linear in the number of tokens.
+// Linear in the number of tokens.
 double shift_of_size(const spec::SchedulerConfig& config, std::int64_t tokens) {
   const double slope = (config.max_shift - config.base_shift) /
                        (config.max_image_seq_len - config.base_image_seq_len);
   return static_cast<double>(tokens) * slope +
          (config.base_shift - slope * config.base_image_seq_len);
+}
+
+// Source: compute_empirical_mu of FLUX.2's pipelines, which lays a line through what was found best
+// for 10 steps and for 200, each linear in the number of tokens; beyond 4300 tokens, only the
+// latter counts.
+double shift_of_size_and_steps(std::int64_t tokens, int steps) {
+  constexpr std::int64_t kManyTokens = 4300;
+  const auto count = static_cast<double>(tokens);
+  const double at_200 = 0.00016927 * count + 0.45666666;
+  if (tokens > kManyTokens) return at_200;
+  const double at_10 = 8.73809524e-05 * count + 1.89833333;
+  const double slope = (at_200 - at_10) / 190;
+  return slope * steps + (at_200 - 200 * slope);
 }
 
 template <class T>
@@ -249,14 +262,18 @@ std::vector<double> shifted(const spec::SchedulerConfig& config, const std::vect
 
 }  // namespace
 
-std::vector<double> shifted_sigmas(const spec::SchedulerConfig& config,
-                                   const std::vector<double>& sigmas, std::int64_t image_tokens,
-                                   bool in_float32) {
-  if (config.use_dynamic_shifting && image_tokens < 1) {
+double dynamic_shift(const spec::SchedulerConfig& config, const SamplerRun& run) {
+  if (!config.use_dynamic_shifting) return 0;
+  if (run.image_tokens < 1) {
     throw std::invalid_argument("[sampler] " + config.file +
                                 ": use_dynamic_shifting = true needs the picture's size");
   }
-  const double mu = config.use_dynamic_shifting ? shift_of_size(config, image_tokens) : 0;
+  return run.shifts_by_steps ? shift_of_size_and_steps(run.image_tokens, run.num_steps)
+                             : shift_of_size(config, run.image_tokens);
+}
+
+std::vector<double> shifted_sigmas(const spec::SchedulerConfig& config,
+                                   const std::vector<double>& sigmas, double mu, bool in_float32) {
   return in_float32 ? shifted<float>(config, sigmas, mu) : shifted<double>(config, sigmas, mu);
 }
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/spec/scheduler_config.h"
+#include "models/samplers/sampler_run.h"
 
 namespace troupe::models {
 
@@ -46,11 +46,14 @@ double time_of_sigma(float sigma, const std::vector<float>& log_sigmas);
 std::vector<double> times_of_sigmas(const std::vector<double>& sigmas,
                                     const std::vector<float>& log_sigmas);
 
-/// Sigmas as flow matching shifts them, in float32 or float64: towards 1 by a factor that depends
-/// on the picture's tokens where the configuration says so, and stretched to end at shift_terminal.
-/// Throws std::invalid_argument if they depend on the tokens and there are none.
+/// Returns what a run's noise levels are shifted by where the configuration says that this depends
+/// on the picture's tokens (use_dynamic_shifting): the logarithm of the factor, or the factor
+/// itself. Throws std::invalid_argument if there are no tokens.
+double dynamic_shift(const spec::SchedulerConfig& config, const SamplerRun& run);
+
+/// Sigmas as flow matching shifts them, in float32 or float64: towards 1, with use_dynamic_shifting
+/// by `mu`, and stretched to end at shift_terminal.
 std::vector<double> shifted_sigmas(const spec::SchedulerConfig& config,
-                                   const std::vector<double>& sigmas, std::int64_t image_tokens,
-                                   bool in_float32);
+                                   const std::vector<double>& sigmas, double mu, bool in_float32);
 
 }  // namespace troupe::models

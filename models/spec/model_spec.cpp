@@ -131,7 +131,13 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
   } else if (name.starts_with("Qwen")) {
     QwenTextSpec qwen =
         name.starts_with("Qwen3") ? read_qwen3_spec(config) : read_qwen2_5_vl_spec(config);
-    qwen.before_last = spec.use == TextUse::penultimate_states;
+    qwen.taken_layers = role.layers;
+    if (spec.use == TextUse::penultimate_states) qwen.taken_layers = {qwen.num_hidden_layers - 1};
+    if (!role.layers.empty() && role.layers.back() >= qwen.num_hidden_layers) {
+      config.refuse("num_hidden_layers",
+                    fmt::format("must be above {}, the last layer whose states the pipeline takes",
+                                role.layers.back()));
+    }
     spec.config = qwen;
   } else {
     const T5Spec text = read_t5_spec(config);
@@ -309,6 +315,8 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.pixart_customs = pipeline.pixart_customs;
   spec.one_step_is_clean = pipeline.one_step_is_clean;
   spec.even_sigmas = pipeline.even_sigmas;
+  spec.shifts_by_steps = pipeline.shifts_by_steps;
+  spec.from_text_alone = pipeline.from_text_alone;
   spec.adds_guidance = pipeline.adds_guidance;
   spec.rescales_guidance = pipeline.rescales_guidance;
   spec.keeps_picture_size = pipeline.keeps_picture_size;
@@ -335,6 +343,8 @@ ModelSpec read_model_spec(const fs::path& folder) {
     // Whether each token has a timestep of its own, which are the same where text is all there is.
     index.harmless({"transformer_2", "boundary_ratio", "expand_timesteps"});
   }
+  const bool is_distilled =
+      spec.pipeline_class == "Flux2KleinPipeline" && index.boolean_or("is_distilled", false);
   // The pipeline's default is true. No watermark is drawn into pictures.
   if (spec.pipeline_class == "StableDiffusionXLPipeline") {
     index.harmless({"add_watermarker"});
@@ -351,11 +361,18 @@ ModelSpec read_model_spec(const fs::path& folder) {
   const auto transformer = ConfigReader::read(folder / pipeline.network / "config.json");
   check_class(transformer, pipeline.transformers);
   spec.transformer = read_transformer_spec(transformer, transformer_class);
+  if (const auto* klein = std::get_if<Flux2Spec>(&spec.transformer.family)) {
+    Flux2Spec distilled = *klein;
+    distilled.is_distilled = is_distilled;
+    spec.transformer = distilled;
+  }
   if (pipeline.mends_old_settings)
     spec.transformer = with_mended_size(std::move(spec.transformer), transformer);
   const auto vae = ConfigReader::read(folder / "vae" / "config.json");
   check_class(vae, {pipeline.vae});
-  if (pipeline.vae != kPictureVae) {
+  if (pipeline.vae == kPatchedVae) {
+    spec.vae = read_flux2_vae_spec(vae);
+  } else if (pipeline.vae != kPictureVae) {
     spec.video_vae = read_wan_vae_spec(vae);
     spec.video_vae->one_frame = !spec.makes_videos();
     spec.vae = spec.video_vae->like_pictures();
@@ -431,7 +448,7 @@ EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max
   } else if (const auto* bert = std::get_if<BertSpec>(&encoder.config)) {
     width = bert->hidden_size;
   } else if (const auto* qwen = std::get_if<QwenTextSpec>(&encoder.config)) {
-    width = qwen->hidden_size;
+    width = qwen->states_width();
   } else {
     width = std::get<T5Spec>(encoder.config).d_model;
   }

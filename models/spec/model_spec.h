@@ -56,12 +56,19 @@ enum class TextUse {
   pooled,              ///< the vector of the end token alone
 };
 
+/// Way in which a pipeline uses a tokenizer's chat template.
+enum class ChatTemplate {
+  none,              ///< no template
+  answer,            ///< a user's message, and the head of an answer
+  unthought_answer,  ///< the same with thoughts that are empty (`enable_thinking=False`)
+};
+
 /// Text that a pipeline puts around every prompt.
 struct PromptFrame {
   std::string before;
   std::string after;
-  /// True if the pipeline makes it by the tokenizer's chat template, which must say the same.
-  bool by_chat_template = false;
+  /// Use of the tokenizer's chat template, which must say the same.
+  ChatTemplate chat_template = ChatTemplate::none;
   /// Number of tokens at the beginning whose states are dropped.
   std::int64_t dropped = 0;
 
@@ -161,6 +168,11 @@ struct ModelSpec {
   std::vector<std::string> notes;
   /// True if flow matching's noise levels fall evenly to 1 / steps, not to the schedule's last.
   bool even_sigmas = false;
+  /// True if noise levels that shift with the picture's size shift with the number of steps, too,
+  /// as FLUX.2's pipelines have it.
+  bool shifts_by_steps = false;
+  /// True if no picture to begin with is taken.
+  bool from_text_alone = false;
   /// True if guided predictions may be brought to the deviation of the text's own
   /// (`guidance_rescale`).
   bool rescales_guidance = false;

@@ -328,6 +328,56 @@ OriginalTensors originals_of(const ZImageSpec& spec) {
   return tensors;
 }
 
+OriginalTensors originals_of(const Flux2Spec& spec) {
+  const std::int64_t width = spec.inner_dim();
+  const Words around = {{"context_embedder", "txt_in"},
+                        {"x_embedder", "img_in"},
+                        {"time_guidance_embed.timestep_embedder.linear_1", "time_in.in_layer"},
+                        {"time_guidance_embed.timestep_embedder.linear_2", "time_in.out_layer"},
+                        {"_modulation.linear", "_modulation.lin"},
+                        {"_modulation_img.linear", "_modulation_img.lin"},
+                        {"_modulation_txt.linear", "_modulation_txt.lin"},
+                        {"norm_out.linear", "final_layer.adaLN_modulation.1"},
+                        {"proj_out", "final_layer.linear"}};
+  const Words singles = {{"single_transformer_blocks.", "single_blocks."},
+                         {"attn.to_qkv_mlp_proj", "linear1"},
+                         {"attn.to_out", "linear2"},
+                         {"attn.norm_q.weight", "norm.query_norm.scale"},
+                         {"attn.norm_k.weight", "norm.key_norm.scale"}};
+  const Words doubles = {{"transformer_blocks.", "double_blocks."},
+                         {"attn.norm_added_q.weight", "txt_attn.norm.query_norm.scale"},
+                         {"attn.norm_added_k.weight", "txt_attn.norm.key_norm.scale"},
+                         {".attn.norm_q.weight", ".img_attn.norm.query_norm.scale"},
+                         {".attn.norm_k.weight", ".img_attn.norm.key_norm.scale"},
+                         {"attn.to_out.0", "img_attn.proj"},
+                         {"attn.to_add_out", "txt_attn.proj"},
+                         {"attn.to_q", "img_attn.qkv"},
+                         {"attn.to_k", "img_attn.qkv"},
+                         {"attn.to_v", "img_attn.qkv"},
+                         {"attn.add_q_proj", "txt_attn.qkv"},
+                         {"attn.add_k_proj", "txt_attn.qkv"},
+                         {"attn.add_v_proj", "txt_attn.qkv"},
+                         {"ff_context.linear_in", "txt_mlp.0"},
+                         {"ff_context.linear_out", "txt_mlp.2"},
+                         {"ff.linear_in", "img_mlp.0"},
+                         {"ff.linear_out", "img_mlp.2"}};
+  OriginalTensors tensors;
+  for (const PlannedTensor& planned : planned_tensors(spec)) {
+    const std::string& name = planned.tensor.name;
+    OriginalTensor theirs{respelled(name, name.starts_with("single_t")        ? singles
+                                          : name.starts_with("transformer_b") ? doubles
+                                                                              : around)};
+    if (theirs.name.ends_with(".qkv.weight")) theirs.rows = 3 * width;
+    for (const auto& [part, row] :
+         {std::pair{".to_k.", width}, std::pair{".add_k_", width}, std::pair{".to_v.", 2 * width},
+          std::pair{".add_v_", 2 * width}})
+      if (name.find(part) != std::string::npos) theirs.row = row;
+    if (name.starts_with("norm_out.")) theirs.stored_as = StoredAs::halves_swapped;
+    tensors[name] = std::move(theirs);
+  }
+  return tensors;
+}
+
 OriginalTensors originals_of(const UNetSpec& spec) {
   const Prefixes prefixes = prefixes_of(spec);
   OriginalTensors tensors;
@@ -350,6 +400,11 @@ std::vector<LoraAlias> products_of(const OriginalTensors& originals,
     if (part != ".weight") continue;
     LoraAlias& product = products[layer];
     product.name = layer;
+    if (original->second.stored_as == StoredAs::halves_swapped) {
+      const std::int64_t half = tensor.shape[0] / 2;
+      product.parts = {{tensor.name, half, 0, half}, {tensor.name, 0, half, half}};
+      continue;
+    }
     product.parts.push_back({tensor.name, original->second.row, 0, tensor.shape[0]});
   }
   std::vector<LoraAlias> aliases;
@@ -536,6 +591,9 @@ OriginalTensors original_tensors(const VaeSpec& spec) {
           theirs =
               fmt::format("decoder.up.{}.", levels - 1 - block) + tensor.name.substr(ours.size());
       }
+      // Where latents are patched, the authors have these within the halves.
+      if (spec.latent_patch > 1 && tensor.name.find("quant_conv.") != std::string::npos)
+        theirs = (half == VaeHalf::decoder ? "decoder." : "encoder.") + tensor.name;
       tensors[tensor.name] = {respelled(std::move(theirs), words)};
     }
   }

@@ -10,8 +10,9 @@
 
 namespace troupe::spec {
 
-/// Class of the VAEs that code pictures alone.
+/// Classes of the VAEs that code pictures alone; the second one's latents are patched.
 inline constexpr const char* kPictureVae = "AutoencoderKL";
+inline constexpr const char* kPatchedVae = "AutoencoderKLFlux2";
 
 /// A text encoder of a pipeline.
 struct EncoderRole {
@@ -23,6 +24,8 @@ struct EncoderRole {
   std::int64_t tokens = 0;
   bool may_be_absent = false;
   PromptFrame frame = {};
+  /// Numbers of the layers whose states are taken, side by side; none: as `use` says.
+  std::vector<std::int64_t> layers = {};
 };
 
 /// A pipeline class of diffusers: its components, and its customs.
@@ -38,6 +41,7 @@ struct Pipeline {
   bool pixart_customs = false;
   bool one_step_is_clean = false;
   bool even_sigmas = false;
+  bool shifts_by_steps = false;
   /// True if the guidance scale counts from the text's own prediction, so that 0 means none.
   bool adds_guidance = false;
   bool rescales_guidance = false;
@@ -51,6 +55,7 @@ struct Pipeline {
   bool keeps_picture_size = false;
   bool guided_by_negative = false;
   bool renorms_guidance = false;
+  bool from_text_alone = false;
   /// True if learned words of several vectors are written out in prompts.
   bool textual_inversion = false;
   std::string vae = kPictureVae;
@@ -70,7 +75,11 @@ inline const std::vector<std::string> kQwen25Vl = {"Qwen2_5_VLForConditionalGene
 inline const std::vector<std::string> kQwenTokenizers = {"Qwen2Tokenizer", "Qwen2TokenizerFast"};
 /// Text that Qwen's chat templates put around a user's only message.
 inline const PromptFrame kQwenChat = {"<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n",
-                                      true};
+                                      ChatTemplate::answer};
+/// Text that Qwen3's chat template puts around it where an answer is to begin without thinking.
+inline const PromptFrame kQwenChatWithoutThinking = {
+    "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    ChatTemplate::unthought_answer};
 
 /// The pipeline class that a model_index.json names. Throws std::runtime_error naming those that
 /// are supported.

@@ -160,13 +160,19 @@ void TensorTable::linear(const std::string& name, std::int64_t in, std::int64_t 
 }
 
 void TensorTable::split_outputs(const std::string& name, std::int64_t in, std::int64_t out,
-                                std::int64_t units, bool bias) {
-  add(name + ".weight", {out, in});
+                                std::int64_t units, bool bias, std::int64_t more,
+                                std::int64_t more_units) {
+  add(name + ".weight", {out + more, in});
   tensors_.back().shares = {{in * out, units}};
   tensors_.back().scales = {{out, units}};
+  if (more > 0) {
+    tensors_.back().shares.push_back({in * more, more_units});
+    tensors_.back().scales.push_back({more, more_units});
+  }
   if (!bias) return;
-  add(name + ".bias", {out});
+  add(name + ".bias", {out + more});
   tensors_.back().shares = {{out, units}};
+  if (more > 0) tensors_.back().shares.push_back({more, more_units});
 }
 
 void TensorTable::split_vector(const std::string& name, std::int64_t width, std::int64_t units) {

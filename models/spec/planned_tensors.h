@@ -102,9 +102,10 @@ class TensorTable {
   void add(const std::string& name, std::vector<std::int64_t> shape);
   /// `name.weight` [out, in] and `name.bias` [out], whole in every shard.
   void linear(const std::string& name, std::int64_t in, std::int64_t out, bool bias = true);
-  /// A product whose outputs are split over shards by `units`.
+  /// A product whose outputs are split over shards by `units`. `more` outputs, split by units of
+  /// their own, may follow the first ones.
   void split_outputs(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t units,
-                     bool bias = true);
+                     bool bias = true, std::int64_t more = 0, std::int64_t more_units = 1);
   /// A product whose inputs are split by `units`; its bias is with shard 0. `more` inputs, split by
   /// units of their own, may follow the first ones.
   void split_inputs(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t units,

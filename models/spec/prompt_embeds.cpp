@@ -70,6 +70,10 @@ std::vector<PromptTensor> tensors_of(const ZImageSpec& spec) {
   return {{.name = "prompt_embeds", .width = spec.cap_feat_dim}};
 }
 
+std::vector<PromptTensor> tensors_of(const Flux2Spec& spec) {
+  return {{.name = "prompt_embeds", .width = spec.joint_attention_dim}};
+}
+
 std::vector<PromptTensor> tensors_of(const UserSpec& spec) {
   return spec.transformer->prompt_tensors();
 }

@@ -118,6 +118,7 @@ std::vector<Pipeline> QwenImageSpec::pipelines() {
        .even_sigmas = true,
        .guided_by_negative = true,
        .renorms_guidance = true,
+       .from_text_alone = true,
        .vae = "AutoencoderKLQwenImage"},
   };
 }

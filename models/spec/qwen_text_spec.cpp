@@ -161,16 +161,18 @@ std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec) {
     add(prefix + "input_layernorm.weight", {width});
     add(prefix + "post_attention_layernorm.weight", {width});
   }
-  if (!spec.before_last) add(std::string(kQwenRoot) + "norm.weight", {width});
+  if (spec.taken_layers.empty()) add(std::string(kQwenRoot) + "norm.weight", {width});
   return list;
 }
 
 bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name) {
   if (name == "lm_head.weight" || name.starts_with("visual.")) return true;
   if (name.starts_with(kQwenRoot)) name.remove_prefix(kQwenRoot.size());
-  return spec.before_last &&
-         (name == "norm.weight" ||
-          name.starts_with(fmt::format("layers.{}.", spec.num_hidden_layers - 1)));
+  if (spec.taken_layers.empty()) return false;
+  if (name == "norm.weight") return true;
+  for (std::int64_t layer = spec.used_layers(); layer < spec.num_hidden_layers; ++layer)
+    if (name.starts_with(fmt::format("layers.{}.", layer))) return true;
+  return false;
 }
 
 }  // namespace troupe::spec

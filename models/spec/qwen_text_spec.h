@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,11 +28,18 @@ struct QwenTextSpec {
   bool qk_norm = true;
   /// Products of queries, keys and values have a bias: Qwen2.
   bool qkv_bias = false;
-  /// The last layer and the norm after it are not computed, nor read: the states before them are
-  /// taken.
-  bool before_last = false;
+  /// Numbers of the layers after which states are taken, rising; these stand side by side, and
+  /// what comes after the last of them is not computed, nor read. None: the states after all layers
+  /// and the last norm are taken.
+  std::vector<std::int64_t> taken_layers = {};
 
-  std::int64_t used_layers() const { return num_hidden_layers - (before_last ? 1 : 0); }
+  std::int64_t used_layers() const {
+    return taken_layers.empty() ? num_hidden_layers : taken_layers.back();
+  }
+  /// Width of the states that it gives.
+  std::int64_t states_width() const {
+    return hidden_size * std::max<std::int64_t>(1, std::ssize(taken_layers));
+  }
   bool operator==(const QwenTextSpec&) const = default;
 };
 

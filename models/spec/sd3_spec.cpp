@@ -16,14 +16,19 @@ std::string block_prefix(std::int64_t block) {
 
 void add_attention(TensorTable& table, const std::string& name, const JointBlockShape& shape) {
   for (const char* projection : {".to_q", ".to_k", ".to_v"})
-    table.split_outputs(name + projection, shape.width, shape.width, shape.heads);
-  table.split_inputs(name + ".to_out.0", shape.width, shape.width, shape.heads);
+    table.split_outputs(name + projection, shape.width, shape.width, shape.heads, shape.bias);
+  table.split_inputs(name + ".to_out.0", shape.width, shape.width, shape.heads, shape.bias);
   if (!shape.qk_norm) return;
   table.add(name + ".norm_q.weight", {shape.head_dim});
   table.add(name + ".norm_k.weight", {shape.head_dim});
 }
 
-void add_forward(TensorTable& table, const std::string& name, std::int64_t width) {
+void add_forward(TensorTable& table, const std::string& name, const JointBlockShape& shape) {
+  const std::int64_t width = shape.width, gated = shape.gated_forward;
+  if (gated > 0) {
+    table.split_outputs(name + ".linear_in", width, 2 * gated, gated, shape.bias);
+    return table.split_inputs(name + ".linear_out", gated, width, gated, shape.bias);
+  }
   table.split_outputs(name + ".net.0.proj", width, 4 * width, 4 * width);
   table.split_inputs(name + ".net.2", 4 * width, width, 4 * width);
 }
@@ -38,15 +43,16 @@ void add_joint_block(TensorTable& table, const std::string& prefix, const JointB
   }
   add_attention(table, prefix + "attn", shape);
   for (const char* projection : {"attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"})
-    table.split_outputs(prefix + projection, width, width, shape.heads);
-  if (!shape.last) table.split_inputs(prefix + "attn.to_add_out", width, width, shape.heads);
+    table.split_outputs(prefix + projection, width, width, shape.heads, shape.bias);
+  if (!shape.last)
+    table.split_inputs(prefix + "attn.to_add_out", width, width, shape.heads, shape.bias);
   if (shape.qk_norm) {
     table.add(prefix + "attn.norm_added_q.weight", {shape.head_dim});
     table.add(prefix + "attn.norm_added_k.weight", {shape.head_dim});
   }
   if (shape.dual) add_attention(table, prefix + "attn2", shape);
-  add_forward(table, prefix + shape.names.forward, width);
-  if (!shape.last) add_forward(table, prefix + shape.names.text_forward, width);
+  add_forward(table, prefix + shape.names.forward, shape);
+  if (!shape.last) add_forward(table, prefix + shape.names.text_forward, shape);
 }
 
 bool Sd3Spec::is_dual(std::int64_t block) const {

@@ -74,6 +74,11 @@ struct JointBlockShape {
   bool clips_half = false;
   /// False if what modulates the block is made elsewhere.
   bool modulates = true;
+  /// True if products have biases.
+  bool bias = true;
+  /// Width of feed-forwards in which one half gates the other; 0: they are four times as wide as
+  /// the block, without gates.
+  std::int64_t gated_forward = 0;
   JointBlockNames names = {};
 };
 void add_joint_block(TensorTable& table, const std::string& prefix, const JointBlockShape& shape);

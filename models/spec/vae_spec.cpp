@@ -59,7 +59,7 @@ class Walk {
 std::vector<VaeLayer> decoder(const VaeSpec& spec) {
   using Kind = VaeLayer::Kind;
   const auto& widths = spec.block_out_channels;
-  Walk walk(spec.latent_channels, 1);
+  Walk walk(spec.coded_channels(), spec.latent_patch);
   if (spec.use_post_quant_conv) walk.pointwise("post_quant_conv");
   walk.add(Kind::convolution, "decoder.conv_in", widths.back());
   walk.middle("decoder.mid_block.", spec.mid_block_add_attention);
@@ -87,7 +87,7 @@ std::vector<VaeLayer> encoder(const VaeSpec& spec) {
   }
   walk.middle("encoder.mid_block.", spec.mid_block_add_attention);
   walk.add(Kind::norm, "encoder.conv_norm_out", walk.channels());
-  walk.add(Kind::convolution, "encoder.conv_out", 2 * spec.latent_channels);
+  walk.add(Kind::convolution, "encoder.conv_out", 2 * spec.coded_channels());
   if (spec.use_quant_conv) walk.pointwise("quant_conv");
   return walk.take();
 }
@@ -206,8 +206,10 @@ std::vector<VaeLayer> layers_of(const WanVaeSpec& spec) {
   return walk.take();
 }
 
-VaeSpec read_vae_spec(const ConfigReader& config) {
-  VaeSpec spec;
+namespace {
+
+/// Reads what both classes of VAEs have in common; `spec` has the defaults.
+VaeSpec read_coder(const ConfigReader& config, VaeSpec spec) {
   spec.in_channels = config.integer_or("in_channels", spec.in_channels, 1, kMaxWidth);
   spec.latent_channels = config.integer_or("latent_channels", spec.latent_channels, 1, kMaxWidth);
   spec.out_channels = config.integer_or("out_channels", spec.out_channels, 1, kMaxWidth);
@@ -216,16 +218,11 @@ VaeSpec read_vae_spec(const ConfigReader& config) {
   }
   spec.layers_per_block = config.integer_or("layers_per_block", spec.layers_per_block, 1, 64);
   spec.norm_num_groups = config.integer_or("norm_num_groups", spec.norm_num_groups, 1, kMaxWidth);
-  spec.scaling_factor = config.number_or("scaling_factor", spec.scaling_factor);
-  spec.shift_factor = config.optional_number("shift_factor").value_or(0.0);
   spec.mid_block_add_attention = config.boolean_or("mid_block_add_attention", true);
   spec.sample_size = sample_size_of(config, spec.sample_size);
   spec.use_quant_conv = config.boolean_or("use_quant_conv", true);
   spec.use_post_quant_conv = config.boolean_or("use_post_quant_conv", true);
-  spec.force_upcast = config.boolean_or("force_upcast", true);
   config.only("act_fn", "silu");
-  config.only("latents_mean", nullptr);
-  config.only("latents_std", nullptr);
 
   const auto& widths = spec.block_out_channels;
   if (widths.empty() || widths.size() > kMaxLevels) {
@@ -240,6 +237,19 @@ VaeSpec read_vae_spec(const ConfigReader& config) {
   check_blocks(config, "up_block_types", "UpDecoderBlock2D", widths.size());
   check_blocks(config, "down_block_types", "DownEncoderBlock2D", widths.size());
   config.finish();
+  return spec;
+}
+
+}  // namespace
+
+VaeSpec read_vae_spec(const ConfigReader& config) {
+  VaeSpec spec;
+  spec.scaling_factor = config.number_or("scaling_factor", spec.scaling_factor);
+  spec.shift_factor = config.optional_number("shift_factor").value_or(0.0);
+  spec.force_upcast = config.boolean_or("force_upcast", true);
+  config.only("latents_mean", nullptr);
+  config.only("latents_std", nullptr);
+  spec = read_coder(config, std::move(spec));
   if (!(spec.scaling_factor > 0 && spec.scaling_factor < 1e6)) {
     config.refuse("scaling_factor", "must be positive");
   }
@@ -249,15 +259,41 @@ VaeSpec read_vae_spec(const ConfigReader& config) {
   return spec;
 }
 
+VaeSpec read_flux2_vae_spec(const ConfigReader& config) {
+  VaeSpec spec{.latent_patch = 2,
+               .latent_channels = 32,
+               .block_out_channels = {128, 256, 512, 512},
+               .layers_per_block = 2,
+               .scaling_factor = 1,
+               .sample_size = 1024,
+               .force_upcast = false};
+  config.only("patch_size", nlohmann::json::array({spec.latent_patch, spec.latent_patch}));
+  config.only("decoder_block_out_channels", nullptr);
+  spec.batch_norm_eps = config.number_or("batch_norm_eps", spec.batch_norm_eps);
+  // Read by training alone; the pipeline never decodes in another type than its own.
+  config.harmless({"batch_norm_momentum", "force_upcast"});
+  spec = read_coder(config, std::move(spec));
+  spec.latent_channels *= spec.latent_patch * spec.latent_patch;
+  if (!(spec.batch_norm_eps > 0 && spec.batch_norm_eps < 1))
+    config.refuse("batch_norm_eps", "must be between 0 and 1");
+  return spec;
+}
+
 bool is_ignorable_vae_tensor(std::string_view name) {
-  return name.starts_with("encoder.") || name.starts_with("quant_conv.");
+  return name.starts_with("encoder.") || name.starts_with("quant_conv.") ||
+         name == "bn.num_batches_tracked";
 }
 
 std::vector<ExpectedTensor> expected_tensors(const VaeSpec& spec, VaeHalf half) {
   VaeTensors tensors;
   for (const auto& layer : layers_of(spec, half))
     tensors.add(layer);
-  return tensors.take();
+  auto all = tensors.take();
+  if (spec.latent_patch > 1 && half == VaeHalf::decoder) {
+    for (const char* name : {kPatchedMean, kPatchedVariance})
+      all.push_back({name, {spec.latent_channels}});
+  }
+  return all;
 }
 
 }  // namespace troupe::spec

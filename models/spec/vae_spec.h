@@ -55,9 +55,12 @@ inline std::vector<std::pair<std::int64_t, std::int64_t>> tile_runs(std::int64_t
   return runs;
 }
 
-/// `vae/config.json` of an AutoencoderKL.
+/// `vae/config.json` of an AutoencoderKL, or of an AutoencoderKLFlux2, whose latents are patched:
+/// `latent_patch` × `latent_patch` positions of what the encoder makes are one, with all channels.
 struct VaeSpec {
   std::int64_t in_channels = 3;
+  std::int64_t latent_patch = 1;
+  /// Channels of the latents, patched.
   std::int64_t latent_channels = 4;
   std::int64_t out_channels = 3;
   /// Side of the square of pixels that the last layer makes at each of its positions.
@@ -75,23 +78,37 @@ struct VaeSpec {
   std::int64_t sample_size = 32;
   /// Half-precision pipelines decode in float32 where this is set.
   bool force_upcast = true;
+  /// Number that is added to the stored variances by which patched latents are scaled.
+  double batch_norm_eps = 1e-4;
 
   /// Pixels per latent pixel, along a side.
-  std::int64_t scale_factor() const { return patch_size << (block_out_channels.size() - 1); }
+  std::int64_t scale_factor() const {
+    return (latent_patch * patch_size) << (block_out_channels.size() - 1);
+  }
+  /// Channels of what the encoder makes and the decoder takes.
+  std::int64_t coded_channels() const { return latent_channels / (latent_patch * latent_patch); }
   /// Number of pixels of which `sample_size` must be a multiple for tiled coding: a quarter of a
   /// tile is latent pixels.
   std::int64_t tile_unit() const { return 4 * scale_factor(); }
   bool operator==(const VaeSpec&) const = default;
 };
 
-/// Refuses what is not supported by key and value.
+/// Reads an AutoencoderKL's config. Refuses what is not supported by key and value.
 VaeSpec read_vae_spec(const ConfigReader& config);
+/// Does the same for an AutoencoderKLFlux2.
+VaeSpec read_flux2_vae_spec(const ConfigReader& config);
+
+/// Names of the statistics of patched latents, by which they are scaled and shifted, [channels].
+inline constexpr const char* kPatchedMean = "bn.running_mean";
+inline constexpr const char* kPatchedVariance = "bn.running_var";
 
 /// Every tensor of a half, in diffusers' names; the attention's names before diffusers 0.18 (query,
-/// key, value, proj_attn) are given as other names.
+/// key, value, proj_attn) are given as other names. The statistics of patched
+/// latents are the decoder's.
 std::vector<ExpectedTensor> expected_tensors(const VaeSpec& spec, VaeHalf half = VaeHalf::decoder);
 
-/// Tensors of the encoder's half, which a folder may leave out where nothing encodes.
+/// Returns whether a tensor is of the encoder's half, which a folder may leave out where nothing
+/// encodes, or the count of a training's batches.
 bool is_ignorable_vae_tensor(std::string_view name);
 
 }  // namespace troupe::spec

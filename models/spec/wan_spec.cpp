@@ -127,6 +127,7 @@ std::vector<Pipeline> WanSpec::pipelines() {
        .height = 480,
        .width = 832,
        .mends_prompts = true,
+       .from_text_alone = true,
        .vae = "AutoencoderKLWan"},
   };
 }

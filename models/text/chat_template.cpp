@@ -19,7 +19,7 @@ bool has(const std::string& text, const char* pattern) {
   return !Pattern(pattern).find_all(text).empty();
 }
 
-void check(const fs::path& file, const std::string& text) {
+void check(const fs::path& file, const std::string& text, spec::ChatTemplate use) {
   const auto refuse = [&](const std::string& why) {
     throw std::runtime_error("[load_tokenizer] " + file.string() + ": the chat template " + why +
                              ", so it is none of Qwen's, whose form alone is supported");
@@ -37,21 +37,23 @@ void check(const fs::path& file, const std::string& text) {
     refuse("does not put a user's message between <|im_start|> and <|im_end|>");
   if (has(text, R"(\|\s*trim)")) refuse("trims messages");
   if (!has(text, kAnswer)) refuse("does not end with the head of an answer");
+  if (use == spec::ChatTemplate::unthought_answer && !has(text, R"(enable_thinking is false)"))
+    refuse("cannot begin an answer without thinking");
   if (has(text, R"(<\|im_start\|>system\\n[^'"])")) refuse("has a system message of its own");
 }
 
 }  // namespace
 
-void check_chat_template(const fs::path& folder) {
+void check_chat_template(const fs::path& folder, spec::ChatTemplate use) {
   bool found = false;
   if (const auto file = folder / "chat_template.jinja"; spec::is_file(file)) {
-    check(file, spec::read_text_file(file, kMaxTemplateBytes));
+    check(file, spec::read_text_file(file, kMaxTemplateBytes), use);
     found = true;
   }
   if (const auto file = folder / "tokenizer_config.json"; spec::is_file(file)) {
     const auto config = spec::ConfigReader::read(file);
     if (config.has_value("chat_template")) {
-      check(file, config.text("chat_template"));
+      check(file, config.text("chat_template"), use);
       found = true;
     }
   }

@@ -22,7 +22,8 @@ struct LoadTokenizer {
 }  // namespace
 
 AnyTokenizer load_tokenizer(const spec::TextEncoderSpec& encoder) {
-  if (encoder.frame.by_chat_template) check_chat_template(encoder.tokenizer.folder);
+  if (encoder.frame.chat_template != spec::ChatTemplate::none)
+    check_chat_template(encoder.tokenizer.folder, encoder.frame.chat_template);
   auto tokenizer = std::visit(LoadTokenizer{encoder.tokenizer}, encoder.config);
   const auto rows =
       std::visit([](const auto& config) { return config.vocab_size; }, encoder.config);

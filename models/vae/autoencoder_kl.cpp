@@ -181,6 +181,13 @@ AutoencoderKL::AutoencoderKL(const spec::VaeSpec& spec, const WeightStore& weigh
       chunk_bytes_(device.is_cpu() ? kCpuChunk : kGpuChunk) {
   const vae::Loader load(weights, dtype, device);
   memory_format_ = load.memory_format();
+  if (spec.latent_patch > 1) {
+    const auto statistics = [&](const char* name) {
+      return load.get(name, {spec.latent_channels}).view({1, -1, 1, 1});
+    };
+    patched_mean_ = statistics(spec::kPatchedMean);
+    patched_scale_ = at::sqrt(statistics(spec::kPatchedVariance) + spec.batch_norm_eps);
+  }
   if (has(halves, spec::VaeHalf::decoder)) decoder_.emplace(spec, spec::VaeHalf::decoder, load);
   if (has(halves, spec::VaeHalf::encoder)) encoder_.emplace(spec, spec::VaeHalf::encoder, load);
 }
@@ -220,6 +227,10 @@ void AutoencoderKL::check(const char* what, const at::Tensor& input, std::int64_
 }
 
 at::Tensor AutoencoderKL::unscaled(const at::Tensor& latents) const {
+  if (spec_.latent_patch > 1) {
+    return at::pixel_shuffle(latents.to(device_, dtype_) * patched_scale_ + patched_mean_,
+                             spec_.latent_patch);
+  }
   at::Tensor x = latents.to(device_, dtype_) / spec_.scaling_factor;
   if (spec_.shift_factor != 0) x = x + spec_.shift_factor;
   return x;

@@ -165,6 +165,7 @@ class AutoencoderKL {
   at::ScalarType dtype_;
   at::Device device_;
   at::MemoryFormat memory_format_;
+  at::Tensor patched_scale_, patched_mean_;  // [1, channels, 1, 1]; undefined without patches
   std::int64_t chunk_bytes_;
   std::optional<vae::Coder> decoder_, encoder_;
 };

@@ -3,6 +3,7 @@
 
 #include "controller/plan/plan.h"
 #include "controller/plan/traffic.h"
+#include "tests/spec/published_flux2.h"
 #include "tests/spec/published_hunyuan.h"
 #include "tests/spec/published_qwen_image.h"
 #include "tests/support/doctest.h"
@@ -141,6 +142,28 @@ TEST_CASE("published joint models are planned at one to sixteen actors") {
   CHECK(plan::make_plan(zimage, request, {}).guidance);
   const auto qwen = published_qwen_image();
   check_plans("Qwen-Image", spec::read_model_spec(qwen.path()), 4, kQwenImageConfig.elements);
+  const auto klein = published_klein(kKlein4bConfig, kQwen34bConfig);
+  check_plans("FLUX.2-klein 4B", spec::read_model_spec(klein.path()), 4, kKlein4bConfig.elements);
+  const auto larger = published_klein(kKlein9bConfig, kQwen38bConfig, false);
+  check_plans("FLUX.2-klein base 9B", spec::read_model_spec(larger.path()), 4,
+              kKlein9bConfig.elements);
+}
+
+TEST_CASE("FLUX.2-klein is guided unless it was distilled, and takes no picture yet") {
+  const auto model = spec::read_model_spec(published_klein(kKlein4bConfig, kQwen34bConfig).path());
+  const auto base =
+      spec::read_model_spec(published_klein(kKlein4bConfig, kQwen34bConfig, false).path());
+  auto request = request_of(4);
+  CHECK(!plan::make_plan(model, request, {}).guidance);
+  CHECK(plan::make_plan(base, request, {.cfg = 2}).guidance);
+  CHECK(plan::make_plan(base, request, {}).latent_channels == 128);
+  CHECK(plan::make_plan(base, request, {}).token_rows == 64);
+  request.guidance_scale = 1;
+  CHECK(!plan::make_plan(base, request, {}).guidance);
+  request.init_image_bytes = 100;
+  request.init_image_blob = 1;
+  request.init_image_height = request.init_image_width = 64;
+  CHECK(contains(error_of([&] { plan::make_plan(base, request, {}); }), "from text alone"));
 }
 
 TEST_CASE("Qwen-Image is guided where a negative prompt is given, and takes no picture yet") {

@@ -1,7 +1,10 @@
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "controller/plan/plan.h"
+#include "models/samplers/timestep_spacing.h"
 #include "models/spec/model_spec.h"
 #include "tests/controller/sample_model.h"
 #include "tests/support/doctest.h"
@@ -109,6 +112,24 @@ TEST_CASE("steps whose numbers are not finite are refused by time, file and reme
   shifted.even_sigmas = true;
   CHECK(has(refusal(shifted, request_of(1)).why, "the only noise level is 1, and shift_terminal"));
   CHECK(refusal(shifted, request_of(2)).why == "");
+}
+
+TEST_CASE("FLUX.2's noise levels are shifted by size and steps as its pipelines shift them") {
+  spec::SchedulerConfig config;
+  config.use_dynamic_shifting = true;
+  // compute_empirical_mu of diffusers' pipeline_flux2_klein.
+  for (const auto& [tokens, steps, mu] : {std::tuple{16, 6, 1.9300547188223665},
+                                          {4096, 4, 2.291179894115571},
+                                          {4300, 50, 2.0446937905157894},
+                                          {4301, 50, 1.18469693},
+                                          {16384, 4, 3.22998634}}) {
+    CAPTURE(tokens);
+    const models::SamplerRun run{
+        .num_steps = steps, .image_tokens = tokens, .shifts_by_steps = true};
+    CHECK(models::dynamic_shift(config, run) == doctest::Approx(mu).epsilon(1e-12));
+  }
+  CHECK_THROWS_AS(models::dynamic_shift(config, {.num_steps = 4, .shifts_by_steps = true}),
+                  std::invalid_argument);
 }
 
 TEST_CASE("steps that an initial picture leaves out need no finite value") {

@@ -56,7 +56,7 @@ TEST_CASE("files with their authors' names hold the folder's tensors") {
     require_same(ours, theirs);
     CHECK(weight_bytes(theirs) == weight_bytes(ours));
   }
-  for (const char* name : {"tiny-zimage", "tiny-chroma"}) {
+  for (const char* name : {"tiny-zimage", "tiny-chroma", "tiny-flux2"}) {
     CAPTURE(name);
     require_same(spec::read_model_spec(kMade / name), spec::read_model_spec(kFiles / name));
   }

@@ -22,6 +22,7 @@ namespace {
 using Ids = std::vector<std::int64_t>;
 
 const std::filesystem::path kFolder = kMade / "tiny-qwen-text";
+constexpr auto kAnswer = spec::ChatTemplate::answer;
 
 json book(const std::string& name) {
   return json::parse(std::ifstream(kMade / "expected" / (name + ".json")));
@@ -67,11 +68,13 @@ TEST_CASE("Qwen3's states equal those of transformers, with and without its head
     auto config = spec::read_qwen3_spec(spec::ConfigReader::read(folder / "config.json"));
     const at::Tensor ids = expected.at(name + ".input_ids");
     for (const bool before_last : {false, true}) {
-      config.before_last = before_last;
+      config.taken_layers.clear();
+      if (before_last) config.taken_layers = {config.num_hidden_layers - 1};
       const models::QwenTextModel model(
           config, models::WeightStore(spec::WeightIndex::read_file(folder / "model.safetensors")));
       int blocks = 0;
-      const auto states = model.encode_each({ids}, [&](int done, int) { blocks = done; }).front();
+      const auto states =
+          model.encode_each({{ids, ids.size(1)}}, [&](int done, int) { blocks = done; }).front();
       const auto& want = expected.at(name + (before_last ? ".penultimate" : ".last"));
       const double range = (want.max() - want.min()).item<double>();
       const double error = (states - want).abs().max().item<double>() / range;
@@ -85,17 +88,19 @@ TEST_CASE("Qwen3's states equal those of transformers, with and without its head
 
 TEST_CASE("a chat template that says something else is refused by name") {
   if (lacks_made_fixtures()) return;
-  CHECK_NOTHROW(models::check_chat_template(kFolder / "tokenizer"));
-  CHECK_NOTHROW(models::check_chat_template(kFolder / "tokenizer_lists"));
+  CHECK_NOTHROW(models::check_chat_template(kFolder / "tokenizer", kAnswer));
+  CHECK_NOTHROW(models::check_chat_template(kFolder / "tokenizer_lists", kAnswer));
   const Scratch folder;
   const auto file = folder.path / "chat_template.jinja";
-  const auto error = [&] { return error_of([&] { models::check_chat_template(folder.path); }); };
+  const auto error = [&] {
+    return error_of([&] { models::check_chat_template(folder.path, kAnswer); });
+  };
   CHECK(contains(error(), "has no chat template"));
   const auto settings =
       json::parse(std::ifstream(kFolder / "tokenizer_lists/tokenizer_config.json"));
   const std::string good = settings.at("chat_template");
   write_text(file, good);
-  CHECK_NOTHROW(models::check_chat_template(folder.path));
+  CHECK_NOTHROW(models::check_chat_template(folder.path, kAnswer));
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = good;
     REQUIRE(text.find(from) != std::string::npos);
@@ -109,4 +114,14 @@ TEST_CASE("a chat template that says something else is refused by name") {
                  "head of an answer"));
   CHECK(contains(changed("{%- for", "{{- '<|im_start|>system\\nYou help.<|im_end|>\\n' }}{%- for"),
                  "system message of its own"));
+  write_text(file, good);
+  constexpr auto kUnthought = spec::ChatTemplate::unthought_answer;
+  CHECK_NOTHROW(models::check_chat_template(folder.path, kUnthought));
+  std::string text = good;
+  const auto from = text.find("{%- if enable_thinking"), to = text.find("{%- endif %}", from);
+  REQUIRE(to != std::string::npos);
+  write_text(file, text.erase(from, to + std::string("{%- endif %}").size() - from));
+  CHECK_NOTHROW(models::check_chat_template(folder.path, kAnswer));
+  CHECK(contains(error_of([&] { models::check_chat_template(folder.path, kUnthought); }),
+                 "without thinking"));
 }

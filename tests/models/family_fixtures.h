@@ -22,7 +22,7 @@ namespace troupe::models::testing {
 #ifdef TROUPE_MADE_FAMILIES
 inline const std::filesystem::path kFamilyFixtures = troupe::testing::kMade;
 inline const std::vector<const char*> kFamilyParts = {"qwen_image_transformer",
-                                                      "chroma_transformer"};
+                                                      "chroma_transformer", "flux2_transformer"};
 #else
 inline const std::filesystem::path kFamilyFixtures = kFixtures;
 inline const std::vector<const char*> kFamilyParts = {"families_transformer", "wan_transformer"};
@@ -46,9 +46,10 @@ struct Fixture {
   std::vector<EncoderOutput> text;
   StepInput input;
   at::Tensor latents, output;
+  int64_t patch = 2;
 
-  int64_t rows() const { return input.size.latent_height / 2; }
-  int64_t columns() const { return input.size.latent_width / 2; }
+  int64_t rows() const { return input.size.latent_height / patch; }
+  int64_t columns() const { return input.size.latent_width / patch; }
 };
 
 inline void add_fixtures(const std::string& name, std::vector<Fixture>& all) {
@@ -65,6 +66,7 @@ inline void add_fixtures(const std::string& name, std::vector<Fixture>& all) {
     };
     one.latents = get("hidden");
     one.output = get("output");
+    one.patch = item.value("patch", one.patch);
     one.input = {item.at("timestep"),
                  item.at("guidance"),
                  {one.latents.size(2), one.latents.size(3), item.value("frames", 1)}};
@@ -134,7 +136,7 @@ struct SplitModel {
   at::Tensor run(const Fixture& of, TokenRows rows, bool with_text, AttentionPort& attention,
                  TensorParallelPort& sums) const {
     const CallTokens tokens{of.input.size, {rows}, 0, with_text ? text : 0};
-    const at::Tensor latents = of.latents.slice(2, rows.begin * 2, rows.end * 2);
+    const at::Tensor latents = of.latents.slice(2, rows.begin * of.patch, rows.end * of.patch);
     at::Tensor hidden = stages[0]->embed(latents, of.input.size, rows);
     if (tokens.text() > 0)
       hidden = at::cat({stages[0]->embed_text(*captions[0], 0, text), hidden}, 1);

@@ -78,6 +78,7 @@ std::vector<ExpectedTensor> tensors_of(const std::string& name,
                                        const troupe::spec::ConfigReader& config) {
   using namespace troupe::spec;
   if (name == "AutoencoderKL") return expected_tensors(read_vae_spec(config));
+  if (name == "AutoencoderKLFlux2") return expected_tensors(read_flux2_vae_spec(config));
   if (name == "AutoencoderKLWan" || name == "AutoencoderKLQwenImage")
     return expected_tensors(read_wan_vae_spec(config));
   if (name == "BertModel") return expected_tensors(read_bert_spec(config));

@@ -205,6 +205,27 @@ def zimage(tensors):
     return file
 
 
+def flux2(tensors):
+    taken, file = Taken(tensors), {}
+    taken.move(file, 'final_layer.adaLN_modulation.1', 'norm_out.linear', change=swapped)
+    for place in [name.removesuffix('to_q.weight') for name in tensors if name.endswith('.attn.to_q.weight')]:
+        theirs = place.replace('transformer_blocks', 'double_blocks').removesuffix('attn.')
+        taken.move(file, theirs + 'img_attn.qkv', *(f'{place}to_{which}' for which in 'qkv'))
+        taken.move(file, theirs + 'txt_attn.qkv', *(f'{place}add_{which}_proj' for which in 'qkv'))
+    for name, tensor in taken.items():
+        block = (('single_transformer_blocks', 'single_blocks'), ('attn.to_qkv_mlp_proj', 'linear1'), ('attn.to_out', 'linear2'),
+                 ('attn.norm_q.weight', 'norm.query_norm.scale'), ('attn.norm_k.weight', 'norm.key_norm.scale'))
+        if name.startswith('transformer_blocks'):
+            block = (('transformer_blocks', 'double_blocks'), ('attn.norm_added_q.weight', 'txt_attn.norm.query_norm.scale'),
+                     ('attn.norm_added_k.weight', 'txt_attn.norm.key_norm.scale'), ('.attn.norm_q.weight', '.img_attn.norm.query_norm.scale'),
+                     ('.attn.norm_k.weight', '.img_attn.norm.key_norm.scale'), ('attn.to_out.0', 'img_attn.proj'), ('attn.to_add_out', 'txt_attn.proj'),
+                     ('ff_context.linear_in', 'txt_mlp.0'), ('ff_context.linear_out', 'txt_mlp.2'), ('ff.linear_in', 'img_mlp.0'), ('ff.linear_out', 'img_mlp.2'))
+        file[replaced(name, *block, ('context_embedder', 'txt_in'), ('x_embedder', 'img_in'), ('time_guidance_embed.timestep_embedder.linear_1', 'time_in.in_layer'),
+                      ('time_guidance_embed.timestep_embedder.linear_2', 'time_in.out_layer'), ('_img.linear.', '_img.lin.'), ('_txt.linear.', '_txt.lin.'),
+                      ('single_stream_modulation.linear', 'single_stream_modulation.lin'), ('proj_out.', 'final_layer.linear.'))] = tensor
+    return file
+
+
 def wan_vae(tensors):
     file = {}
     for name, tensor in tensors.items():
@@ -389,6 +410,16 @@ def make():
     file = zimage(tensors)
     check(single_file.convert_z_image_transformer_checkpoint_to_diffusers(dict(file)), tensors, 'Z-Image')
     folder.put('transformer', prefixed(UNET, file))
+
+    folder = Folder(FIXTURES, 'tiny-flux2', out)
+    tensors = folder.tensors('transformer')
+    file = flux2(tensors)
+    check(single_file.convert_flux2_transformer_checkpoint_to_diffusers(dict(file)), tensors, 'FLUX.2')
+    folder.put('transformer', prefixed(UNET, file))
+    tensors = folder.tensors('vae')
+    halves = (('post_quant_conv.', 'decoder.post_quant_conv.'), ('quant_conv.', 'encoder.quant_conv.'))
+    folder.put('vae', {next((new + name.removeprefix(old) for old, new in halves if name.startswith(old)), name): tensor
+                       for name, tensor in vae(tensors, folder.config('vae')).items()})
 
     folder = Folder(FIXTURES, 'tiny-chroma', out)
     tensors, config = folder.tensors('transformer'), folder.config('transformer')

@@ -38,8 +38,8 @@ def make_tokenizer():
     return tokenizer, vocabulary, merges
 
 
-def make_encoder(tokenizer, kind=Qwen3ForCausalLM, seed=51):
-    config = Qwen3Config(vocab_size=len(tokenizer), hidden_size=24, intermediate_size=40, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+def make_encoder(tokenizer, kind=Qwen3ForCausalLM, seed=51, layers=4):
+    config = Qwen3Config(vocab_size=len(tokenizer), hidden_size=24, intermediate_size=40, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
                          rope_parameters={"rope_theta": 1000000.0, "rope_type": "default"}, tie_word_embeddings=True, max_position_embeddings=4096)
     return randomise(kind(config), seed, {"embed_tokens": 5.0, "q_proj": 1.5})
 

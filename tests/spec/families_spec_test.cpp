@@ -32,7 +32,9 @@ const std::vector<Named>& all_published() {
                                          {"Wan 2.1 14B", kWan14bConfig},
                                          {"Wan 2.2 TI2V-5B", kWan22Ti2vConfig},
                                          {"Z-Image", kZImageConfig},
-                                         {"Qwen-Image", kQwenImageConfig}};
+                                         {"Qwen-Image", kQwenImageConfig},
+                                         {"FLUX.2-klein 4B", kKlein4bConfig},
+                                         {"FLUX.2-klein 9B", kKlein9bConfig}};
   return all;
 }
 

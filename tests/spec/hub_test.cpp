@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "models/spec/model_spec.h"
+#include "tests/spec/published_flux2.h"
 #include "tests/spec/published_folder.h"
 #include "tests/spec/published_hunyuan.h"
 #include "tests/spec/published_qwen_image.h"
@@ -165,6 +166,10 @@ TEST_CASE("sizes of the models with short names are those of the published shape
   check_sizes("chroma1-hd", read(published_chroma()));
   check_sizes("flux.1-dev", read(published_flux(kFluxDevConfig)));
   check_sizes("flux.1-schnell", read(published_flux(kFluxSchnellConfig)));
+  check_sizes("flux.2-klein-4b", read(published_klein(kKlein4bConfig, kQwen34bConfig)));
+  check_sizes("flux.2-klein-9b", read(published_klein(kKlein9bConfig, kQwen38bConfig)));
+  check_sizes("flux.2-klein-base-4b", read(published_klein(kKlein4bConfig, kQwen34bConfig, false)));
+  check_sizes("flux.2-klein-base-9b", read(published_klein(kKlein9bConfig, kQwen38bConfig, false)));
   check_sizes("hunyuandit-v1.2", read(published_hunyuan(kHunyuanV12Config)));
   check_sizes("pixart-sigma", read(published_sigma()));
   check_sizes("qwen-image", read(published_qwen_image()));

@@ -83,7 +83,7 @@ TEST_CASE("a product of several that has other rows than they is refused") {
   }
 }
 
-TEST_CASE("LoRAs may name the products of Wan and Z-Image as their authors do") {
+TEST_CASE("LoRAs may name the products of Wan, Z-Image and FLUX.2 as their authors do") {
   const auto parts_of = [](const spec::TransformerSpec& family, const std::string& name) {
     for (const auto& product : original_names(family)) {
       if (product.name == name) return product.parts;
@@ -99,4 +99,15 @@ TEST_CASE("LoRAs may name the products of Wan and Z-Image as their authors do") 
   CHECK(parts_of(zimage, block + "out").at(0).tensor == block + "to_out.0.weight");
   const spec::WanSpec wan;
   CHECK(parts_of(wan, "blocks.0.cross_attn.k").at(0).tensor == "blocks.0.attn2.to_k.weight");
+  const spec::Flux2Spec flux2;
+  const std::int64_t width = flux2.inner_dim();
+  const auto text = parts_of(flux2, "double_blocks.1.txt_attn.qkv");
+  REQUIRE(text.size() == 3);
+  CHECK(text[1] == spec::LoraPart{"transformer_blocks.1.attn.add_k_proj.weight", width, 0, width});
+  CHECK(parts_of(flux2, "single_blocks.2.linear1").at(0).tensor ==
+        "single_transformer_blocks.2.attn.to_qkv_mlp_proj.weight");
+  const auto swapped = parts_of(flux2, "final_layer.adaLN_modulation.1");
+  REQUIRE(swapped.size() == 2);
+  CHECK(swapped[0] == spec::LoraPart{"norm_out.linear.weight", width, 0, width});
+  CHECK(swapped[1] == spec::LoraPart{"norm_out.linear.weight", 0, width, width});
 }

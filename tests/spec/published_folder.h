@@ -34,6 +34,8 @@ class PublishedJointFolder {
     weights("vae", "diffusion_pytorch_model",
             has(vae, "AutoencoderKLQwenImage")
                 ? spec::expected_tensors(spec::read_wan_vae_spec(vae_config))
+            : has(vae, "AutoencoderKLFlux2")
+                ? spec::expected_tensors(spec::read_flux2_vae_spec(vae_config))
                 : spec::expected_tensors(spec::read_vae_spec(vae_config)));
     for (const auto& encoder : encoders)
       add(encoder);

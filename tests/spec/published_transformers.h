@@ -126,4 +126,20 @@ inline constexpr PublishedTransformer kQwenImageConfig = {R"(
   "out_channels": 16, "patch_size": 2, "pooled_projection_dim": 768})",
                                                           1933, 20430401088, 0x9fbe6eca399ba687};
 
+inline constexpr PublishedTransformer kKlein4bConfig = {R"(
+  {"_class_name": "Flux2Transformer2DModel", "_diffusers_version": "0.37.0.dev0",
+  "attention_head_dim": 128, "axes_dims_rope": [32, 32, 32, 32], "eps": 1e-06, "guidance_embeds":
+  false, "in_channels": 128, "joint_attention_dim": 7680, "mlp_ratio": 3.0, "num_attention_heads":
+  24, "num_layers": 5, "num_single_layers": 20, "out_channels": null, "patch_size": 1,
+  "rope_theta": 2000, "timestep_guidance_channels": 256})",
+                                                        169, 3875544576, 0x45d0c166b9a2c730};
+
+inline constexpr PublishedTransformer kKlein9bConfig = {R"(
+  {"_class_name": "Flux2Transformer2DModel", "_diffusers_version": "0.37.0.dev0",
+  "attention_head_dim": 128, "axes_dims_rope": [32, 32, 32, 32], "eps": 1e-06, "guidance_embeds":
+  false, "in_channels": 128, "joint_attention_dim": 12288, "mlp_ratio": 3.0, "num_attention_heads":
+  32, "num_layers": 8, "num_single_layers": 24, "out_channels": null, "patch_size": 1,
+  "rope_theta": 2000, "timestep_guidance_channels": 256})",
+                                                        233, 9078581248, 0x293992c22b5e1cc};
+
 }  // namespace troupe::testing

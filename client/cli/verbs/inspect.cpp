@@ -55,7 +55,7 @@ nlohmann::json defaults_json(const spec::ModelSpec& model) {
     return nlohmann::json{{"steps", task.steps}, {"guidance_scale", task.guidance_scale}};
   };
   auto out = of(model.defaults.generation);
-  if (model.video_vae) return out;  // from text alone
+  if (model.from_text_alone) return out;
   for (const auto& [name, task] : {std::pair("init_image", &model.defaults.from_picture),
                                    {"mask_image", &model.defaults.inpainting}}) {
     out[name] = of(*task);

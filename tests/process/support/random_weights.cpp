@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "models/spec/vae_spec.h"
+
 namespace troupe::testing {
 namespace {
 
@@ -27,7 +29,8 @@ void write_run(std::ostream& out, const std::vector<T>& run) {
 void write_tensor(std::ostream& out, const spec::ExpectedTensor& tensor, spec::Dtype dtype,
                   RandomValues& values) {
   const bool vector = tensor.shape.size() == 1;
-  const bool scale = vector && tensor.name.ends_with("weight");
+  const bool scale =
+      vector && (tensor.name.ends_with("weight") || tensor.name == spec::kPatchedVariance);
   const double fan_in = double(elements(tensor)) / double(tensor.shape.front());
   const float deviation = vector ? 0.02f : static_cast<float>(1 / std::sqrt(fan_in));
   values.write(out, dtype, elements(tensor), scale ? 1.0f : 0.0f, deviation);
