@@ -172,8 +172,9 @@ std::string model_hint(const std::string& folder) {
     const std::string file = ": it is a file, and a model is a folder in diffusers' layout";
     if (spec::is_weight_file(folder))
       return file +
-             "; it opens within the folder of its family: put it, or a link to it, into the "
-             "component's folder in place of the weights there (docs/files.md)";
+             "; `troupe run --model FILE --base DIR|NAME`, as start and serve, takes it with the "
+             "other "
+             "parts of the model that --base names (docs/files.md)";
     if (kind == ".ckpt" || kind == ".pt" || kind == ".pth" || kind == ".bin")
       return file +
              "; pickled weights are not read: in Python diffusers makes a folder of it, "

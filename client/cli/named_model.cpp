@@ -4,17 +4,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <stdexcept>
+#include <tuple>
 
 #include "base/format.h"
+#include "base/xxh64.h"
 #include "client/cli/files.h"
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"
+#include "models/spec/gguf.h"
 #include "models/spec/hub.h"
+#include "models/spec/model_spec.h"
 #include "models/text/tokenizers.h"
 
 namespace troupe::cli {
@@ -25,6 +32,17 @@ namespace fs = std::filesystem;
 bool is_there(const std::string& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
+}
+
+/// Returns the refusal of a file without --base, with the base that goes with it.
+std::runtime_error naming_base(const std::string& file) {
+  const auto known = naming(
+      "--model", [&] { return spec::base_of(spec::WeightIndex::read_file(absolute_path(file))); });
+  return std::runtime_error(
+      "--model " + file +
+      " is a file: --base DIR|NAME says which model has the configs, "
+      "tokenizers and other parts that go with it" +
+      (known.empty() ? "" : "; its tensors are " + known + "'s: --base " + known));
 }
 
 /// Runs a program of the PATH with this one's terminal, its output on standard error, and waits for
@@ -98,29 +116,184 @@ bool is_whole(const spec::HubName& name) {
 
 }  // namespace
 
-Option* add_fetch_option(Options& app, bool& fetch) {
-  return app.add_flag(
-      "--fetch", fetch,
-      "Let hf fetch what the Hugging Face cache lacks of --model ORG/NAME (docs/models.md)");
+void add_parts_options(Options& app, ModelParts& parts, const std::string& group) {
+  app.add_flag(
+         "--fetch", parts.fetch,
+         "Let hf fetch what the Hugging Face cache lacks of --model ORG/NAME (docs/models.md)")
+      ->group(group);
+  app.add_option("--base", parts.base,
+                 "With --model FILE.safetensors or FILE.gguf: the model whose configs, tokenizers "
+                 "and other parts go with it (docs/files.md)")
+      ->check(not_empty())
+      ->type_name("DIR|NAME")
+      ->configurable(false)  // no default: it goes with one file
+      ->group(group);
+  const auto add = [&](const char* name, std::string& value, const std::string& what) {
+    app.add_option(name, value, "File of weights, or folder, in place of the model's " + what)
+        ->check(not_empty())
+        ->type_name("FILE|DIR")
+        ->configurable(false)
+        ->group(group);
+  };
+  add("--vae", parts.vae, "VAE");
+  add("--text-encoder", parts.text_encoder, "text encoder");
+  add("--text-encoder-2", parts.text_encoder_2, "second text encoder");
+  add("--text-encoder-3", parts.text_encoder_3, "third text encoder");
 }
 
-std::string found_model(const std::string& text, bool fetch) {
+namespace {
+
+/// Parts of a model by the name of the folder that they replace: files and folders.
+using Replaced = std::map<std::string, fs::path>;
+
+/// Returns whether a file of a component's folder says which weights there are, or is one of them.
+bool is_of_weights(const fs::path& file) {
+  const auto name = file.filename().string();
+  return spec::is_weight_file(file) || name.ends_with(".bin") ||
+         name.find(".index.") != std::string::npos;
+}
+
+/// Returns the links of a folder that is the base but for what is replaced, by their places in it.
+std::map<fs::path, fs::path> links_of(const fs::path& base, const Replaced& replaced) {
+  std::map<fs::path, fs::path> links = {{"model_index.json", base / "model_index.json"}};
+  for (const auto& entry : fs::directory_iterator(base)) {
+    if (!entry.is_directory()) continue;
+    const fs::path name = entry.path().filename();
+    const auto found = replaced.find(name.string());
+    if (found == replaced.end() || fs::is_directory(found->second)) {
+      links[name] = found == replaced.end() ? entry.path() : found->second;
+      continue;
+    }
+    for (const auto& file : fs::directory_iterator(entry.path()))
+      if (!is_of_weights(file.path())) links[name / file.path().filename()] = file.path();
+    links[name / found->second.filename()] = found->second;
+  }
+  for (const auto& [component, path] : replaced)
+    if (!fs::is_directory(base / component))
+      throw std::runtime_error(path.string() + ": " + base.string() + " has no " + component);
+  return links;
+}
+
+/// Makes a folder of links, named by what they are, unless it is there, and returns its path.
+fs::path linked_folder(const std::string& name, const std::map<fs::path, fs::path>& links) {
+  Xxh64 digest;
+  for (const auto& [place, target] : links)
+    for (const fs::path* path : {&place, &target})
+      digest.update(path->c_str(), path->native().size() + 1);
+  const char* set = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const fs::path caches =
+      set != nullptr && *set != '\0' ? fs::path(set) : fs::path(home ? home : "") / ".cache";
+  const fs::path all = fs::absolute(caches / "troupe" / "models");
+  const fs::path folder = all / fmt::format("{}-{:016x}", name, digest.digest());
+  if (fs::is_directory(folder)) return folder;
+  fs::create_directories(all);
+  std::string made = (all / ".made-XXXXXX").string();
+  if (mkdtemp(made.data()) == nullptr)
+    throw std::runtime_error(all.string() + ": " + std::strerror(errno));
+  for (const auto& [place, target] : links) {
+    fs::create_directories((made / place).parent_path());
+    fs::create_symlink(target, made / place);
+  }
+  std::error_code error;
+  fs::rename(made, folder, error);  // whole or not at all
+  if (!error) return folder;
+  fs::remove_all(made);
+  if (!fs::is_directory(folder)) throw std::runtime_error(folder.string() + ": " + error.message());
+  return folder;  // another process was quicker
+}
+
+/// Adds the components that a file has to what is replaced. Throws std::runtime_error where it has
+/// none, and where two files have the same.
+void add_file(Replaced& replaced, const fs::path& file, const fs::path& base,
+              const std::string& only = "") {
+  const auto index = spec::WeightIndex::read_file(file);
+  auto components = spec::components_of(index, base);
+  if (!only.empty() && std::ranges::count(components, only) == 0)
+    throw std::runtime_error(file.string() + ": its tensors are not those of the " + only + " of " +
+                             base.string());
+  if (!only.empty()) components = {only};
+  const auto known = spec::base_of(index);
+  if (components.empty())
+    throw std::runtime_error(
+        file.string() + ": its tensors are those of no part of " + base.string() +
+        (known.empty() ? "" : "; they are " + known + "'s (--base " + known + ")"));
+  for (const std::string& component : components)
+    replaced.emplace(component, file);
+}
+
+/// Returns the folder of `--base`, which need not have the weights that a file brings.
+fs::path found_base(const std::string& text, bool fetch) {
   const auto name = spec::hub_name(text);
-  if (!name) return absolute_path(text);
+  if (name && !is_there(text) && !spec::cached_model(*name)) fetch_model(*name, fetch);
+  return fs::absolute(spec::model_folder(text)).lexically_normal();
+}
+
+/// Returns the folder of links for a file, or a model some of whose parts are replaced.
+std::string composed_model(const std::string& model, bool is_file, const fs::path& base,
+                           const ModelParts& parts) {
+  Replaced replaced;
+  for (const auto& [option, component, path] :
+       {std::tuple("--vae", "vae", parts.vae),
+        {"--text-encoder", "text_encoder", parts.text_encoder},
+        {"--text-encoder-2", "text_encoder_2", parts.text_encoder_2},
+        {"--text-encoder-3", "text_encoder_3", parts.text_encoder_3}}) {
+    if (path.empty()) continue;
+    const fs::path whole = absolute_path(path);
+    naming(option, [&] {
+      if (fs::is_directory(whole))
+        replaced.emplace(component, whole);
+      else
+        add_file(replaced, whole, base, component);
+    });
+  }
   return naming("--model", [&] {
-    if (is_there(text)) {
-      if (spec::cached_model(*name))
-        say("warning: --model " + text + " is the folder here, not the model of that name in the " +
-            "Hugging Face cache");
-      return absolute_path(text);
-    }
-    if (fetch ? !is_whole(*name) : !spec::cached_model(*name)) fetch_model(*name, fetch);
-    try {
-      return absolute_path(spec::model_folder(text).string());
-    } catch (const std::runtime_error& error) {
-      throw std::runtime_error(error.what() + std::string(", and so does --fetch"));
-    }
+    const fs::path whole = absolute_path(model);
+    if (is_file) add_file(replaced, whole, base);
+    const std::string name = is_file ? whole.stem().string() : spec::model_label(base.string());
+    std::string plain = name.substr(0, 200);  // of a file's name, which ends with a number
+    std::ranges::replace(plain, '/', '-');
+    const auto folder = linked_folder(plain, links_of(base, replaced));
+    for (const auto& [component, path] : replaced)
+      say(component + ": " + path.string());
+    say("all else: " + base.string());
+    return folder.string();
   });
+}
+
+}  // namespace
+
+std::string found_model(const std::string& text, const ModelParts& parts) {
+  const auto name = spec::hub_name(text);
+  const bool is_file = spec::is_weight_file(text) && fs::is_regular_file(text);
+  const bool composed =
+      is_file ||
+      !(parts.vae + parts.text_encoder + parts.text_encoder_2 + parts.text_encoder_3).empty();
+  if (!parts.base.empty() && !is_file)
+    throw UsageError(
+        "--base goes with --model FILE.safetensors or FILE.gguf: a folder has its own");
+  if (is_file && parts.base.empty()) throw naming_base(text);
+  const auto folder = [&]() -> std::string {
+    if (is_file)
+      return naming("--base", [&] { return found_base(parts.base, parts.fetch).string(); });
+    if (!name) return absolute_path(text);
+    return naming("--model", [&] {
+      if (is_there(text)) {
+        if (spec::cached_model(*name))
+          say("warning: --model " + text + " is the folder here, not the model of that name in " +
+              "the Hugging Face cache");
+        return absolute_path(text);
+      }
+      if (parts.fetch ? !is_whole(*name) : !spec::cached_model(*name))
+        fetch_model(*name, parts.fetch);
+      try {
+        return absolute_path(spec::model_folder(text).string());
+      } catch (const std::runtime_error& error) {
+        throw std::runtime_error(error.what() + std::string(", and so does --fetch"));
+      }
+    });
+  }();
+  return composed ? composed_model(text, is_file, folder, parts) : folder;
 }
 
 std::string model_for_cluster(const std::string& text) {

@@ -298,7 +298,10 @@ TokenizerSpec find_tokenizer(const fs::path& folder) {
   return spec;
 }
 
-ModelSpec read_model_spec(const fs::path& folder) {
+namespace {
+
+/// Reads all that is not weights.
+ModelSpec read_configs(const fs::path& folder) {
   if (!is_folder(folder)) refuse_model(folder, "no such folder");
   const fs::path index_file = folder / "model_index.json";
   if (!is_file(index_file)) refuse_model(folder, "has no model_index.json");
@@ -384,12 +387,24 @@ ModelSpec read_model_spec(const fs::path& folder) {
     refuse_model(folder, "the transformer makes videos, and the VAE, " + pipeline.vae +
                              ", decodes pictures");
   check_fit(spec);
+  return spec;
+}
 
+/// Returns the name of the folder of the transformer or U-Net.
+std::string network_folder(const ModelSpec& spec) {
+  return spec.transformer.unet() ? "unet" : "transformer";
+}
+
+}  // namespace
+
+ModelSpec read_model_spec(const fs::path& folder) {
+  ModelSpec spec = read_configs(folder);
+  const std::string network = network_folder(spec);
   constexpr std::string_view kDiffusers[] = {"diffusion_pytorch_model", "model"};
   spec.transformer_weights = with_diffusers_names(
-      WeightIndex::read_folder(folder / pipeline.network, kDiffusers),
-      expected_tensors(spec.transformer), [&] { return spellings_of(spec.transformer); });
-  note_unread_weights(spec, folder / pipeline.network, kDiffusers);
+      WeightIndex::read_folder(folder / network, kDiffusers), expected_tensors(spec.transformer),
+      [&] { return spellings_of(spec.transformer); });
+  note_unread_weights(spec, folder / network, kDiffusers);
   for (TextEncoderSpec& encoder : spec.text_encoders) {
     read_weights(encoder, folder);
     if (has_vision_tower(encoder.weights))
@@ -403,6 +418,78 @@ ModelSpec read_model_spec(const fs::path& folder) {
     return is_ignorable_vae_tensor(name) || (spec.video_vae && name.starts_with("conv1."));
   });
   return spec;
+}
+
+std::vector<std::string> components_of(const WeightIndex& file, const fs::path& folder) {
+  const ModelSpec spec = read_configs(folder);
+  std::vector<std::string> components;
+  const auto look = [&](const std::string& component, const std::vector<ExpectedTensor>& expected,
+                        const std::function<std::vector<Spelling>()>& spellings) {
+    const WeightIndex own = with_diffusers_names(file, expected, spellings);
+    const auto fit = std::ranges::count_if(expected, [&own](const ExpectedTensor& tensor) {
+      const TensorEntry* entry = own.find(tensor.name);
+      return entry != nullptr && entry->shape == tensor.shape;
+    });
+    // What lacks a few is told of them when it is read.
+    if (2 * static_cast<std::size_t>(fit) > expected.size()) components.push_back(component);
+  };
+  look(network_folder(spec), expected_tensors(spec.transformer),
+       [&] { return spellings_of(spec.transformer); });
+  for (const TextEncoderSpec& encoder : spec.text_encoders)
+    if (!encoder.absent)
+      look(encoder.component,
+           std::visit([](const auto& config) { return expected_tensors(config); }, encoder.config),
+           [&] { return spellings_of(encoder); });
+  look("vae", decoder_tensors(spec), [&] {
+    return vae_spellings(spec.video_vae ? original_tensors(*spec.video_vae)
+                                        : original_tensors(spec.vae));
+  });
+  return components;
+}
+
+std::string base_of(const WeightIndex& file) {
+  struct Mark {
+    std::string_view tensor;
+    std::int64_t columns = 0;  // 0: any
+  };
+  struct Base {
+    std::string_view name;
+    std::vector<Mark> marks;
+  };
+  // The first whose marks are all there: what is more special goes first.
+  static const std::vector<Base> kBases = {
+      {"z-image-turbo", {{"x_pad_token"}, {"cap_embedder.1.weight", 2560}}},
+      {"qwen-image", {{"txt_norm.weight"}, {"transformer_blocks.0.img_mlp.net.0.proj.weight"}}},
+      {"flux.1-dev", {{"vector_in.in_layer.weight"}, {"guidance_in.in_layer.weight"}}},
+      {"flux.1-schnell", {{"vector_in.in_layer.weight"}, {"double_blocks.0.img_attn.qkv.weight"}}},
+      {"flux.1-dev",
+       {{"single_transformer_blocks.0.proj_mlp.weight", 3072},
+        {"time_text_embed.guidance_embedder.linear_1.weight"}}},
+      {"flux.1-schnell",
+       {{"single_transformer_blocks.0.proj_mlp.weight", 3072},
+        {"time_text_embed.text_embedder.linear_1.weight"}}},
+      {"sd3.5-large", {{"joint_blocks.37.x_block.attn.qkv.weight"}}},
+      {"sd3.5-medium", {{"joint_blocks.0.x_block.attn2.qkv.weight"}}},
+      {"sd3-medium", {{"joint_blocks.23.x_block.attn.qkv.weight"}}},
+      {"sdxl", {{"label_emb.0.0.weight", 2816}, {"input_blocks.0.0.weight", 4}}},
+      {"sd1.5",
+       {{"input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight", 768},
+        {"input_blocks.0.0.weight", 4}}},
+      {"wan2.1-t2v-14b", {{"blocks.39.self_attn.q.weight"}, {"patch_embedding.weight", 16}}},
+      {"wan2.1-t2v-1.3b", {{"blocks.29.self_attn.q.weight", 1536}, {"patch_embedding.weight", 16}}},
+  };
+  const auto has = [&file](const Mark& mark) {
+    for (const char* prefix : {"", "model.diffusion_model."}) {
+      const TensorEntry* entry = file.find(prefix + std::string(mark.tensor));
+      if (entry != nullptr &&
+          (mark.columns == 0 || (entry->shape.size() > 1 && entry->shape[1] == mark.columns)))
+        return true;
+    }
+    return false;
+  };
+  for (const Base& base : kBases)
+    if (std::ranges::all_of(base.marks, has)) return std::string(base.name);
+  return "";
 }
 
 std::uint64_t encoder_peak_bytes(const TextEncoderSpec& encoder, std::size_t element) {

@@ -220,6 +220,17 @@ struct ModelSpec {
 /// or not called for.
 ModelSpec read_model_spec(const std::filesystem::path& folder);
 
+/// Returns the components of the model in a folder whose tensors a file has, whatever names it
+/// gives them: "transformer", "vae", … The folder's own weights need not be there. Throws
+/// std::runtime_error as `read_model_spec` does.
+std::vector<std::string> components_of(const WeightIndex& file,
+                                       const std::filesystem::path& folder);
+
+/// Returns the short name (`known_models`) of the published model whose transformer or U-Net a file
+/// has, by the names and shapes of its tensors, diffusers' or its authors'; "" where it is none of
+/// them. That model's folder has the configs and parts that the file lacks.
+std::string base_of(const WeightIndex& file);
+
 /// Bytes of weights in their stored dtype, by the part that needs them.
 struct WeightBytes {
   /// Bytes of the embeddings of patches and text, which the first stage holds.

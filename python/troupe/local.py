@@ -64,7 +64,9 @@ class LocalCluster:
 
     def _connect(self) -> TroupePipeline:
         try:
-            return TroupePipeline.connect(self.url, self._model, **self._defaults)
+            # A name or a file became another folder, which is the cluster's.
+            own = self._model if os.path.isdir(self._model) else None
+            return TroupePipeline.connect(self.url, own, **self._defaults)
         except BadRequestError as error:
             meant = difflib.get_close_matches(error.param or "", inspect.signature(local).parameters, 1)
             if error.code == "unknown_field" and meant:

@@ -135,9 +135,9 @@ class TroupePipeline(Parts):
 
     @classmethod
     def from_single_file(cls, *args: Any, **kwargs: Any) -> "TroupePipeline":
-        """Refused: the cluster reads folders."""
-        raise ValueError("from_single_file: a model is a folder on the cluster's hosts; save_pretrained() of diffusers' pipeline "
-                         "makes one of a file")
+        """Refused: a cluster is started with a file."""
+        raise ValueError("from_single_file: `troupe serve --model FILE --base DIR` serves a file, "
+                         "and so does troupe.local(FILE, arguments=['--base', DIR])")
 
     def __call__(self, prompt: Optional[Prompt] = None, *, output_type: str = "pil", return_dict: bool = True,
                  callback_on_step_end: Optional[Callback] = None,

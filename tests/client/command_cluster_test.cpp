@@ -186,6 +186,25 @@ TEST_CASE("submit --from makes a picture or clip again, of whatever kind its fil
     CHECK(run(controller, "inspect " + name).out.find("parameters: a boat\n") != std::string::npos);
     asked = {};
   }
+  // A model of another name is told of.
+  controller.on(wire::Kind::get_status, [](FakeController& c, control::PeerId peer,
+                                           const wire::Header& header, std::span<const std::byte>) {
+    wire::ClusterStatus status;
+    status.model = "/models/pixart";
+    c.server().reply(peer, header, status);
+  });
+  const auto told = [&](const std::string& model, const std::string& more) {
+    const std::string with =
+        record.substr(0, record.size() - 1) + ", \"model\": \"" + model + "\"}";
+    cli::write_file(scratch / "c.png",
+                    models::add_png_text(frame, {{"parameters", "a boat"}, {"troupe", with}}));
+    return run(controller, "submit --detach --from " + scratch / "c.png" + more).err;
+  };
+  CHECK(told("pixart", "") == "");
+  CHECK(told("sd15", "") == "troupe: warning: " + scratch / "c.png" +
+                                " was made with the model sd15, and this is with pixart; --model "
+                                "names another\n");
+  CHECK(told("an-org/a-model", " --model an-org/a-model") == "");
   const auto refused = [&](const std::string& bytes, const std::string& why) {
     cli::write_file(scratch / "b.mp4", bytes);
     const auto result = run(controller, "submit --detach --from " + scratch / "b.mp4");

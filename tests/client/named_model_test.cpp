@@ -153,3 +153,51 @@ TEST_CASE("models with short names are listed, and a slip in one is told") {
   CHECK(
       has(unquoted.err, "unexpected argument \"cat\"; a prompt of several words stands in quotes"));
 }
+
+TEST_CASE("a file is a model with --base: its latents are those of the folder that has the file") {
+  const Scratch scratch;
+  const std::string file = scratch / "mine.safetensors", base = scratch / "base";
+  fs::copy(kDemo, base, fs::copy_options::recursive);
+  fs::rename(base + "/transformer/diffusion_pytorch_model.safetensors", file);
+  const std::string before = "env XDG_CACHE_HOME=" + scratch / "cache";
+  const auto run = [&](const std::string& arguments) {
+    return troupe::testing::troupe(arguments, before);
+  };
+  const std::string how =
+      " --prompt \"a red circle\" --steps 1 --height 128 --width 128 --quiet --output ";
+  const auto ours =
+      run("run --model " + file + " --base " + base + how + scratch / "a.safetensors");
+  CHECK(ours.exit_code == 0);
+  CHECK(has(ours.err, "troupe: transformer: " + file + "\n"));
+  CHECK(has(ours.err, "troupe: all else: " + base + "\n"));
+  REQUIRE(run("run --model " + kDemo + how + scratch / "b.safetensors").exit_code == 0);
+  CHECK(read_all(scratch / "a.safetensors") == read_all(scratch / "b.safetensors"));
+  CHECK(run("plan --model " + file + " --base " + base).exit_code == 0);  // the folder is there now
+
+  const std::string vae = kDemo + "/vae";
+  CHECK(has(run("plan --model " + kDemo + " --vae " + vae).err, "troupe: vae: " + vae + "\n"));
+  CHECK(run("plan --model " + kDemo + " --vae " + vae + "/diffusion_pytorch_model.safetensors")
+            .exit_code == 0);
+  const auto wrong = run("plan --model " + kDemo + " --vae " + file);
+  CHECK(wrong.exit_code == 1);
+  CHECK(has(wrong.err, "--vae " + file + ": its tensors are not those of the vae of " + kDemo));
+  const auto none = run("plan --model " + kDemo + " --text-encoder-2 " + vae);
+  CHECK(none.exit_code == 1);
+  CHECK(has(none.err, "has no text_encoder_2"));
+}
+
+TEST_CASE("a file without --base, and --base without a file, are refused with what is missing") {
+  const std::string flux =
+      TROUPE_SOURCE_DIR "/tests/fixtures/tiny-flux/transformer/diffusion_pytorch_model.safetensors";
+  const auto alone = troupe::testing::troupe("run --prompt x --model " + flux);
+  CHECK(alone.exit_code == 1);
+  CHECK(has(alone.err, "--model " + flux + " is a file: --base DIR|NAME says which model"));
+  const auto folder = troupe::testing::troupe("plan --model " + kDemo + " --base " + kDemo);
+  CHECK(folder.exit_code == 2);
+  CHECK(has(folder.err, "--base goes with --model FILE.safetensors or FILE.gguf"));
+  const auto start = troupe::testing::troupe("start --vae " + kDemo + "/vae");
+  CHECK(start.exit_code == 2);
+  CHECK(has(start.err, "--vae does not go with no --model"));
+  const auto serve = troupe::testing::troupe("serve --vae " + kDemo + "/vae");
+  CHECK(serve.exit_code == 2);
+}

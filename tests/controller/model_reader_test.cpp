@@ -16,6 +16,7 @@
 
 #include "controller/service/side_thread.h"
 #include "tests/support/doctest.h"
+#include "tests/support/hub_cache.h"
 #include "tests/support/scratch.h"
 
 using namespace troupe;
@@ -203,6 +204,33 @@ TEST_CASE("what is wrong with a folder comes as its one line, and the reader goe
   }
   std::ranges::sort(said);
   CHECK(said == std::vector<std::string>{"PixArtAlphaPipeline", why});
+}
+
+TEST_CASE("a model's name is looked up in the cache, and told where its repository may be named") {
+  const testing::HubCache cache;
+  const auto read = [](const AllowedFolders& allowed, const std::string& name) {
+    boost::asio::io_context io{1};
+    ModelReader reader(io, spec_of, allowed);
+    ModelReading got;
+    bool answered = false;
+    ask(reader, name, [&](const ModelReading& reading) {
+      got = reading;
+      answered = true;
+    });
+    CHECK(run_until(io, [&] { return answered; }));
+    return got;
+  };
+  const AllowedFolders repository({cache.repository()}), other({"/usr"});
+  for (const AllowedFolders& allowed : {AllowedFolders(), repository}) {
+    CHECK(read(allowed, "an-org/a-model").folder == cache.snapshot());
+    CHECK(read(allowed, "an-org/a-model").error == "");
+  }
+  CHECK(read({}, "an-org/other").error.find("not in the Hugging Face cache") != std::string::npos);
+  // Who may not name it does not learn whether it is there.
+  const auto there = read(other, "an-org/a-model").error,
+             not_there = read(other, "an-org/b-model").error;
+  CHECK(there.find("[model] an-org/a-model: may not be named here") == 0);
+  CHECK(there.substr(22) == not_there.substr(22));
 }
 
 TEST_CASE("a reading that throws what is no exception is answered, and so is the next one") {

@@ -9,6 +9,7 @@
 #include "tests/models/fixtures.h"
 #include "tests/support/doctest.h"
 #include "tests/support/made.h"
+#include "tests/support/scratch.h"
 
 using namespace troupe;
 using models::WeightStore;
@@ -60,6 +61,27 @@ TEST_CASE("files with their authors' names hold the folder's tensors") {
     CAPTURE(name);
     require_same(spec::read_model_spec(kMade / name), spec::read_model_spec(kFiles / name));
   }
+}
+
+TEST_CASE("a file's parts are found by its tensors, also for a folder without weights") {
+  if (lacks_made_fixtures()) return;
+  using Parts = std::vector<std::string>;
+  const auto parts = [](const char* name, const std::filesystem::path& folder) {
+    const auto made = spec::read_model_spec(kFiles / name);
+    return components_of(spec::WeightIndex::read_file(made.transformer_weights.files().front()),
+                         folder);
+  };
+  CHECK(parts("tiny-sd15", kFixtures / "tiny-sd15") == Parts{"unet", "text_encoder", "vae"});
+  CHECK(parts("tiny-sdxl", kFixtures / "tiny-sdxl") ==
+        Parts{"unet", "text_encoder", "text_encoder_2", "vae"});
+  CHECK(parts("tiny-flux", kFixtures / "tiny-flux") == Parts{"transformer"});
+  CHECK(parts("tiny-flux", kFixtures / "tiny-sd15").empty());
+  const testing::Scratch scratch;
+  std::filesystem::copy(kFixtures / "tiny-flux", scratch.path / "base",
+                        std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(scratch.path / "base"))
+    if (entry.path().extension() == ".safetensors") std::filesystem::remove(entry.path());
+  CHECK(parts("tiny-flux", scratch.path / "base") == Parts{"transformer"});
 }
 
 TEST_CASE("Wan's VAE as its authors keep it has the folder's tensors") {

@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <set>
 
 #include "models/spec/model_spec.h"
+#include "models/spec/original_names.h"
 #include "tests/spec/published_flux2.h"
 #include "tests/spec/published_folder.h"
 #include "tests/spec/published_hunyuan.h"
@@ -11,60 +13,15 @@
 #include "tests/spec/published_unets.h"
 #include "tests/spec/published_wan.h"
 #include "tests/support/doctest.h"
-#include "tests/support/scratch.h"
+#include "tests/support/hub_cache.h"
 #include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::spec;
 using troupe::testing::message_of;
-using troupe::testing::Scratch;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// The environment's variables that name caches, as they were when this goes.
-class Environment {
- public:
-  Environment() {
-    for (const char* name : kNames) {
-      const char* value = std::getenv(name);
-      before_.emplace_back(value ? std::optional<std::string>(value) : std::nullopt);
-      unsetenv(name);
-    }
-  }
-  ~Environment() {
-    for (std::size_t i = 0; i < before_.size(); ++i)
-      before_[i] ? setenv(kNames[i], before_[i]->c_str(), 1) : unsetenv(kNames[i]);
-  }
-  void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
-
- private:
-  static constexpr const char* kNames[] = {
-      "HF_HUB_CACHE",   "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME",
-      "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",  "HOME"};
-  std::vector<std::optional<std::string>> before_;
-};
-
-/// A cache with one model of two files, laid out as huggingface_hub does.
-struct Cache {
-  static constexpr const char* kCommit = "0123456789abcdef0123456789abcdef01234567";
-  Cache() {
-    fs::create_directories(repository() / "refs/refs/pr");
-    fs::create_directories(repository() / "blobs");
-    fs::create_directories(snapshot() / "vae");
-    scratch.file("models--an-org--a-model/refs/main", kCommit);
-    scratch.file("models--an-org--a-model/refs/refs/pr/1", kCommit);
-    scratch.file("models--an-org--a-model/blobs/1", "{}");
-    fs::create_symlink("../../blobs/1", snapshot() / "model_index.json");
-    fs::create_symlink("../../../blobs/1", snapshot() / "vae/config.json");
-    environment.set("HF_HUB_CACHE", scratch.path);
-  }
-  fs::path repository() const { return scratch.path / "models--an-org--a-model"; }
-  fs::path snapshot() const { return repository() / "snapshots" / kCommit; }
-
-  Scratch scratch;
-  Environment environment;
-};
 
 double billions(const WeightIndex& weights) {
   double count = 0;
@@ -100,7 +57,7 @@ TEST_CASE("what is a name of the hub, and what a path") {
 }
 
 TEST_CASE("the cache is where huggingface_hub has it") {
-  Environment environment;
+  testing::CacheVariables environment;
   environment.set("HOME", "/home/me");
   CHECK(hub_cache() == "/home/me/.cache/huggingface/hub");
   environment.set("XDG_CACHE_HOME", "/caches");
@@ -120,9 +77,10 @@ TEST_CASE("the cache is where huggingface_hub has it") {
 }
 
 TEST_CASE("a model in the cache, by its branch, by its commit, by a request to merge") {
-  const Cache cache;
+  const testing::HubCache cache;
   CHECK(model_folder("an-org/a-model") == cache.snapshot());
-  CHECK(model_folder(std::string("an-org/a-model@") + Cache::kCommit) == cache.snapshot());
+  CHECK(model_folder(std::string("an-org/a-model@") + testing::HubCache::kCommit) ==
+        cache.snapshot());
   CHECK(model_folder("an-org/a-model@refs/pr/1") == cache.snapshot());
   CHECK(model_folder("/an/absolute/path") == "/an/absolute/path");
   CHECK(cached_models() == std::vector<HubName>{{"an-org/a-model", "main"}});
@@ -143,7 +101,7 @@ TEST_CASE("a model in the cache, by its branch, by its commit, by a request to m
 }
 
 TEST_CASE("a snapshot's links lead to its repository's folder, and nowhere else") {
-  const Cache cache;
+  const testing::HubCache cache;
   cache.scratch.file("elsewhere", "{}");
   fs::create_symlink("../../../../elsewhere", cache.snapshot() / "vae/model.safetensors");
   CHECK(message_of([] { model_folder("an-org/a-model"); })
@@ -153,11 +111,51 @@ TEST_CASE("a snapshot's links lead to its repository's folder, and nowhere else"
 }
 
 TEST_CASE("a commit that is none leads nowhere") {
-  const Cache cache;
+  const testing::HubCache cache;
   for (const char* commit : {"../../../x", "..", "", "/etc", "a/b"}) {
     cache.scratch.file("models--an-org--a-model/refs/main", commit);
     CHECK_FALSE(cached_model({"an-org/a-model"}));
   }
+}
+
+namespace {
+
+/// The tensors of a published transformer or U-Net as its authors keep them.
+WeightIndex of_authors(const TransformerSpec& spec) {
+  std::vector<TensorEntry> entries;
+  const auto names = original_tensors(spec);
+  std::set<std::string> seen;
+  for (const ExpectedTensor& tensor : expected_tensors(spec)) {
+    const auto found = names.find(tensor.name);
+    const std::string name =
+        "model.diffusion_model." + (found == names.end() ? tensor.name : found->second.name);
+    if (seen.insert(name).second)
+      entries.push_back({.name = name, .shape = tensor.shape, .file = {}});
+  }
+  return WeightIndex().with_tensors(entries);
+}
+
+}  // namespace
+
+TEST_CASE("a file's tensors say which published model it goes with") {
+  using namespace troupe::testing;
+  const auto base = [](const auto& folder) {
+    return base_of(of_authors(read_model_spec(folder.path()).transformer));
+  };
+  CHECK(base(published_flux(kFluxDevConfig)) == "flux.1-dev");
+  CHECK(base(published_flux(kFluxSchnellConfig)) == "flux.1-schnell");
+  CHECK(base(published_qwen_image()) == "qwen-image");
+  CHECK(base(PublishedUNetFolder(false)) == "sd1.5");
+  CHECK(base(PublishedUNetFolder(true)) == "sdxl");
+  CHECK(base(published_sd3(kSd3MediumConfig)) == "sd3-medium");
+  CHECK(base(published_sd3(kSd35MediumConfig)) == "sd3.5-medium");
+  CHECK(base(published_sd3(kSd35LargeConfig)) == "sd3.5-large");
+  CHECK(base(PublishedWanFolder(kWan13bConfig)) == "wan2.1-t2v-1.3b");
+  CHECK(base(PublishedWanFolder(kWan14bConfig)) == "wan2.1-t2v-14b");
+  CHECK(base(published_zimage()) == "z-image-turbo");
+  CHECK(base(published_hunyuan(kHunyuanV12Config)) == "");
+  const auto flux = published_flux(kFluxDevConfig);
+  CHECK(base_of(read_model_spec(flux.path()).transformer_weights) == "flux.1-dev");
 }
 
 TEST_CASE("sizes of the models with short names are those of the published shapes") {

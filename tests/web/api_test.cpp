@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/support/doctest.h"
+#include "tests/support/hub_cache.h"
 #include "tests/support/patience.h"
 #include "tests/support/scratch.h"
 #include "tests/support/text.h"
@@ -248,6 +249,14 @@ TEST_CASE(
       "model: a/b: may not be named here: it is no whole path, as the cluster's hosts have it (a "
       "picture names the last part alone), and no model in a Hugging Face cache that may be named");
   CHECK(refusal("/etc/passwd", "") == "model: /etc/passwd" + end);
+  // A name of the hub that may not be named is refused as one that is not there.
+  const troupe::testing::HubCache cache;
+  CHECK(refusal("an-org/a-model", "").substr(std::string("model: an-org/a-model").size()) ==
+        refusal("an-org/other", "").substr(std::string("model: an-org/other").size()));
+  Submission named;
+  named.model = "an-org/a-model";
+  keep_paths(named, "", {cache.repository()});
+  CHECK(named.model == cache.snapshot());
   // What is handed in is where the path leads.
   Submission submission;
   submission.model = scratch / "models/a/../a";

@@ -353,6 +353,8 @@ TEST_CASE("models are named by as much of their folders as tells them apart") {
   using Names = std::vector<std::string>;
   CHECK(ids({"/m/sd15", "/m/sdxl/", "/m/sd15"}) == Names{"sd15", "sdxl"});
   CHECK(ids({"/a/model", "/b/model", "/c/flux"}) == Names{"a/model", "b/model", "flux"});
+  CHECK(ids({"/c/models--an-org--a-model/snapshots/0123", "/b/a-model"}) ==
+        Names{"an-org/a-model", "a-model"});
   CHECK(ids({"/x/a/model", "/y/a/model", "/b/model"}) ==
         Names{"/x/a/model", "/y/a/model", "b/model"});
 }

@@ -213,7 +213,8 @@ class InspectVerb : public Verb {
       print_json({{"file", file_},
                   {"bytes", index.bytes()},
                   {"tensors", tensors},
-                  {"metadata", index.metadata()}});
+                  {"metadata", index.metadata()},
+                  {"base", spec::base_of(index)}});
       return kOk;
     }
     std::vector<Row> rows;
@@ -222,8 +223,12 @@ class InspectVerb : public Verb {
                       spec::shape_text(tensor.shape)});
     }
     std::cout << file_ << ": " << counted(rows.size(), "tensor") << ", "
-              << bytes_cell(index.bytes()) << "\n"
-              << table({"NAME", "TYPE", "SHAPE"}, rows) << std::flush;
+              << bytes_cell(index.bytes()) << "\n";
+    if (const auto base = spec::base_of(index); !base.empty())
+      std::cout << "the transformer or U-Net of " << base
+                << ", which has the configs and other parts: `troupe run --model " << file_
+                << " --base " << base << " \"a lighthouse\"`\n";
+    std::cout << table({"NAME", "TYPE", "SHAPE"}, rows) << std::flush;
     return kOk;
   }
 

@@ -50,7 +50,7 @@ class PlanVerb : public Verb {
  public:
   explicit PlanVerb(Options& options) : Verb(options) {
     add_request_options(*app_, request_);
-    add_fetch_option(*app_, fetch_);
+    add_parts_options(*app_, parts_);
     add_degree_options(*app_, request_);
     const std::string group = "Prediction";
     app_->add_flag("--explain", explain_,
@@ -119,7 +119,7 @@ class PlanVerb : public Verb {
   }
 
   int run() override {
-    settled_.model = found_model(settled_.model, fetch_);
+    settled_.model = found_model(settled_.model, parts_);
     const Submission submission = make_submission(settled_);
     const wire::JobSpec job = client::to_wire(submission).value();
     const bool connects = !target_.endpoint.empty();
@@ -245,7 +245,7 @@ class PlanVerb : public Verb {
 
   RequestOptions request_, settled_;
   bool explain_ = false;
-  bool fetch_ = false;
+  ModelParts parts_;
   int actors_ = 0;
   std::string simulate_;
   Target target_;  // "" = none

@@ -24,7 +24,7 @@ class RunVerb : public Verb {
  public:
   explicit RunVerb(Options& options) : Verb(options) {
     add_request_options(*app_, request_);
-    add_fetch_option(*app_, fetch_);
+    add_parts_options(*app_, parts_);
     add_degree_options(*app_, request_);
     add_elastic_option(*app_, request_);
     add_device_option(*app_, options_.device)->group(kUsualOptions);
@@ -71,7 +71,7 @@ class RunVerb : public Verb {
 
   int run() override {
     check_outputs(wanted_, picture_count(settled_));
-    settled_.model = found_model(settled_.model, fetch_);
+    settled_.model = found_model(settled_.model, parts_);
     Submission submission = make_submission(settled_);
     ask_for_results(wanted_, submission.request);
     check_plan(submission);
@@ -146,7 +146,7 @@ class RunVerb : public Verb {
   ResultOptions results_, wanted_;
   cluster::ClusterOptions options_;
   int actors_ = 0;  // 0 = not given
-  bool fetch_ = false;
+  ModelParts parts_;
 };
 
 }  // namespace

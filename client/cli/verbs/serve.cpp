@@ -113,7 +113,7 @@ class ServeVerb : public Verb {
 #ifdef TROUPE_WITH_CLUSTER
     const std::string group = "A cluster of its own";
     add_model_option(*app_, cluster_.model, "Start a cluster, and serve this model")->group(group);
-    add_fetch_option(*app_, fetch_)->group(group);
+    add_parts_options(*app_, parts_, group);
     add_actors_option(*app_, cluster_.actors, 1, "With --model: actors to start")->group(group);
     add_device_option(*app_, cluster_.device, "With --model: what actors compute on: cpu or cuda")
         ->group(group);
@@ -150,7 +150,8 @@ class ServeVerb : public Verb {
       return check_actors_per_gpu(cluster_.actors_per_gpu, cluster_.device);
     }
     for (const char* option : {"--actors", "--device", "--threads-per-actor", "--actors-per-gpu",
-                               "--prompt-cache", "--model-plugin"})
+                               "--prompt-cache", "--model-plugin", "--fetch", "--base", "--vae",
+                               "--text-encoder", "--text-encoder-2", "--text-encoder-3"})
       if (app_->count(option) > 0)
         throw UsageError(std::string(option) + " goes with --model only, which starts a cluster");
 #endif
@@ -247,7 +248,7 @@ class ServeVerb : public Verb {
 
 #ifdef TROUPE_WITH_CLUSTER
   int serve_own_cluster() {
-    cluster_.model = found_model(cluster_.model, fetch_);
+    cluster_.model = found_model(cluster_.model, parts_);
     read_model_folder(cluster_.model);
     // Who asks over HTTP may be somebody else: folders as a cluster on tcp takes them.
     cluster_.allow_models = options_.allowed_models;
@@ -283,7 +284,7 @@ class ServeVerb : public Verb {
   }
 
   cluster::ClusterOptions cluster_;
-  bool fetch_ = false;
+  ModelParts parts_;
   bool owns_cluster_ = false;
 #endif
   std::vector<std::string> allow_models_;

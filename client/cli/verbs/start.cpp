@@ -26,6 +26,7 @@
 #include "base/xxh64.h"
 #include "client/cli/actor_options.h"
 #include "client/cli/files.h"
+#include "client/cli/follow.h"
 #include "client/cli/json.h"
 #include "client/cli/named_model.h"
 #include "client/cli/progress.h"
@@ -256,7 +257,7 @@ class StartVerb : public Verb {
     add_actors_option(*app_, options_.actors, 0,
                       "Actors to start; 0 = none here, all come with hosts that join");
     add_model_option(*app_, options_.model, "Model of the jobs that name none");
-    add_fetch_option(*app_, fetch_);
+    add_parts_options(*app_, parts_);
     add_device_option(*app_, options_.device);
     add_threads_option(*app_, options_.threads_per_actor);
     add_pin_option(*app_, options_.pin);
@@ -394,7 +395,13 @@ class StartVerb : public Verb {
     }
     options_.listen = checked_endpoint(options_.listen, "--listen");
     check_metrics_port();
-    if (!options_.model.empty()) options_.model = found_model(options_.model, fetch_);
+    if (!options_.model.empty()) {
+      options_.model = found_model(options_.model, parts_);
+    } else {
+      refuse_beside(*app_, "no --model",
+                    {"--base", "--vae", "--text-encoder", "--text-encoder-2", "--text-encoder-3"},
+                    ": they are parts of it");
+    }
     for (auto& plugin : options_.plugins) {
       plugin = absolute_path(plugin);
       if (!std::filesystem::exists(plugin))
@@ -524,7 +531,7 @@ class StartVerb : public Verb {
   cluster::ClusterOptions options_;
   std::vector<std::string> allow_models_;
   bool detach_ = false;
-  bool fetch_ = false;
+  ModelParts parts_;
   std::string log_;
 };
 

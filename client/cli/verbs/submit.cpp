@@ -9,9 +9,11 @@
 #include "client/cli/follow.h"
 #include "client/cli/json.h"
 #include "client/cli/request_options.h"
+#include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "models/image/clip_text.h"
 #include "models/image/limits.h"
+#include "models/spec/hub.h"
 #include "transport/json/recorded_request.h"
 #include "transport/wire/request_fields.h"
 
@@ -58,6 +60,7 @@ class SubmitVerb : public SharedVerb {
     settled_ = request_;
     wanted_ = results_;
     note_.clear();
+    made_with_.clear();
     if (!from_.empty()) take_from_picture();
     take_prompts(settled_, "submit");
     settle(settled_);
@@ -91,6 +94,7 @@ class SubmitVerb : public SharedVerb {
     ask_for_results(wanted_, submission.request);
     const SignalWatch& signals = at.signals();
     Client& client = at.client();
+    warn_of_other_model(client, submission.model);
     if (!writes_) return leave(at, hand_in(client, submission));
     if (!video_option(wanted_).empty())
       check_video(wanted_,
@@ -117,6 +121,15 @@ class SubmitVerb : public SharedVerb {
     return kOk;
   }
 
+  /// Warns where the picture that the request is taken from was made with a model of another name.
+  void warn_of_other_model(Client& client, const std::string& given) const {
+    if (made_with_.empty()) return;
+    const std::string model = given.empty() ? take(client.status()).model : given;
+    if (const auto own = spec::model_label(model); !model.empty() && own != made_with_)
+      say("warning: " + from_ + " was made with the model " + made_with_ + ", and this is with " +
+          own + (given.empty() ? "; --model names another" : ""));
+  }
+
   void take_from_picture() {
     const auto given = [&](const std::string& option) {
       return !option.empty() && app_->count(option) > 0;
@@ -139,6 +152,7 @@ class SubmitVerb : public SharedVerb {
         ImageRequest read;
         const auto [fields, image] = wire::recorded_request(models::read_file_text(file), brought);
         wire::read_recorded(fields, read);
+        made_with_ = on_one_line(fields.value("model", ""));
         if (read.images_per_prompt > 1 && !own_prompts && !given("--n") && !given("--seed"))
           note_ = fmt::format(
               "troupe: {} is number {}, counted from 0, of the {} pictures of one seed, which are "
@@ -172,6 +186,7 @@ class SubmitVerb : public SharedVerb {
   bool follows_ = false;  // in the console
   std::string note_;      // about the picture that the request is taken from
   std::string from_;
+  std::string made_with_;  // name of the model that made that picture
 };
 
 }  // namespace
