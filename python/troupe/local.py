@@ -143,12 +143,13 @@ def local(model: Path, actors: int = 1, device: str = "cpu", arguments: Optional
 
     `device` is cpu or cuda; `allow_models` are folders that hold further models, LoRAs and embeddings for its requests; `arguments` are
     further ones of `troupe serve`; `executable` is the command's path, by default
-    TROUPE or the `troupe` on the PATH; `defaults` are fields of every request. Raises TroupeError with what the
+    TROUPE, the one that was installed with this package, or the `troupe` on the PATH; `defaults` are fields of every request. Raises TroupeError with what the
     command wrote where it does not start.
     """
-    command = executable or os.environ.get("TROUPE") or shutil.which("troupe")
+    installed = shutil.which("troupe", path=os.path.join(os.path.dirname(__file__), "bin"))
+    command = executable or os.environ.get("TROUPE") or installed or shutil.which("troupe")
     if not command:
-        raise TroupeError("there is no command `troupe` on the PATH; build it (docs/install.md), or name it: executable=…")
+        raise TroupeError("there is no command `troupe` on the PATH; install or build it (docs/install.md), or name it: executable=…")
     model = os.path.abspath(path("model", model))
     folders = [allow_models] if isinstance(allow_models, (str, os.PathLike)) else list(allow_models or [])
     further = texts("arguments", arguments) if arguments else []
