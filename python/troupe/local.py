@@ -144,13 +144,14 @@ def local(model: Path, actors: int = 1, device: str = "cpu", arguments: Optional
             pipe("a blue star on a white background").images[0].save("star.png")
 
     `device` is cpu or cuda; `allow_models` are folders that hold further models, LoRAs and embeddings for its requests; `arguments` are
-    further ones of `troupe serve`; `executable` is the command's path, by default
-    TROUPE or the `troupe` on the PATH; `defaults` are fields of every request. Raises TroupeError with what the
-    command wrote where it does not start.
+    further ones of `troupe serve`; `executable` is the command's path, by default TROUPE, the one that was installed with this
+    package, or the `troupe` on the PATH; `defaults` are fields of every request. Raises TroupeError with what the command wrote
+    where it does not start.
     """
-    command = executable or os.environ.get("TROUPE") or shutil.which("troupe")
+    installed = shutil.which("troupe", path=os.path.join(os.path.dirname(__file__), "bin"))
+    command = executable or os.environ.get("TROUPE") or installed or shutil.which("troupe")
     if not command:
-        raise TroupeError("there is no command `troupe` on the PATH; build it (docs/install.md), or name it: executable=…")
+        raise TroupeError("there is no command `troupe` on the PATH; install or build it (docs/install.md), or name it: executable=…")
     model = path("model", model)
     if os.path.exists(model) or os.path.isabs(model):  # else it is a name of the hub
         model = os.path.abspath(model)

@@ -32,7 +32,7 @@ class Package(unittest.TestCase):
     def test_wheel(self):
         pip = ("pip", "--quiet", "--disable-pip-version-check")
         self.run_here(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", ".", "./python")
-        wheel = next(self.folder.glob("troupe_client-*-py3-none-any.whl"))
+        wheel = next(self.folder.glob("troupe_engine-*-py3-none-any.whl"))
         names = zipfile.ZipFile(wheel).namelist()
         self.assertIn("troupe/py.typed", names)
         for module in PACKAGE.glob("troupe/*.py"):
