@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "client/cli/terminal.h"
+#include "client/cli/verb.h"
 
 namespace troupe::cli {
 namespace {

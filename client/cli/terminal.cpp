@@ -16,7 +16,6 @@
 #include "base/files.h"
 #include "base/numbers.h"
 #include "base/text.h"
-#include "transport/wire/request_rules.h"
 
 namespace troupe::cli {
 
@@ -276,10 +275,6 @@ std::string printable(const std::string& text) {
     i += bytes;
   }
   return out;
-}
-
-std::string in_options(const std::string& text) {
-  return wire::name_fields(text, wire::option_of);
 }
 
 std::string on_one_line(const std::string& text) {

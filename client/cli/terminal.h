@@ -66,8 +66,6 @@ std::string printable(const std::string& text);
 /// Same as `printable`, on one line, so that no text from a file or a peer can pass for lines of
 /// ours.
 std::string on_one_line(const std::string& text);
-/// Returns a controller's text with options in place of the fields that it names in backquotes.
-std::string in_options(const std::string& text);
 /// Returns at most `length` characters, on one line, with … where something was left out.
 std::string shorten(const std::string& text, std::size_t length);
 

@@ -5,6 +5,7 @@
 #include "base/numbers.h"
 #include "client/cli/json.h"
 #include "client/cli/signals.h"
+#include "transport/wire/request_rules.h"
 
 namespace troupe::cli {
 namespace {
@@ -38,6 +39,10 @@ void add_connect_option(Options& app, Target& target) {
 
 void add_keys_option(Options& app, std::string& keys, const std::string& help) {
   app.add_option("--keys", keys, help)->envname("TROUPE_KEYS")->type_name("DIR");
+}
+
+std::string in_options(const std::string& text) {
+  return wire::name_fields(text, wire::option_of);
 }
 
 Client connect(const Target& target) {

@@ -50,6 +50,9 @@ struct CommandError : std::runtime_error {
   int exit_code;
 };
 
+/// Returns a controller's text with options in place of the fields that it names in backquotes.
+std::string in_options(const std::string& text);
+
 /// Returns the value, or throws CommandError.
 template <class T>
 T take(Result<T> result) {
