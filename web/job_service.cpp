@@ -72,8 +72,8 @@ void keep_paths(Submission& submission, const std::string& own, std::vector<std:
     path = *found;
   };
   if (submission.model != own) {
-    keep(submission.model, allowed.resolve(spec::model_folder_or_text(submission.model).string()),
-         "model");
+    keep(submission.model,
+         allowed.resolve(spec::cached_model_folder_or_text(submission.model).string()), "model");
     if (const auto why = allowed.refusal_of_links(submission.model))
       throw bad_field("model", without_rooms(*why));
   }

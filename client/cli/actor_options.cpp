@@ -172,9 +172,8 @@ std::string model_hint(const std::string& folder) {
     const std::string file = ": it is a file, and a model is a folder in diffusers' layout";
     if (spec::is_weight_file(folder))
       return file +
-             "; `troupe run --model FILE --base DIR|NAME`, as start and serve, takes it with the "
-             "other "
-             "parts of the model that --base names (docs/files.md)";
+             "; `troupe run --model FILE --base DIR|NAME`, as start and serve, takes it with "
+             "the other parts of the model that --base names (docs/files.md)";
     if (kind == ".ckpt" || kind == ".pt" || kind == ".pth" || kind == ".bin")
       return file +
              "; pickled weights are not read: in Python diffusers makes a folder of it, "

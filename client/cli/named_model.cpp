@@ -91,7 +91,14 @@ bool fetch_model(const spec::HubName& name, bool fetch) {
     throw std::runtime_error(spec::hub_text(name) +
                              ": HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE, forbids to fetch it");
   }
-  run_hf(name, true);
+  try {
+    if (asks) say(spec::hub_text(name) + " is no folder here, and not in the Hugging Face cache");
+    run_hf(name, true);
+  } catch (const std::runtime_error& error) {
+    if (!asks) throw;
+    say(error.what());
+    return false;
+  }
   if (asks) {
     std::cerr << "fetch " << spec::hub_text(name) << " into " << spec::hub_cache().string()
               << "? [y/N] " << std::flush;
@@ -203,8 +210,8 @@ fs::path linked_folder(const std::string& name, const std::map<fs::path, fs::pat
   return folder;  // another process was quicker
 }
 
-/// Adds the components that a file has to what is replaced. Throws std::runtime_error where it has
-/// none, and where two files have the same.
+/// Adds the components that a file has to what is replaced; what an option has replaced before
+/// stays. Throws std::runtime_error where the file has none.
 void add_file(Replaced& replaced, const fs::path& file, const fs::path& base,
               const std::string& only = "") {
   const auto index = spec::WeightIndex::read_file(file);
@@ -276,13 +283,18 @@ std::string found_model(const std::string& text, const ModelParts& parts) {
   const auto folder = [&]() -> std::string {
     if (is_file)
       return naming("--base", [&] { return found_base(parts.base, parts.fetch).string(); });
-    if (!name) return absolute_path(text);
+    const auto is_folder = [&] {
+      if (parts.fetch)
+        say("warning: --fetch has no effect: --model " + text + " is the folder here");
+      return absolute_path(text);
+    };
+    if (!name) return is_folder();
     return naming("--model", [&] {
       if (is_there(text)) {
         if (spec::cached_model(*name))
           say("warning: --model " + text + " is the folder here, not the model of that name in " +
               "the Hugging Face cache");
-        return absolute_path(text);
+        return is_folder();
       }
       if (parts.fetch ? !is_whole(*name) : !spec::cached_model(*name))
         fetch_model(*name, parts.fetch);

@@ -43,14 +43,14 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
   auto& request = submission.job.request;
   if (request.init_image_blob == 0) request.init_image_height = request.init_image_width = 0;
   if (request.init_image_bytes != 0 && request.init_image_blob == 0)
-    return bad(init_image, "init image has a size, but was not sent along");
+    return bad(init_image, "`init_image` has a size, but was not sent along");
   if (request.prompt_embeds_blob == 0 && !request.prompt_embeds.empty())
     return bad(prompt_embeds, "`prompt_embeds` have shapes, but were not sent along");
   if (request.prompt_embeds.empty() && request.prompt_embeds_blob != 0)
-    return bad(prompt_embeds, "prompt embeds were sent along without shapes");
+    return bad(prompt_embeds, "`prompt_embeds` were sent along without shapes");
   if (request.mask_image_blob == 0) request.mask_image_height = request.mask_image_width = 0;
   if (request.mask_image_bytes != 0 && request.mask_image_blob == 0)
-    return bad(mask_image, "mask image has a size, but was not sent along");
+    return bad(mask_image, "`mask_image` has a size, but was not sent along");
   try {
     wire::check_submission(submission.job);
   } catch (const wire::BadField& error) {

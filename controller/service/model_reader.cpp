@@ -62,7 +62,8 @@ class ModelReader::Memory {
  private:
   ModelReading look(const std::string& name) {
     ModelReading reading;
-    const auto named = allowed_.any() ? spec::model_folder(name) : spec::model_folder_or_text(name);
+    const auto named =
+        allowed_.any() ? spec::cached_model_folder(name) : spec::cached_model_folder_or_text(name);
     const auto found = allowed_.resolve(named.string());
     if (!found) throw std::runtime_error(AllowedFolders::refusal(name));
     const std::string& folder = reading.folder = *found;

@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxRefBytes = 256;
+constexpr std::size_t kMostNameBytes = 400;  // of a name and its revision; the hub takes fewer
 constexpr std::string_view kPrefix = "models--";
 
 constexpr KnownModel kKnown[] = {
@@ -59,6 +60,21 @@ bool leads_down(const std::string& text) {
                               [](const fs::path& part) { return part == ".." || part == "."; });
 }
 
+/// Returns whether a text is made of letters, digits and these marks, a letter or digit first.
+bool is_word(std::string_view text, std::string_view marks) {
+  const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  return !text.empty() && plain(text.front()) && std::ranges::all_of(text, [&](char c) {
+    return plain(c) || marks.find(c) != std::string_view::npos;
+  });
+}
+
+/// Returns whether a text names a file of those that Troupe reads or writes.
+bool is_file_name(const std::string& text) {
+  return std::ranges::any_of(
+      std::array{".png", ".jpg", ".jpeg", ".webp", ".mp4", ".webm", ".safetensors", ".gguf"},
+      [&](const char* ending) { return text.ends_with(ending); });
+}
+
 /// Returns the commit that a branch or tag stood for when it was fetched; else the text itself.
 std::string commit_of(const fs::path& repository, const std::string& revision) {
   const fs::path ref = repository / "refs" / revision;
@@ -85,14 +101,18 @@ std::optional<HubName> hub_name(const std::string& text) {
   const auto at = text.find('@');
   HubName name{.repository = text.substr(0, at)};
   if (at != std::string::npos) name.revision = text.substr(at + 1);
-  if (!leads_down(name.revision)) return std::nullopt;
+  if (text.size() > kMostNameBytes || is_file_name(text) || !is_word(name.revision, "_.-+/") ||
+      !leads_down(name.revision))
+    return std::nullopt;
   const auto known = std::ranges::find(kKnown, name.repository, &KnownModel::name);
   if (known != std::end(kKnown)) {
     name.repository = known->repository;
     return name;
   }
-  static const std::regex kName("[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*");
-  if (!std::regex_match(name.repository, kName)) return std::nullopt;
+  const auto slash = name.repository.find('/');
+  if (slash == std::string::npos || !is_word(name.repository.substr(0, slash), "_.-") ||
+      !is_word(name.repository.substr(slash + 1), "_.-"))
+    return std::nullopt;
   return name;
 }
 
@@ -119,7 +139,7 @@ fs::path cached_repository(const HubName& name) {
   std::string folder = name.repository;
   if (const auto slash = folder.find('/'); slash != std::string::npos)
     folder.replace(slash, 1, "--");
-  return hub_cache() / (std::string(kPrefix) + folder);
+  return fs::absolute(hub_cache() / (std::string(kPrefix) + folder));
 }
 
 std::optional<fs::path> cached_model(const HubName& name) {
@@ -146,7 +166,12 @@ std::vector<HubName> cached_models() {
        entry.increment(error)) {
     const std::string repository = repository_of(entry->path().filename().string());
     if (repository.empty()) continue;
-    const std::string main = commit_of(entry->path(), "main");
+    std::string main;
+    try {
+      main = commit_of(entry->path(), "main");
+    } catch (const std::runtime_error&) {
+      // Its snapshots are listed by their commits.
+    }
     std::error_code none;
     for (fs::directory_iterator snapshot(entry->path() / "snapshots", none), last;
          !none && snapshot != last; snapshot.increment(none)) {
@@ -162,17 +187,21 @@ std::vector<HubName> cached_models() {
 
 fs::path model_folder(const std::string& text) {
   std::error_code error;
+  return fs::exists(text, error) ? fs::path(text) : cached_model_folder(text);
+}
+
+fs::path cached_model_folder(const std::string& text) {
   const auto name = hub_name(text);
-  if (!name || fs::exists(text, error)) return text;
+  if (!name) return text;
   if (auto found = cached_model(*name)) return *found;
   throw std::runtime_error("[read_model] " + text + ": is no folder here, and not in the Hugging " +
                            "Face cache " + hub_cache().string() + "; `" + fetch_command(*name) +
                            "` fetches what is read of it");
 }
 
-fs::path model_folder_or_text(const std::string& text) {
+fs::path cached_model_folder_or_text(const std::string& text) {
   try {
-    return model_folder(text);
+    return cached_model_folder(text);
   } catch (const std::runtime_error&) {
     return text;
   }

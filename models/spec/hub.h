@@ -19,7 +19,8 @@ struct HubName {
 };
 
 /// Returns the model of the hub that a text names, by a short name (`known_models`) too; nothing
-/// for any other text, as a whole path or "./DIR" are.
+/// for any other text: a whole path, "./DIR", a file of weights or a picture's, or what is too
+/// long.
 std::optional<HubName> hub_name(const std::string& text);
 /// Returns the name as it is typed: without the revision where that is "main".
 std::string hub_text(const HubName& name);
@@ -45,9 +46,12 @@ std::vector<HubName> cached_models();
 /// cache: where was looked, and the command that fetches it.
 std::filesystem::path model_folder(const std::string& text);
 
+/// Returns the same for a text that another process has sent, whose working directory is elsewhere:
+/// a name is looked up in the cache alone.
+std::filesystem::path cached_model_folder(const std::string& text);
 /// Returns the same; the text itself where there is no such model in the cache, for whoever may not
 /// learn that.
-std::filesystem::path model_folder_or_text(const std::string& text);
+std::filesystem::path cached_model_folder_or_text(const std::string& text);
 
 /// Returns what a model is called where its whole path is not wanted: the name on the hub of a
 /// snapshot in a cache and of a text that is one, else the last name of the folder.

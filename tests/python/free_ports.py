@@ -12,7 +12,8 @@ def free_port_pair():
     """A port that is free, as is the next, below those that the kernel gives to outgoing connections."""
     folder = pathlib.Path(f"/tmp/troupe-test-ports-{os.geteuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    for port in range(22000, 32000, 2):
+    first_outgoing = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in range(min(first_outgoing, 32768) - 2, 1024, -2):
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(open(folder / str(port), "a"))
             try:
@@ -24,4 +25,4 @@ def free_port_pair():
             # The sockets are closed here, the file is not.
             _held.append(os.fdopen(os.dup(file.fileno()), "a"))
             return port
-    raise AssertionError("no two free ports from 22000 to 32000")
+    raise AssertionError("no two free ports below those of outgoing connections")

@@ -43,6 +43,15 @@ void check_sizes(const std::string& name, const ModelSpec& model) {
 
 }  // namespace
 
+TEST_CASE("a text from anywhere is a name of the hub only where it can be one") {
+  for (const std::string& text :
+       {std::string(100'000, 'a'), "a/" + std::string(100'000, 'b'), std::string("an-org/a@--all"),
+        std::string("an-org/a@main;ls"), std::string("an-org/a@$HOME"), std::string("an-org/-a"),
+        std::string("an-org/a/b"), std::string("out/a.png"), std::string("an-org/a.safetensors")})
+    CHECK_FALSE(hub_name(text));
+  CHECK(hub_name("an-org/a@v1.0+b")->revision == "v1.0+b");
+}
+
 TEST_CASE("what is a name of the hub, and what a path") {
   CHECK(hub_name("an-org/a_model-1.5") == HubName{"an-org/a_model-1.5", "main"});
   CHECK(hub_name("an-org/a-model@refs/pr/1") == HubName{"an-org/a-model", "refs/pr/1"});
@@ -94,7 +103,7 @@ TEST_CASE("a model in the cache, by its branch, by its commit, by a request to m
                    cache.scratch.path.string()) != std::string::npos);
   CHECK(other.find("`hf download an-org/other --revision v2 --include model_index.json --include "
                    "\"scheduler/*.json\"") != std::string::npos);
-  CHECK(model_folder_or_text("an-org/other") == "an-org/other");
+  CHECK(cached_model_folder_or_text("an-org/other") == "an-org/other");
   fs::remove(cache.snapshot() / "model_index.json");
   CHECK_FALSE(cached_model({"an-org/a-model"}));
   CHECK(cached_models().empty());
@@ -107,7 +116,7 @@ TEST_CASE("a snapshot's links lead to its repository's folder, and nowhere else"
   CHECK(message_of([] { model_folder("an-org/a-model"); })
             .find("vae/model.safetensors: is a link out of the model's folder in the Hugging Face "
                   "cache") != std::string::npos);
-  CHECK(model_folder_or_text("an-org/a-model") == "an-org/a-model");
+  CHECK(cached_model_folder_or_text("an-org/a-model") == "an-org/a-model");
 }
 
 TEST_CASE("a commit that is none leads nowhere") {

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -26,13 +28,16 @@ inline bool is_free(int port) {
 
 /// Returns a port that is free, as is the next, for servers that come back to it. Both lie below
 /// those that Linux gives to outgoing connections, so nobody takes them while the server is away,
-/// and are this process's until it ends: a locked file says so to other tests (those in Python,
-/// too: tests/python/free_ports.py). Throws std::runtime_error when there is none.
+/// (by net.ipv4.ip_local_port_range), and are this process's until it ends: a locked file says so
+/// to other tests (those in Python, too: tests/python/free_ports.py). Throws std::runtime_error
+/// when there is none.
 inline int free_port_pair() {
   static std::vector<FileHandle> held;
   const auto folder = "/tmp/troupe-test-ports-" + std::to_string(geteuid());
   ::mkdir(folder.c_str(), 0700);
-  for (int port = 22'000; port < 32'000; port += 2) {
+  int first_outgoing = 32'768;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_outgoing;
+  for (int port = std::min(first_outgoing, 32'768) - 2; port > 1024; port -= 2) {
     FileHandle file(
         ::open((folder + "/" + std::to_string(port)).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!file || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
@@ -40,7 +45,7 @@ inline int free_port_pair() {
     held.push_back(std::move(file));
     return port;
   }
-  throw std::runtime_error("no two free ports from 22000 to 32000");
+  throw std::runtime_error("no two free ports below those of outgoing connections");
 }
 
 /// Returns an endpoint at such a port.

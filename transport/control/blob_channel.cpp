@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
+#include <filesystem>
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
@@ -376,6 +377,9 @@ ServerPair bind_servers(boost::asio::io_context& io, const ServerOptions& option
       pair.blobs = std::make_unique<BlobServer>(io, beside, store);
       return pair;
     } catch (const std::runtime_error& error) {
+      std::error_code ignored;
+      const auto file = parse_endpoint(pair.control->endpoint()).path;
+      if (!file.empty()) std::filesystem::remove(file, ignored);  // while its socket lives
       if (options.endpoint.ends_with(":0") && attempt < kMostPairs) continue;
       const bool none = beside.endpoint == options.endpoint;
       if (none || parse_endpoint(options.endpoint).ipc) throw;

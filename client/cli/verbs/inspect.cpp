@@ -308,12 +308,21 @@ class ModelsVerb : public Verb {
   }
 
  private:
+  /// Returns whether the cache has a repository's model, with no link that leads out of it.
+  static bool is_here(const std::string& repository) {
+    try {
+      return spec::cached_model({repository}).has_value();
+    } catch (const std::runtime_error&) {
+      return false;
+    }
+  }
+
   void list_known() const {
     auto documents = nlohmann::json::array();
     std::vector<Row> rows;
     for (const spec::KnownModel& model : spec::known_models()) {
       const std::string name(model.name), repository(model.repository), licence(model.licence);
-      const bool here = spec::cached_model({repository}).has_value();
+      const bool here = is_here(repository);
       documents.push_back({{"name", name},
                            {"repository", repository},
                            {"licence", licence},

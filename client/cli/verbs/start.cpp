@@ -398,9 +398,10 @@ class StartVerb : public Verb {
     if (!options_.model.empty()) {
       options_.model = found_model(options_.model, parts_);
     } else {
-      refuse_beside(*app_, "no --model",
-                    {"--base", "--vae", "--text-encoder", "--text-encoder-2", "--text-encoder-3"},
-                    ": they are parts of it");
+      refuse_beside(
+          *app_, "no --model",
+          {"--fetch", "--base", "--vae", "--text-encoder", "--text-encoder-2", "--text-encoder-3"},
+          ": they are parts of it");
     }
     for (auto& plugin : options_.plugins) {
       plugin = absolute_path(plugin);
