@@ -98,7 +98,10 @@ std::string in_fields(const std::string& what) {
     text.remove_prefix(dashes);
     const std::size_t end =
         std::min(text.find_first_not_of("-abcdefghijklmnopqrstuvwxyz"), text.size());
-    const std::string_view field = field_of_option(text.substr(0, end));
+    // Within a path or a word it is no option: "models--ORG--NAME".
+    const bool is_option = said.empty() || said.back() == ' ' || said.back() == '(' ||
+                           said.back() == '`' || said.back() == '"';
+    const std::string_view field = is_option ? field_of_option(text.substr(0, end)) : "";
     said += field.empty() ? std::string(text.substr(0, end)) : "`" + std::string(field) + "`";
     text.remove_prefix(end);
   }

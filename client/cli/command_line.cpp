@@ -156,10 +156,15 @@ constexpr auto kOthers = std::to_array<std::string_view>(
 /// Warns of variables that were probably meant for an option, of whatever command.
 void warn_of_slips(const Options& app, const std::string& verb_name) {
   Values known;
-  std::map<std::string, std::string> instead;  // the variable that the option of a name reads
+  std::map<std::string, std::string> instead;     // the variable that the option of a name reads
+  std::map<std::string, std::string> only_typed;  // options that no default is taken for
   for (const auto& verb : app.commands()) {
     for (const auto& option : verb->all()) {
-      if (!option->is_configurable()) continue;
+      if (!option->is_configurable()) {
+        for (const std::string& name : long_names(*option))
+          only_typed[variable_of(name)] = "--" + name;
+        continue;
+      }
       const std::string own = option->environment();
       if (!own.empty()) known.push_back(own);
       for (const std::string& name : long_names(*option))
@@ -173,6 +178,12 @@ void warn_of_slips(const Options& app, const std::string& verb_name) {
     if (!name.starts_with(kPrefix) || std::ranges::count(known, name) > 0 ||
         std::ranges::count(kOthers, name) > 0)
       continue;
+    const auto found_typed = only_typed.find(name);
+    if (found_typed != only_typed.end() && !instead.contains(name)) {
+      std::cerr << "troupe: warning: " << name << " has no effect: " << found_typed->second
+                << " is taken from the command line alone\n";
+      continue;
+    }
     // The prefix is no part of what is compared, or it would allow two slips more.
     Values names;
     for (const std::string& one : known)

@@ -307,7 +307,7 @@ class Client:
                 return f'{name}="{value}"'
             return f"{name}={value}" if value and value[0].isdigit() else name + found.group()[len(option):]
 
-        return re.sub(r"(--[a-z][a-z-]*|`[a-z_]+`)(?: ([\w.+-]*\w))?", argument, text)
+        return re.sub(r"((?<![\w/.-])--[a-z][a-z-]*|`[a-z_]+`)(?: ([\w.+-]*\w))?", argument, text)
 
     def job(self, id: Union[str, int]) -> Job:
         """The handle of a job by its id; of one cluster's also by its number alone. Raises NotFoundError."""

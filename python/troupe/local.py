@@ -102,7 +102,12 @@ class LocalCluster:
 
     def _said(self) -> str:
         """The log with arguments of `local` for the command's options."""
-        return re.sub(r"--[a-z][a-z-]*", lambda found: _ARGUMENTS.get(found.group(), f'arguments=["{found.group()}", …]'), self.log().strip())
+        def argument(found: "re.Match[str]") -> str:
+            option = found.group()
+            return option if option[0] == "`" else _ARGUMENTS.get(option, f'arguments=["{option}", …]')
+
+        # Not within paths ("models--ORG--NAME") and commands of the hub's.
+        return re.sub(r"`hf [^`]*`|(?<![\w/.-])--[a-z][a-z-]*", argument, self.log().strip())
 
     def __repr__(self) -> str:
         return f"<troupe.LocalCluster {'at ' + self.url if self.url else 'that has not started'}: {self._model}>"

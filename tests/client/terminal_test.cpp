@@ -172,6 +172,8 @@ TEST_CASE("defaults that make no sense are named with where they stand") {
   CHECK(has(said("TROUPE_GUIDANCE_SCALE=3"),
             "warning: TROUPE_GUIDANCE_SCALE sets no option; did you mean TROUPE_GUIDANCE?"));
   CHECK(has(said("TROUPE_ADRESS=x"), "did you mean TROUPE_ADDRESS?"));
+  CHECK(has(said("TROUPE_VAE=x"),
+            "warning: TROUPE_VAE has no effect: --vae is taken from the command line alone"));
   for (const char* other :
        {"TROUPE_API_KEY", "TROUPE_BUILD", "TROUPE_CONFIG", "TROUPE_DEPS", "TROUPE_INCARNATION",
         "TROUPE_JOBS", "TROUPE_PORT", "TROUPE_PYTHON", "TROUPE_SERVICE_HOST", "TROUPE_UNITY",

@@ -28,6 +28,7 @@ TEST_CASE(
       {"--vae-tiling needs 3 GB, --vae-parallel 2 and an --init-image less",
        "`vae_tiling` needs 3 GB, `vae` 2 and an `init_image` less"},
       {"differs in --negative-prompt", "differs in `negative_prompt`"},
+      {"/a--height/b: may not be named", "/a--height/b: may not be named"},
       {"ends with --", "ends with --"},
       {"", ""}};
   for (const auto& [text, said] : kSaid)
