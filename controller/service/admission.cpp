@@ -204,8 +204,7 @@ void Admission::fetch_input(const IncomingPtr& job, std::uint64_t upload, std::s
         };
         if (!tools_.server.info(job->peer)) return give_up();  // it went while it sent
         const auto field = inputs[index].field;
-        std::string name = to_string(field);
-        std::ranges::replace(name, '_', ' ');
+        const std::string name = "`" + to_string(field) + "`";
         if (!blob) {
           give_up();
           return refuse(*job,

@@ -139,20 +139,20 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
     return failure->what;
   };
   CHECK(refusal("x", (1 << 30) + 1) == "`init_image` has 1073741825 bytes: at most 1073741824");
-  CHECK(refusal("no picture", 10) == "init image is no PNG, JPEG or WebP file");
-  CHECK(refusal("GIF89a", 6) == "init image is a GIF: PNG, JPEG and WebP are taken");
+  CHECK(refusal("no picture", 10) == "`init_image` is no PNG, JPEG or WebP file");
+  CHECK(refusal("GIF89a", 6) == "`init_image` is a GIF: PNG, JPEG and WebP are taken");
   CHECK(refusal(png(1, 1).substr(0, 32), 32) ==
-        "init image is a damaged PNG: its header is cut off");
+        "`init_image` is a damaged PNG: its header is cut off");
   for (const auto& [width, height] : {std::pair<std::uint32_t, std::uint32_t>{8193, 8192},
                                       {1 << 20, 1 << 20},
                                       {0xffffffff, 0xffffffff},
                                       {0, 7}})
-    CHECK(
-        refusal(png(width, height), 33) ==
-        fmt::format("init image has {} x {} pixels: from 1 to 67108864 are taken", width, height));
-  CHECK(refusal(png(1, 1), 33, "no mask") == "mask image is no PNG, JPEG or WebP file");
+    CHECK(refusal(png(width, height), 33) ==
+          fmt::format("`init_image` has {} x {} pixels: from 1 to 67108864 are taken", width,
+                      height));
+  CHECK(refusal(png(1, 1), 33, "no mask") == "`mask_image` is no PNG, JPEG or WebP file");
   CHECK(refusal(png(1, 1), 33, png(0, 1)) ==
-        "mask image has 0 x 1 pixels: from 1 to 67108864 are taken");
+        "`mask_image` has 0 x 1 pixels: from 1 to 67108864 are taken");
   const auto padded = png(1, 1) + std::string(17 << 20, 'x');
   CHECK(refusal(padded, padded.size()) ==
         "`init_image` has 17825825 bytes, but a picture of 0 x 0 pixels has at most 16777216: "
@@ -182,7 +182,8 @@ TEST_CASE("a picture to start from is looked at before a job is made of it") {
   const auto& plan = fixture.table.all().begin()->second.plan;
   CHECK(plan.request.init_image_height == 7);  // coded as 7 x 5, and lies on its side
   CHECK(plan.request.init_image_width == 5);
-  CHECK(std::ranges::count(plan.warnings, "mask image is animated: its first frame is taken") == 1);
+  CHECK(std::ranges::count(plan.warnings, "`mask_image` is animated: its first frame is taken") ==
+        1);
 }
 
 TEST_CASE("what a job begins with is held against its request and a budget before it comes") {

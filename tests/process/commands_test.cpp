@@ -299,8 +299,8 @@ TEST_CASE("a picture to begin with is what its file shows, whatever the format")
     CHECK(painted(folder + name, {}).first == painted(plain, {}).first);
   }
   const auto warned = painted(folder + "profile.jpg", {"--mask", folder + "animated.webp"}).second;
-  CHECK(has(warned, "init image has a colour profile, which is ignored"));
-  CHECK(has(warned, "mask image is animated: its first frame is taken"));
+  CHECK(has(warned, "--init-image has a colour profile, which is ignored"));
+  CHECK(has(warned, "--mask is animated: its first frame is taken"));
 }
 
 TEST_CASE("plan: what would go where, and what cannot be") {

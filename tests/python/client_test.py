@@ -244,7 +244,7 @@ class Arguments(WithServer):
         for arguments, argument, message in (
                 (dict(num_inference_steps=77777), "num_inference_steps", "num_inference_steps: is 77777; see pp=2"),
                 (dict(steps=77777), "steps", "steps: is 77777; see pp=2"),
-                (dict(num_pipeline_patch=7), "num_pipeline_patch", "num_pipeline_patch: is 7: at most 4, with image and latents")):
+                (dict(num_pipeline_patch=7), "num_pipeline_patch", "num_pipeline_patch is 7: at most 4, with image and latents")):
             with self.assertRaises(troupe.BadRequestError) as caught:
                 self.pipe("a", **arguments)
             self.assertEqual((caught.exception.param, str(caught.exception)), (argument, message))
