@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from common import FIXTURES, PROMPT, ROOT, Book, generator, randomise
 from families import decode, flow_vae, t5
-from joint_patches import joint_block, single_block
+from joint_patches import add_cases, joint_block, single_block
 from lora import in_diffusers, pairs
 from patches import PatchAttention, split
 
@@ -175,19 +175,7 @@ def denoise(pipe, case):
 
 def patches(pipe):
     book = Book("chroma_patches", "As `chroma`, by `method` with `patches` and `warmup` synchronous steps, K, V `kv`: see `joint_patches`. Each prompt's text alone, without padding.")
-    shapes = {"": {}, "five_rows_": dict(height=80, width=48, seed=2, prompts=["a blue tree"], steps=5), "two_": dict(prompts=["a cat", "a tree on a hill"], n=2, width=48, seed=4, steps=4)}
-    for method in ("pipefusion", "distrifusion"):
-        for kv in ("stale", "predict"):
-            for shape, count, warmup in (("", 1, 0), ("", 4, 1), ("five_rows_", 5, 2), ("two_", 2, 1)):
-                if kv == "predict" and count == 1:
-                    continue
-                case = {**DEFAULTS, **shapes[shape], "method": method, "kv": kv, "patches": count, "warmup": warmup}
-                name = f"chroma_{method}_{shape}m{count}_k{warmup}_{kv}"
-                latents, whole = denoise(pipe, case), draw(pipe, case)[0]
-                drift = float((latents - whole).abs().max() / (whole.max() - whole.min()))
-                assert torch.isfinite(latents).all() and (drift < 1e-5) == (count == 1), (name, drift)
-                print(f"  {name}: drift {drift:.2e}", flush=True)
-                book.case(name, {**case, "drift": drift}, {"latents": latents})
+    add_cases(book, "chroma", DEFAULTS, ["a cat", "a tree on a hill"], lambda case: denoise(pipe, case), lambda case: draw(pipe, case)[0])
     book.save()
 
 

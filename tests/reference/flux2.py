@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from common import FIXTURES, PROMPT, Book, generator, randomise
 from families import scheduled
-from joint_patches import PICTURE, TEXT, attend, heads_of
+from joint_patches import PICTURE, TEXT, add_cases, attend, heads_of
 from lora import in_diffusers, pairs
 from patches import PatchAttention, split
 from qwen_text import make_encoder, make_tokenizer
@@ -210,19 +210,7 @@ def denoise(pipe, case):
 
 def patches(pipe):
     book = Book("flux2_patches", "As `flux2`, by `method` with `patches` and `warmup` synchronous steps, K, V `kv`: see `joint_patches`.")
-    shapes = {"": {}, "five_rows_": dict(height=80, width=48, seed=2, prompts=["a blue tree"], steps=5), "two_": dict(prompts=["a cat", "a tree"], n=2, width=48, seed=4, steps=4)}
-    for method in ("pipefusion", "distrifusion"):
-        for kv in ("stale", "predict"):
-            for shape, count, warmup in (("", 1, 0), ("", 4, 1), ("five_rows_", 5, 2), ("two_", 2, 1)):
-                if kv == "predict" and count == 1:
-                    continue
-                case = {**DEFAULTS, **shapes[shape], "method": method, "kv": kv, "patches": count, "warmup": warmup}
-                name = f"flux2_{method}_{shape}m{count}_k{warmup}_{kv}"
-                latents, whole = denoise(pipe, case), draw(pipe, case)[0]
-                drift = float((latents - whole).abs().max() / (whole.max() - whole.min()))
-                assert torch.isfinite(latents).all() and (drift < 1e-5) == (count == 1), (name, drift)
-                print(f"  {name}: drift {drift:.2e}", flush=True)
-                book.case(name, {**case, "drift": drift}, {"latents": latents})
+    add_cases(book, "flux2", DEFAULTS, ["a cat", "a tree"], lambda case: denoise(pipe, case), lambda case: draw(pipe, case)[0])
     book.save()
 
 

@@ -174,6 +174,24 @@ def cases():
                     yield name, dict(checkpoint=checkpoint, method=method, kv=kv, patches=patches, warmup=warmup, **shapes[shape])
 
 
+def add_cases(book, name, defaults, two, denoise, draw):
+    """Adds to `book` cases of every method, kind of K, V and number of patches. `denoise(case)` returns the latents by patches, `draw(case)` those
+    of the whole pipeline, which are the same for one patch alone; `two` are the prompts of the cases that have two."""
+    shapes = {"": {}, "five_rows_": dict(height=80, width=48, seed=2, prompts=["a blue tree"], steps=5), "two_": dict(prompts=two, n=2, width=48, seed=4, steps=4)}
+    wholes = {shape: draw({**defaults, **changes}) for shape, changes in shapes.items()}
+    for method in ("pipefusion", "distrifusion"):
+        for kv in ("stale", "predict"):
+            for shape, count, warmup in (("", 1, 0), ("", 4, 1), ("five_rows_", 5, 2), ("two_", 2, 1)):
+                if kv == "predict" and count == 1:
+                    continue
+                case = {**defaults, **shapes[shape], "method": method, "kv": kv, "patches": count, "warmup": warmup}
+                named, latents, whole = f"{name}_{method}_{shape}m{count}_k{warmup}_{kv}", denoise(case), wholes[shape]
+                drift = float((latents - whole).abs().max() / (whole.max() - whole.min()))
+                assert torch.isfinite(latents).all() and (drift < 1e-5) == (count == 1), (named, drift)
+                print(f"  {named}: drift {drift:.2e}", flush=True)
+                book.case(named, {**case, "drift": drift}, {"latents": latents})
+
+
 def make():
     book = Book("families_patches", "As `families`, by `method` with `patches` and `warmup` synchronous steps, K, V `kv`: see `pipefusion` and `distrifusion`. "
                 "The text's tokens are computed once a step with patch 0, from what patch 0 sees. `drift`: distance from the synchronous latents by range.")

@@ -12,7 +12,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
 from common import FIXTURES, PROMPT, Book, generator, randomise
-from joint_patches import PICTURE, TEXT as TEXT_NAMES, attend, heads_of
+from joint_patches import PICTURE, TEXT as TEXT_NAMES, add_cases, attend, heads_of
 from patches import PatchAttention, split
 
 NAME = "tiny-qwen-image"
@@ -199,19 +199,7 @@ def denoise(pipe, case):
 
 def patches(pipe):
     book = Book("qwen_image_patches", "As `qwen_image`, by `method` with `patches` and `warmup` synchronous steps, K, V `kv`: see `joint_patches`. Each prompt's text alone, without padding.")
-    shapes = {"": {}, "five_rows_": dict(height=80, width=48, seed=2, prompts=["a blue tree"], steps=5), "two_": dict(prompts=["a cat", "a tree on a hill"], n=2, width=48, seed=4, steps=4)}
-    for method in ("pipefusion", "distrifusion"):
-        for kv in ("stale", "predict"):
-            for shape, count, warmup in (("", 1, 0), ("", 4, 1), ("five_rows_", 5, 2), ("two_", 2, 1)):
-                if kv == "predict" and count == 1:
-                    continue
-                case = {**DEFAULTS, **shapes[shape], "method": method, "kv": kv, "patches": count, "warmup": warmup}
-                name = f"qwen-image_{method}_{shape}m{count}_k{warmup}_{kv}"
-                latents, whole = denoise(pipe, case), draw(pipe, case)
-                drift = float((latents - whole).abs().max() / (whole.max() - whole.min()))
-                assert torch.isfinite(latents).all() and (drift < 1e-5) == (count == 1), (name, drift)
-                print(f"  {name}: drift {drift:.2e}", flush=True)
-                book.case(name, {**case, "drift": drift}, {"latents": latents})
+    add_cases(book, "qwen-image", DEFAULTS, ["a cat", "a tree on a hill"], lambda case: denoise(pipe, case), lambda case: draw(pipe, case))
     book.save()
 
 
