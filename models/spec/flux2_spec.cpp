@@ -44,7 +44,7 @@ Flux2Spec Flux2Spec::read(const ConfigReader& config) {
   config.only("patch_size", 1);
   config.only("timestep_guidance_channels", kTimeFrequencies);
   config.only("eps", 1e-6);
-  // Its default is true, and its embedding FLUX.2-dev's.
+  // A config without the key means true, and the guidance embedding of FLUX.2-dev.
   if (config.boolean_or("guidance_embeds", true)) {
     config.refuse("guidance_embeds",
                   "is not supported: the model takes its guidance as FLUX.2-dev, and "

@@ -170,7 +170,7 @@ std::vector<HubName> cached_models() {
     try {
       main = commit_of(entry->path(), "main");
     } catch (const std::runtime_error&) {
-      // Its snapshots are listed by their commits.
+      // Snapshots of a repository whose branch cannot be read are listed by their commits.
     }
     std::error_code none;
     for (fs::directory_iterator snapshot(entry->path() / "snapshots", none), last;

@@ -36,10 +36,9 @@ class FakeController {
     if (!journal.empty()) options.attributes["journal"] = journal;
     options.endpoint = folder_.endpoint("control.sock");
     options.heartbeat_interval = 100ms;
-    auto blob_options = options;
-    blob_options.endpoint = control::blob_endpoint_of(options.endpoint);
-    server_ = std::make_unique<control::Server>(io_, options);
-    blobs_ = std::make_unique<control::BlobServer>(io_, blob_options, store_);
+    auto servers = control::bind_servers(io_, options, store_);
+    server_ = std::move(servers.control);
+    blobs_ = std::move(servers.blobs);
     server_->on_message([this](control::PeerId peer, const wire::Header& header,
                                std::span<const std::byte> bytes) { answer(peer, header, bytes); });
     server_->on_lost([this](control::PeerId, const control::Loss&) { ++clients_lost; });

@@ -136,7 +136,7 @@ class PlanVerb : public Verb {
       throw;
     } catch (const std::exception& error) {
       // What a controller would refuse, under the code that it would refuse it with.
-      throw CommandError(Error{ErrorCode::bad_request, in_options(error.what())});
+      throw CommandError(Error{ErrorCode::bad_request, error.what()});
     }
     return kOk;
   }
