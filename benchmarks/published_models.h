@@ -19,6 +19,7 @@ inline spec::ModelSpec model_of(const std::string& name) {
   if (name == "sd3.5-large") return read(published_sd3(kSd35LargeConfig));
   if (name == "flux") return read(published_flux(kFluxDevConfig));
   if (name == "chroma") return read(published_chroma());
+  if (name == "ovis") return read(published_ovis());
   if (name == "hunyuan") return read(published_hunyuan(kHunyuanV12Config));
   if (name == "sdxl") return read(PublishedUNetFolder(true));
   if (name == "wan-1.3b") return read(PublishedWanFolder(kWan13bConfig));

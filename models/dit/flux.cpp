@@ -27,7 +27,8 @@ struct FluxStep final : StageStep {
   std::vector<JointBlock::Modulation> blocks;
   std::vector<at::Tensor> singles;
   at::Tensor last;
-  RotaryAngles turns;  // of all the picture's tokens
+  RotaryAngles turns;       // of all the picture's tokens
+  RotaryAngles text_turns;  // of all the text's tokens; undefined where they are not turned
 };
 
 namespace {
@@ -45,17 +46,20 @@ FluxSingleBlock::FluxSingleBlock(const spec::FluxSpec& spec, int index, WeightSh
       sharded_(shard.degree > 1),
       width_(spec.inner_dim()),
       heads_(shard.size(spec.num_attention_heads)),
-      head_dim_(spec.attention_head_dim) {
+      head_dim_(spec.attention_head_dim),
+      gated_(spec.ovis) {
   const std::string prefix =
       "single_transformer_blocks." + std::to_string(index - spec.num_layers) + ".";
-  const int64_t heads = spec.num_attention_heads, wide = 4 * width_;
+  const int64_t heads = spec.num_attention_heads, wide = spec.feed_forward();
   const Slice own{shard.begin(heads) * head_dim_, shard.end(heads) * head_dim_};
   const Slice columns{shard.begin(wide), shard.end(wide)};
   const std::string attention = prefix + "attn.";
   if (!spec.approximator) norm_ = weights.linear(prefix + "norm.linear", width_, 3 * width_);
   qkv_ = weights.joined({attention + "to_q", attention + "to_k", attention + "to_v"}, width_,
                         width_, true, own);
-  widen_ = weights.joined({prefix + "proj_mlp"}, width_, wide, true, columns);
+  const std::string widen = prefix + "proj_mlp";
+  widen_ = gated_ ? weights.gated(widen, width_, wide, columns, true, true)
+                  : weights.joined({widen}, width_, wide, true, columns);
   // One product of both in the checkpoint: attention's columns first, then the feed-forward's.
   out_ = weights.narrow(prefix + "proj_out", width_ + wide, width_, own, shard.rank == 0);
   narrow_ = weights.narrow(prefix + "proj_out", width_ + wide, width_,
@@ -81,16 +85,20 @@ void FluxSingleBlock::run(at::Tensor& hidden, const at::Tensor& modulation,
       attention.attend(slot_, qkv).view({batch, tokens, heads_ * head_dim_});
   if (out_.quantized()) {
     const auto gate = modulation.select(1, kGate);
-    const at::Tensor wide = widen_.gelu(normal);
+    const at::Tensor wide = widened(normal);
     add_product(hidden, out_, attended, gate, sharded_, sums);
     add_product(hidden, narrow_, wide, gate, sharded_, sums);
     return clip_half(hidden);
   }
   at::Tensor out = out_(attended);
-  narrow_.add_to(out, widen_.gelu(normal));
+  narrow_.add_to(out, widened(normal));
   sums.sum(out);
   kernels::add_gated(hidden, out, modulation.select(1, kGate));
   clip_half(hidden);
+}
+
+at::Tensor FluxSingleBlock::widened(const at::Tensor& normal) const {
+  return gated_ ? silu_gated(widen_(normal)) : widen_.gelu(normal);
 }
 
 at::Tensor FluxSingleBlock::modulated(const at::Tensor& hidden,
@@ -140,17 +148,23 @@ int64_t Approximator::bytes() const {
 
 Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader& weights,
            at::ScalarType compute, at::Device device)
-    : TransformerStage(spec.approximator ? "chroma" : "flux", spec::facts_of(spec), part, compute,
-                       device),
+    : TransformerStage(spec.approximator ? "chroma"
+                       : spec.ovis       ? "ovis"
+                                         : "flux",
+                       spec::facts_of(spec), part, compute, device),
       spec_(spec) {
   const int64_t width = spec.inner_dim();
   if (spec.approximator)
     approximator_.emplace(spec, weights);
+  else if (spec.ovis)
+    time_.emplace(weights, "timestep_embedder", kSineFeatures, width, width);
   else
     time_text_.emplace(weights, spec.pooled_projection_dim, width, spec.guidance_embeds);
   if (part.embeds) {
+    const int64_t text = spec.joint_attention_dim;
     embedding_ = {weights.linear("x_embedder", spec.in_channels, width),
-                  weights.linear("context_embedder", spec.joint_attention_dim, width)};
+                  weights.linear("context_embedder", text, width),
+                  spec.ovis ? weights.copy("context_embedder_norm.weight", {text}) : at::Tensor()};
   }
   for (int block = part.blocks.begin; block < part.blocks.end; ++block) {
     if (block >= spec.num_layers) {
@@ -159,14 +173,9 @@ Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader
       });
       continue;
     }
-    const spec::JointBlockShape shape{.width = width,
-                                      .heads = spec.num_attention_heads,
-                                      .head_dim = spec.attention_head_dim,
-                                      .qk_norm = true,
-                                      .clips_half = true,
-                                      .modulates = !spec.approximator};
     const std::string prefix = "transformer_blocks." + std::to_string(block) + ".";
-    blocks_.add(weights, [shape, prefix, block, shard = part.shard](const WeightLoader& from) {
+    blocks_.add(weights, [shape = spec.joint_block(), prefix, block,
+                          shard = part.shard](const WeightLoader& from) {
       return JointBlock(shape, prefix, block, shard, from);
     });
   }
@@ -178,19 +187,32 @@ Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader
 }
 
 int64_t Flux::bytes() const {
-  int64_t total =
-      (time_text_ ? time_text_->bytes() : approximator_->bytes()) + (last_ ? last_->bytes() : 0);
-  if (embedding_) total += embedding_->patch.bytes() + embedding_->text.bytes();
+  int64_t total = last_ ? last_->bytes() : 0;
+  if (time_text_) total += time_text_->bytes();
+  if (time_) total += time_->bytes();
+  if (approximator_) total += approximator_->bytes();
+  if (embedding_) {
+    total += embedding_->patch.bytes() + embedding_->text.bytes();
+    if (embedding_->text_norm.defined())
+      total += static_cast<int64_t>(embedding_->text_norm.nbytes());
+  }
   return total + blocks_.bytes() + singles_.bytes();
 }
 
 Caption Flux::caption_of(const std::vector<EncoderOutput>& text) const {
   const at::Tensor& states = text.back().states;
   if (states.dim() != 3 || states.size(2) != spec_.joint_attention_dim) {
-    refuse_shape(family_, "T5's states", states, {-1, -1, spec_.joint_attention_dim});
+    refuse_shape(family_, "the text's states", states, {-1, -1, spec_.joint_attention_dim});
   }
-  return {embedding_->text(on_device(states)),
-          time_text_ ? on_device(text[0].pooled) : at::Tensor()};
+  at::Tensor own = on_device(states);
+  // Ovis-Image attends to padding, as zeros before the norm.
+  if (spec_.ovis) {
+    const int64_t missing = std::max<int64_t>(text.back().tokens - own.size(1), 0);
+    own = at::constant_pad_nd(own, {0, 0, 0, missing});
+  }
+  const at::Tensor& norm = embedding_->text_norm;
+  if (norm.defined()) own = at::rms_norm(own, norm.sizes(), norm, kEps);
+  return {embedding_->text(own), time_text_ ? on_device(text[0].pooled) : at::Tensor()};
 }
 
 RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
@@ -208,6 +230,16 @@ RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
   return {at::cos(angle).to(device_, at::kFloat), at::sin(angle).to(device_, at::kFloat)};
 }
 
+RotaryAngles Flux::rotary_angles_of_text(int64_t tokens) const {
+  // Row and column of a text's token are its place in the text.
+  const at::Tensor place = at::arange(tokens, at::TensorOptions().dtype(at::kDouble));
+  const auto& axes = spec_.axes_dims_rope;
+  const at::Tensor angle = at::cat({rotary_angles(at::zeros_like(place), axes[0]),
+                                    rotary_angles(place, axes[1]), rotary_angles(place, axes[2])},
+                                   1);
+  return {at::cos(angle).to(device_, at::kFloat), at::sin(angle).to(device_, at::kFloat)};
+}
+
 std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
                                                const CaptionCache& caption) const {
   const auto& text = text_of<JointCaption>(caption);
@@ -218,12 +250,16 @@ std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
   else
     embed(*step, input, text);
   step->turns = rotary_angles_of(input.size);
+  if (spec_.ovis) step->text_turns = rotary_angles_of_text(text.lengths().tokens);
   return step;
 }
 
 void Flux::embed(FluxStep& step, const StepInput& input, const JointCaption& text) const {
+  const double timestep = as_model_sees(input.timestep);
   const at::Tensor embedded =
-      at::silu((*time_text_)(as_model_sees(input.timestep), input.guidance * 1000, text.pooled()));
+      at::silu(time_text_ ? (*time_text_)(timestep, input.guidance * 1000, text.pooled())
+                          : (*time_)(on_device(sine_features(at::full({1}, timestep, at::kFloat))))
+                                .expand({text.batch(), -1}));
   const bool streamed = blocks_.streamed() || singles_.streamed();
   if (streamed) step.embedded = embedded;
   for (int i = 0; i < std::ssize(blocks_) && !streamed; ++i)
@@ -262,19 +298,27 @@ at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition, cons
   const CallTokens& tokens = call.tokens;
   const RotaryAngles turns =
       rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / patch_size());
+  RotaryAngles of_text;
+  if (spec_.ovis) {
+    of_text = {step.text_turns.cosine.slice(0, tokens.text_begin, tokens.text_end),
+               step.text_turns.sine.slice(0, tokens.text_begin, tokens.text_end)};
+  }
   if (!step.embedded.defined()) require_blocks(step.blocks.size() + step.singles.size());
   const int doubles = static_cast<int>(blocks_.size());
   if (call.begin < std::min(call.end, doubles)) {
     TwoStreams streams(hidden, tokens.text());
     for (int i = call.begin; i < std::min(call.end, doubles); ++i) {
       const JointBlock& block = blocks_[i];
-      block.run(streams.text, streams.picture, step.of(block, i), turns, call.attention, call.sums);
+      block.run(streams.text, streams.picture, step.of(block, i), turns, call.attention, call.sums,
+                of_text);
     }
     hidden = streams.joined();
   }
   if (std::max(call.begin, doubles) >= call.end) return hidden;
   hidden = hidden.contiguous();
-  const RotaryAngles of_all = with_unrotated(turns, tokens.text());
+  const RotaryAngles of_all = spec_.ovis ? RotaryAngles{at::cat({of_text.cosine, turns.cosine}),
+                                                        at::cat({of_text.sine, turns.sine})}
+                                         : with_unrotated(turns, tokens.text());
   for (int i = std::max(call.begin, doubles) - doubles; i < call.end - doubles; ++i) {
     const FluxSingleBlock& block = singles_[i];
     block.run(hidden, step.of(block, i), of_all, call.attention, call.sums);

@@ -37,9 +37,12 @@ class FluxSingleBlock {
   void list_tensors(std::vector<at::Tensor*>& all);
 
  private:
+  at::Tensor widened(const at::Tensor& normal) const;
+
   int slot_;
   bool sharded_;
   int64_t width_, heads_, head_dim_;
+  bool gated_;
   kernels::Linear norm_, qkv_, widen_, out_, narrow_;
   at::Tensor norm_q_, norm_k_;
 };
@@ -66,8 +69,9 @@ class Approximator {
   std::vector<Layer> layers_;
 };
 
-/// FLUX.1 dev and schnell, and Chroma. Source: FluxTransformer2DModel and ChromaTransformer2DModel
-/// of diffusers, and FluxPipeline for how latents become tokens.
+/// FLUX.1 dev and schnell, Chroma and Ovis-Image. Source: FluxTransformer2DModel,
+/// ChromaTransformer2DModel and OvisImageTransformer2DModel of diffusers, and FluxPipeline for how
+/// latents become tokens.
 class Flux final : public TransformerStage {
  public:
   Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader& weights,
@@ -89,6 +93,7 @@ class Flux final : public TransformerStage {
   /// Held by the first stage.
   struct Embedding {
     kernels::Linear patch, text;
+    at::Tensor text_norm;  // undefined where the text is not normed
   };
 
   /// Makes what modulates the stage's blocks and the last norm, in one of the two ways that models
@@ -96,9 +101,11 @@ class Flux final : public TransformerStage {
   void embed(FluxStep& step, const StepInput& input, const JointCaption& text) const;
   void approximate(FluxStep& step, double timestep, int64_t batch) const;
   RotaryAngles rotary_angles_of(PictureSize size) const;
+  RotaryAngles rotary_angles_of_text(int64_t tokens) const;
 
   spec::FluxSpec spec_;
   std::optional<TimeTextEmbedding> time_text_;
+  std::optional<SiluMlp> time_;
   std::optional<Approximator> approximator_;
   std::optional<Embedding> embedding_;
   Blocks<JointBlock> blocks_;

@@ -67,13 +67,12 @@ JointBlock::Forward JointBlock::forward_of(const WeightLoader& weights,
   const int64_t width = shape_.width, gated = shape_.gated_forward;
   const int64_t wide = gated > 0 ? gated : 4 * width;
   const Slice columns{shard_.begin(wide), shard_.end(wide)};
-  if (gated > 0) {
-    return {weights.rows_of(name + ".linear_in", width, 2 * gated,
-                            {columns, {gated + columns.begin, gated + columns.end}}),
-            weights.narrow(name + ".linear_out", gated, width, columns, false, false)};
-  }
-  return {weights.joined({name + ".net.0.proj"}, width, wide, true, columns),
-          weights.narrow(name + ".net.2", wide, width, columns, shard_.rank == 0)};
+  const std::string widen = name + "." + shape_.names.widen;
+  const bool bias = shape_.bias;
+  return {gated > 0 ? weights.gated(widen, width, gated, columns, bias, shape_.gate_last)
+                    : weights.joined({widen}, width, wide, bias, columns),
+          weights.narrow(name + "." + shape_.names.narrow, wide, width, columns,
+                         bias && shard_.rank == 0, bias)};
 }
 
 JointBlock::JointBlock(const spec::JointBlockShape& shape, const std::string& prefix, int slot,

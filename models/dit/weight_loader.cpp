@@ -62,24 +62,37 @@ kernels::Linear WeightLoader::joined(const std::vector<std::string>& names, int6
 }
 
 kernels::Linear WeightLoader::rows_of(const std::string& name, int64_t in, int64_t out,
-                                      const std::vector<Slice>& rows) const {
+                                      const std::vector<Slice>& rows, bool bias) const {
   const std::string tensor = name + ".weight";
-  std::vector<at::Tensor> weights, scales;
+  std::vector<at::Tensor> weights, scales, biases;
+  if (bias) {
+    const at::Tensor all = get(name + ".bias", {out});
+    for (const auto& [begin, end] : rows)
+      biases.push_back(all.slice(0, begin, end));
+  }
+  const at::Tensor all_biases = bias ? at::cat(biases) : at::Tensor();
   if (type != kernels::WeightType::as_computed) {
     const auto all = quantized(tensor, in, out);
     for (const auto& [begin, end] : rows) {
       weights.push_back(all.values.slice(0, begin, end));
       scales.push_back(all.scales.slice(0, begin, end));
     }
-    return kernels::Linear({type, at::cat(weights), at::cat(scales)}, at::Tensor());
+    return kernels::Linear({type, at::cat(weights), at::cat(scales)}, all_biases);
   }
   const at::Tensor stored = get(tensor, {out, in});
   for (const Slice& run : rows)
     weights.push_back(part(tensor, stored, run, {0, in}));
-  kernels::Linear made(at::cat(weights), at::Tensor());
+  kernels::Linear made(at::cat(weights), all_biases);
   weights.clear();
   release(tensor);
   return made;
+}
+
+kernels::Linear WeightLoader::gated(const std::string& name, int64_t in, int64_t wide,
+                                    Slice columns, bool bias, bool gate_last) const {
+  const Slice behind{wide + columns.begin, wide + columns.end};
+  return rows_of(name, in, 2 * wide,
+                 gate_last ? std::vector{behind, columns} : std::vector{columns, behind}, bias);
 }
 
 kernels::Linear WeightLoader::narrow(const std::string& name, int64_t in, int64_t out,

@@ -54,9 +54,13 @@ struct WeightLoader {
   kernels::Linear joined(const std::vector<std::string>& names, int64_t in, int64_t out_each,
                          bool bias, Slice rows) const;
   /// One product that is stored with others as one of `out` outputs: the outputs in `rows`, one run
-  /// behind the other, without biases.
+  /// behind the other.
   kernels::Linear rows_of(const std::string& name, int64_t in, int64_t out,
-                          const std::vector<Slice>& rows) const;
+                          const std::vector<Slice>& rows, bool bias = false) const;
+  /// The two halves, of `wide` outputs each, of a feed-forward in which one gates the other: of
+  /// each the outputs in `columns`, the one that gates first. `gate_last`: it is stored last.
+  kernels::Linear gated(const std::string& name, int64_t in, int64_t wide, Slice columns, bool bias,
+                        bool gate_last) const;
   /// A product that takes only the inputs in `columns` of all; the other shards' are summed to it,
   /// and one of them brings the `bias`. Quantized products add it to the sum, each shard for
   /// itself; `has_bias` is whether there is one at all.

@@ -33,7 +33,8 @@ JointBlockShape Flux2Spec::joint_block() const {
           .clips_half = true,
           .modulates = false,
           .bias = false,
-          .gated_forward = feed_forward()};
+          .gated_forward = feed_forward(),
+          .names = {.widen = "linear_in", .narrow = "linear_out"}};
 }
 
 Flux2Spec Flux2Spec::read(const ConfigReader& config) {

@@ -5,7 +5,6 @@
 #include "base/format.h"
 #include "models/spec/config.h"
 #include "models/spec/pipelines.h"
-#include "models/spec/sd3_spec.h"
 
 namespace troupe::spec {
 namespace {
@@ -15,11 +14,20 @@ constexpr std::int64_t kPatch = 2;
 /// Source: FluxPipeline's default_sample_size.
 constexpr std::int64_t kSampleSize = 128;
 
+/// Text around a prompt, whose first 28 tokens' states are dropped. Source: OvisImagePipeline's
+/// system_prompt and user_prompt_begin_id.
+const PromptFrame kOvisFrame = {
+    kQwenChatWithoutThinking.before +
+        "Describe the image by detailing the color, quantity, text, shape, size, texture, spatial "
+        "relationships of the objects and background: ",
+    kQwenChatWithoutThinking.after, ChatTemplate::unthought_answer, 28};
+
 std::int64_t size_of(const ConfigReader& config, const char* key, std::int64_t fallback) {
   return config.integer_or(key, fallback, 1, kMaxWidth);
 }
 
-/// Reads what FLUX and Chroma have in common, and refuses all other keys that were not read before.
+/// Reads what FLUX, Chroma and Ovis-Image have in common, and refuses all other keys that were not
+/// read before.
 void read_common(FluxSpec& spec, const ConfigReader& config) {
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return size_of(config, key, fallback);
@@ -53,6 +61,10 @@ void read_common(FluxSpec& spec, const ConfigReader& config) {
 /// Adds the layers that make what modulates the blocks from timestep, guidance and text.
 void add_embedders(TensorTable& table, const FluxSpec& spec) {
   const std::int64_t width = spec.inner_dim();
+  if (spec.ovis) {
+    table.linear("timestep_embedder.linear_1", kTimeFrequencies, width);
+    return table.linear("timestep_embedder.linear_2", width, width);
+  }
   std::vector<std::pair<std::string, std::int64_t>> embedders = {
       {"timestep_embedder", kTimeFrequencies}, {"text_embedder", spec.pooled_projection_dim}};
   if (spec.guidance_embeds) embedders.push_back({"guidance_embedder", kTimeFrequencies});
@@ -99,11 +111,35 @@ ChromaSpec ChromaSpec::read(const ConfigReader& config) {
   return spec;
 }
 
+OvisImageSpec OvisImageSpec::read(const ConfigReader& config) {
+  OvisImageSpec spec;
+  spec.ovis = true;
+  spec.num_layers = 6;
+  spec.num_single_layers = 27;
+  spec.joint_attention_dim = 2048;
+  spec.pooled_projection_dim = 0;
+  read_common(spec, config);
+  return spec;
+}
+
+JointBlockShape FluxSpec::joint_block() const {
+  return {.width = inner_dim(),
+          .heads = num_attention_heads,
+          .head_dim = attention_head_dim,
+          .qk_norm = true,
+          .clips_half = true,
+          .modulates = !approximator,
+          .gated_forward = ovis ? feed_forward() : 0,
+          .gate_last = ovis};
+}
+
 std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
   const std::int64_t width = spec.inner_dim(), heads = spec.num_attention_heads;
+  const std::int64_t wide = spec.feed_forward();
   TensorTable table;
   table.at(Held::first);
   table.linear("x_embedder", spec.in_channels, width);
+  if (spec.ovis) table.add("context_embedder_norm.weight", {spec.joint_attention_dim});
   table.linear("context_embedder", spec.joint_attention_dim, width);
   table.at(Held::everywhere);
   if (spec.approximator)
@@ -112,12 +148,7 @@ std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
     add_embedders(table, spec);
   for (std::int64_t block = 0; block < spec.num_layers; ++block) {
     table.at(Held::block, block);
-    add_joint_block(table, fmt::format("transformer_blocks.{}.", block),
-                    {.width = width,
-                     .heads = heads,
-                     .head_dim = spec.attention_head_dim,
-                     .qk_norm = true,
-                     .modulates = !spec.approximator});
+    add_joint_block(table, fmt::format("transformer_blocks.{}.", block), spec.joint_block());
   }
   for (std::int64_t block = 0; block < spec.num_single_layers; ++block) {
     table.at(Held::block, spec.num_layers + block);
@@ -127,8 +158,8 @@ std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
       table.split_outputs(prefix + projection, width, width, heads);
     table.add(prefix + "attn.norm_q.weight", {spec.attention_head_dim});
     table.add(prefix + "attn.norm_k.weight", {spec.attention_head_dim});
-    table.split_outputs(prefix + "proj_mlp", width, 4 * width, 4 * width);
-    table.split_inputs(prefix + "proj_out", width, width, heads, true, 4 * width, 4 * width);
+    table.split_outputs(prefix + "proj_mlp", width, spec.ovis ? 2 * wide : wide, wide);
+    table.split_inputs(prefix + "proj_out", width, width, heads, true, wide, wide);
   }
   table.at(Held::last);
   if (!spec.approximator) table.linear("norm_out.linear", width, 2 * width);
@@ -150,12 +181,12 @@ TransformerFacts facts_of(const FluxSpec& spec) {
   facts.pooled_width = spec.pooled_projection_dim;
   facts.joint = true;
   facts.pads_text = !spec.approximator;
-  facts.guidance = spec.approximator      ? GuidanceKind::branches
-                   : spec.guidance_embeds ? GuidanceKind::embedded
-                                          : GuidanceKind::none;
-  const BlockFacts two_streams{.weights = 12 * width * width, .picture_sums = 2, .text_sums = 2};
-  const BlockFacts one_stream{
-      .weights = 12 * width * width, .all_sums = 1, .more_quantized_sums = 1};
+  facts.guidance = spec.approximator || spec.ovis ? GuidanceKind::branches
+                   : spec.guidance_embeds         ? GuidanceKind::embedded
+                                                  : GuidanceKind::none;
+  const double weights = (spec.ovis ? 16 : 12) * width * width;
+  const BlockFacts two_streams{.weights = weights, .picture_sums = 2, .text_sums = 2};
+  const BlockFacts one_stream{.weights = weights, .all_sums = 1, .more_quantized_sums = 1};
   facts.blocks.assign(static_cast<std::size_t>(spec.num_layers), two_streams);
   facts.blocks.insert(facts.blocks.end(), static_cast<std::size_t>(spec.num_single_layers),
                       one_stream);
@@ -172,6 +203,11 @@ void check_fit(const FluxSpec& spec, const FitCheck& fit) {
 void check_fit(const ChromaSpec& spec, const FitCheck& fit) {
   fit.require("joint_attention_dim", spec.joint_attention_dim, "text_encoder d_model",
               fit.t5(0).d_model);
+}
+
+void check_fit(const OvisImageSpec& spec, const FitCheck& fit) {
+  fit.require("joint_attention_dim", spec.joint_attention_dim, "text_encoder hidden_size",
+              fit.qwen(0).hidden_size);
 }
 
 std::vector<Pipeline> FluxSpec::pipelines() {
@@ -195,6 +231,22 @@ std::vector<Pipeline> ChromaSpec::pipelines() {
        .defaults = {{35, 5}, {35, 5, 0.9}, {28, 7, 0.6}},
        .even_sigmas = true,
        .textual_inversion = true},
+  };
+}
+
+std::vector<Pipeline> OvisImageSpec::pipelines() {
+  return {
+      {.name = "OvisImagePipeline",
+       .encoders = {{.component = "text_encoder",
+                     .tokenizer = "tokenizer",
+                     .classes = kQwen3,
+                     .tokenizer_classes = kQwenTokenizers,
+                     .use = TextUse::zeroed_states,
+                     .frame = kOvisFrame}},
+       .text_tokens = 256,
+       .defaults = {{50, 5}},
+       .even_sigmas = true,
+       .from_text_alone = true},
   };
 }
 

@@ -8,6 +8,7 @@
 
 #include "models/spec/config.h"
 #include "models/spec/planned_tensors.h"
+#include "models/spec/sd3_spec.h"
 #include "models/spec/transformer_facts.h"
 
 namespace troupe::spec {
@@ -47,6 +48,9 @@ struct FluxSpec {
   std::vector<std::int64_t> axes_dims_rope = {16, 56, 56};
   /// Network that modulates the blocks; null: they have layers of their own for that.
   std::optional<ApproximatorSpec> approximator = {};
+  /// True for Ovis-Image: the timestep alone modulates the blocks, one half of a feed-forward gates
+  /// the other, and text tokens are normed first and have rotary positions.
+  bool ovis = false;
 
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
   std::int64_t latent_channels() const { return in_channels / 4; }
@@ -54,6 +58,9 @@ struct FluxSpec {
   /// Returns the number of vectors, of inner_dim() numbers each, that modulate all blocks and the
   /// last norm.
   std::int64_t modulations() const { return 3 * num_single_layers + 12 * num_layers + 2; }
+  /// Columns of a feed-forward, or of each of its halves where one gates the other.
+  std::int64_t feed_forward() const { return 4 * inner_dim(); }
+  JointBlockShape joint_block() const;
 
   bool operator==(const FluxSpec&) const = default;
 };
@@ -69,9 +76,20 @@ struct ChromaSpec : FluxSpec {
   bool operator==(const ChromaSpec&) const = default;
 };
 
+/// `transformer/config.json` of an OvisImageTransformer2DModel. Defaults are diffusers'.
+struct OvisImageSpec : FluxSpec {
+  static constexpr std::string_view kClasses[] = {"OvisImageTransformer2DModel"};
+  /// Refuses what is not supported by key and value.
+  static OvisImageSpec read(const ConfigReader& config);
+  static std::vector<Pipeline> pipelines();
+
+  bool operator==(const OvisImageSpec&) const = default;
+};
+
 std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec);
 TransformerFacts facts_of(const FluxSpec& spec);
 void check_fit(const FluxSpec& spec, const FitCheck& fit);
 void check_fit(const ChromaSpec& spec, const FitCheck& fit);
+void check_fit(const OvisImageSpec& spec, const FitCheck& fit);
 
 }  // namespace troupe::spec

@@ -264,6 +264,11 @@ OriginalTensors originals_of(const FluxSpec& spec) {
   return tensors;
 }
 
+/// The authors' file is not read.
+OriginalTensors originals_of(const OvisImageSpec&) {
+  return {};
+}
+
 OriginalTensors originals_of(const Sd3Spec& spec) {
   OriginalTensors tensors = tensors_of_products(names_of(spec));
   tensors["pos_embed.pos_embed"] = {"pos_embed"};

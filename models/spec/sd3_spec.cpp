@@ -25,12 +25,11 @@ void add_attention(TensorTable& table, const std::string& name, const JointBlock
 
 void add_forward(TensorTable& table, const std::string& name, const JointBlockShape& shape) {
   const std::int64_t width = shape.width, gated = shape.gated_forward;
-  if (gated > 0) {
-    table.split_outputs(name + ".linear_in", width, 2 * gated, gated, shape.bias);
-    return table.split_inputs(name + ".linear_out", gated, width, gated, shape.bias);
-  }
-  table.split_outputs(name + ".net.0.proj", width, 4 * width, 4 * width);
-  table.split_inputs(name + ".net.2", 4 * width, width, 4 * width);
+  const std::int64_t wide = gated > 0 ? gated : 4 * width;
+  const std::string part = name + ".";
+  table.split_outputs(part + shape.names.widen, width, gated > 0 ? 2 * gated : wide, wide,
+                      shape.bias);
+  table.split_inputs(part + shape.names.narrow, wide, width, wide, shape.bias);
 }
 
 }  // namespace

@@ -57,6 +57,8 @@ struct JointBlockNames {
   const char* text_norm = "norm1_context.linear";
   const char* forward = "ff";
   const char* text_forward = "ff_context";
+  const char* widen = "net.0.proj";
+  const char* narrow = "net.2";
 };
 inline constexpr JointBlockNames kQwenImageNames{"img_mod.1", "txt_mod.1", "img_mlp", "txt_mlp"};
 
@@ -79,6 +81,8 @@ struct JointBlockShape {
   /// Width of feed-forwards in which one half gates the other; 0: they are four times as wide as
   /// the block, without gates.
   std::int64_t gated_forward = 0;
+  /// True if the half that gates is stored behind the other.
+  bool gate_last = false;
   JointBlockNames names = {};
 };
 void add_joint_block(TensorTable& table, const std::string& prefix, const JointBlockShape& shape);

@@ -132,6 +132,8 @@ TEST_CASE("published joint models are planned at one to sixteen actors") {
   check_plans("FLUX.1 dev", spec::read_model_spec(dev.path()), 3.5, kFluxDevConfig.elements);
   const auto chroma = published_chroma();
   check_plans("Chroma", spec::read_model_spec(chroma.path()), 5, kChromaConfig.elements);
+  const auto ovis = published_ovis();
+  check_plans("Ovis-Image", spec::read_model_spec(ovis.path()), 5, kOvisImageConfig.elements);
   const auto zimage = spec::read_model_spec(published_zimage().path());
   check_plans("Z-Image", zimage, 5, kZImageConfig.elements);
   // The last layer's states are not asked for, so it is not read.

@@ -141,4 +141,30 @@ inline PublishedJointFolder published_zimage() {
           {{"text_encoder", "tokenizer", kQwen34bConfig, false, false}}};
 }
 
+/// Qwen3-1.7B, and what Ovis-Image has beside it.
+inline constexpr const char* kQwen317bConfig = R"({
+  "architectures": ["Qwen3Model"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144,
+  "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+  "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps":
+  1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+  "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+
+inline constexpr const char* kOvisImageModelIndex = R"({
+  "_class_name": "OvisImagePipeline", "_diffusers_version": "0.36.0.dev0",
+  "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+  "text_encoder": ["transformers", "Qwen3Model"],
+  "tokenizer": ["transformers", "Qwen2TokenizerFast"],
+  "transformer": ["diffusers", "OvisImageTransformer2DModel"],
+  "vae": ["diffusers", "AutoencoderKL"]})";
+
+inline PublishedJointFolder published_ovis() {
+  return {kOvisImageModelIndex,
+          kFluxScheduler,
+          kOvisImageConfig,
+          {{"text_encoder", "tokenizer", kQwen317bConfig, false, false}}};
+}
+
 }  // namespace troupe::testing

@@ -51,6 +51,13 @@ inline constexpr PublishedTransformer kFluxSchnellConfig = {R"(
   "pooled_projection_dim": 768})",
                                                             1156, 11891178560, 0x8585c741783f2b6a};
 
+inline constexpr PublishedTransformer kOvisImageConfig = {R"(
+  {"_class_name": "OvisImageTransformer2DModel", "_diffusers_version": "0.36.0.dev0",
+  "attention_head_dim": 128, "axes_dims_rope": [16, 56, 56], "in_channels": 64,
+  "joint_attention_dim": 2048, "num_attention_heads": 24, "num_layers": 6, "num_single_layers":
+  27, "out_channels": 64, "patch_size": 1})",
+                                                          583, 7370449728, 0xe1bf89c422491d84};
+
 inline constexpr PublishedTransformer kChromaConfig = {R"(
   {"_class_name": "ChromaTransformer2DModel", "_diffusers_version": "0.34.0.dev0",
   "approximator_hidden_dim": 5120, "approximator_layers": 5, "approximator_num_channels": 64,
