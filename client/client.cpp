@@ -85,7 +85,7 @@ struct Client::Impl {
 
 Result<Client::Impl::Ready> Client::Impl::ready(const Submission& submission) {
   if (const auto error = client::check_init_latents(submission.request)) return *error;
-  if (const auto error = client::check_init_image(submission.request)) return *error;
+  if (const auto error = client::check_pictures(submission.request)) return *error;
   if (const auto error = client::check_prompt_embeds(submission.request)) return *error;
   auto spec = client::to_wire(submission);
   if (!spec) return spec.error();
@@ -104,8 +104,9 @@ std::pair<wire::SubmitJob, std::vector<control::BlobId>> Client::Impl::Ready::he
   std::pair<wire::SubmitJob, std::vector<control::BlobId>> held{message, {}};
   auto& request = held.first.job.request;
   for (const auto& input : inputs) {
-    request.*input.size = input.bytes.size();
-    request.*input.blob = held.second.emplace_back(link.hold(input.bytes));
+    const auto fields = input.fields(request);
+    fields.size = input.bytes.size();
+    fields.blob = held.second.emplace_back(link.hold(input.bytes));
   }
   return held;
 }

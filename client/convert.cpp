@@ -98,6 +98,14 @@ void describe(wire::JobField field, const std::string& file, std::int32_t& heigh
   }
 }
 
+/// Returns a picture as it is described on the wire. Throws wire::BadField.
+wire::SentPicture sent_picture(wire::JobField field, const std::string& file) {
+  wire::SentPicture picture;
+  picture.bytes = file.size();
+  describe(field, file, picture.height, picture.width);
+  return picture;
+}
+
 }  // namespace
 
 Result<wire::JobSpec> to_wire(const Submission& submission) {
@@ -125,11 +133,15 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
   to.init_latents_bytes = from.init_latents ? from.init_latents->data.size() * sizeof(float) : 0;
   to.init_image_bytes = from.init_image.size();
   to.mask_image_bytes = from.mask_image.size();
+  to.images_as_taken = from.images_as_taken;
   try {
     describe(wire::JobField::init_image, from.init_image, to.init_image_height,
              to.init_image_width);
     describe(wire::JobField::mask_image, from.mask_image, to.mask_image_height,
              to.mask_image_width);
+    for (const auto& image : from.images)
+      to.images.push_back(sent_picture(wire::JobField::images, image));
+    to.last_image = sent_picture(wire::JobField::last_image, from.last_image);
   } catch (const wire::BadField& error) {
     return refused(error.field, error.what());
   }
@@ -200,19 +212,35 @@ std::optional<Error> check_prompt_embeds(const ImageRequest& request) {
 std::vector<Input> inputs_of(const ImageRequest& request) {
   using Wire = wire::ImageRequest;
   std::vector<Input> inputs;
+  using Member = std::uint64_t Wire::*;
+  const auto add = [&](Member blob, Member size, std::string bytes) {
+    inputs.push_back({[blob, size](Wire& to) {
+                        return BlobFields{to.*blob, to.*size};
+                      },
+                      std::move(bytes)});
+  };
   if (request.init_latents) {
-    inputs.push_back(
-        {&Wire::init_latents_blob, &Wire::init_latents_bytes, tensor_bytes(*request.init_latents)});
+    add(&Wire::init_latents_blob, &Wire::init_latents_bytes, tensor_bytes(*request.init_latents));
   } else if (!request.init_image.empty()) {
-    inputs.push_back({&Wire::init_image_blob, &Wire::init_image_bytes, request.init_image});
+    add(&Wire::init_image_blob, &Wire::init_image_bytes, request.init_image);
   }
   if (!request.mask_image.empty())
-    inputs.push_back({&Wire::mask_image_blob, &Wire::mask_image_bytes, request.mask_image});
+    add(&Wire::mask_image_blob, &Wire::mask_image_bytes, request.mask_image);
+  for (std::size_t i = 0; i < request.images.size(); ++i)
+    inputs.push_back({[i](Wire& to) {
+                        return BlobFields{to.images.at(i).blob, to.images[i].bytes};
+                      },
+                      request.images[i]});
+  if (!request.last_image.empty())
+    inputs.push_back({[](Wire& to) {
+                        return BlobFields{to.last_image.blob, to.last_image.bytes};
+                      },
+                      request.last_image});
   if (!request.prompt_embeds.empty()) {
     std::string bytes;
     for (const auto& [name, tensor] : request.prompt_embeds)
       bytes += tensor_bytes(tensor);
-    inputs.push_back({&Wire::prompt_embeds_blob, &Wire::prompt_embeds_bytes, std::move(bytes)});
+    add(&Wire::prompt_embeds_blob, &Wire::prompt_embeds_bytes, std::move(bytes));
   }
   return inputs;
 }
@@ -403,9 +431,12 @@ std::optional<Error> check_picture(const std::string& field, std::string_view fi
 
 }  // namespace
 
-std::optional<Error> check_init_image(const ImageRequest& request) {
+std::optional<Error> check_pictures(const ImageRequest& request) {
   if (auto error = check_picture("init_image", request.init_image)) return error;
-  return check_picture("mask_image", request.mask_image);
+  if (auto error = check_picture("mask_image", request.mask_image)) return error;
+  for (const auto& image : request.images)
+    if (auto error = check_picture("images", image)) return error;
+  return check_picture("last_image", request.last_image);
 }
 
 }  // namespace troupe::client

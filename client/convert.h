@@ -22,10 +22,15 @@ std::optional<Error> check_init_latents(const ImageRequest& request);
 /// their values do not fill, a value that is not finite.
 std::optional<Error> check_prompt_embeds(const ImageRequest& request);
 
-/// Input that travels beside the request in a blob, and the request's fields that name the blob.
+/// Number and size of a blob in a request.
+struct BlobFields {
+  std::uint64_t& blob;
+  std::uint64_t& size;
+};
+
+/// Input that travels beside the request in a blob, and what names the blob in the request.
 struct Input {
-  std::uint64_t wire::ImageRequest::*blob;
-  std::uint64_t wire::ImageRequest::*size;
+  std::function<BlobFields(wire::ImageRequest&)> fields;
   std::string bytes;
 };
 std::vector<Input> inputs_of(const ImageRequest& request);
@@ -42,8 +47,8 @@ Error job_error(const wire::JobFinished& finished);
 std::vector<JobInfo> to_public(wire::JobList list);
 ClusterInfo to_public(wire::ClusterStatus status);
 
-/// Returns why a request's picture to start from, or its mask, cannot be sent: it is of another
+/// Returns why one of a request's pictures cannot be sent: it is of another
 /// format than PNG, JPEG and WebP, which is named, a PNG that is cut off or damaged, or too large.
-std::optional<Error> check_init_image(const ImageRequest& request);
+std::optional<Error> check_pictures(const ImageRequest& request);
 
 }  // namespace troupe::client

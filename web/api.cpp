@@ -46,6 +46,9 @@ std::string base_of(const Request& request) {
 
 std::size_t bytes_brought(const ImageRequest& request) {
   std::size_t bytes = request.init_image.size() + request.mask_image.size();
+  bytes += request.last_image.size();
+  for (const auto& image : request.images)
+    bytes += image.size();
   if (request.init_latents) bytes += request.init_latents->data.size() * sizeof(float);
   for (const auto& [name, tensor] : request.prompt_embeds)
     bytes += tensor.data.size() * sizeof(float);

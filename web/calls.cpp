@@ -67,6 +67,16 @@ void read_common(Fields& fields, Submission& submission) {
     request.init_image = picture_of_field("init_image", *image);
   if (const auto mask = fields.text("mask_image"))
     request.mask_image = picture_of_field("mask_image", *mask);
+  request.images_as_taken = fields.has("image");
+  if (const auto images = fields.texts("images")) {
+    if (images->size() > wire::kMaxImages)
+      throw bad_field("images", fmt::format("has {} pictures: at most {} are taken", images->size(),
+                                            wire::kMaxImages));
+    for (const auto& image : *images)
+      request.images.push_back(picture_of_field("images", image));
+  }
+  if (const auto image = fields.text("last_image"))
+    request.last_image = picture_of_field("last_image", *image);
   if (const auto latents = fields.text("init_latents")) {
     const std::string bytes = bytes_of_field("init_latents", *latents);
     try {
@@ -160,6 +170,14 @@ nlohmann::json job_fields_json() {
       "Picture to begin with: base64 of a PNG, JPEG or WebP file");
   add("mask_image", "string", {}, kOptions.mask_image,
       "With init_image: what is white is painted anew; base64 likewise");
+  add("images", "list", nlohmann::json::array(), kOptions.images,
+      "Pictures to edit, or a video's first frame, where the model takes them; base64 "
+      "likewise")["items"] = "string";
+  add("image", "list", nlohmann::json::array(), kOptions.images,
+      "The same as images; where the model takes none, the only one is the init_image")["items"] =
+      "string";
+  add("last_image", "string", {}, kOptions.last_image,
+      "With images: a video's last frame, where the model takes one; base64 likewise");
   add("init_latents", "string", {}, kOptions.init_latents,
       "Latents to begin with: base64 of a .npy file");
   add("want_latents", "boolean", false, "--save-latents", "The final latents can be fetched");
@@ -199,12 +217,12 @@ Fields form_fields(const std::string& content_type, const std::string& body,
   for (FormPart& part : parse_multipart(content_type, body)) {
     const bool is_mask = part.name == "mask";
     const bool is_image = std::ranges::count(images, part.name) > 0;
-    const bool is_second_image = is_image && std::ranges::any_of(images, [&](const auto& name) {
-                                   return fields.contains(name);
-                                 });
-    if (is_second_image) throw bad_field(part.name, "one picture is taken, to begin with");
+    if (is_image) {
+      aliases[images.front()] = "images";
+      fields[images.front()].push_back(base64(part.bytes));
+      continue;
+    }
     if (fields.contains(part.name)) throw bad_field(part.name, "is there more than once");
-    if (is_image) aliases[part.name] = "init_image";
     if (is_mask) aliases[part.name] = "mask_image";
     if (is_mask) {
       try {
@@ -213,16 +231,15 @@ Fields form_fields(const std::string& content_type, const std::string& body,
         throw bad_field("mask", error.what());
       }
     }
-    const bool is_file = is_image || is_mask;
-    if (!is_file && !is_utf8(part.bytes)) throw bad_field("form", "a field is not UTF-8 text");
-    fields[part.name] = is_file ? base64(part.bytes) : part.bytes;
+    if (!is_mask && !is_utf8(part.bytes)) throw bad_field("form", "a field is not UTF-8 text");
+    fields[part.name] = is_mask ? base64(part.bytes) : part.bytes;
   }
   return Fields(std::move(fields), std::move(aliases), true);
 }
 
 Fields edit_fields(const std::string& content_type, const std::string& body) {
   Fields fields = form_fields(content_type, body, {"image", "image[]"}, other_names());
-  if (!fields.any("init_image")) throw bad_field("image", "is missing");
+  if (!fields.any("images")) throw bad_field("image", "is missing");
   return fields;
 }
 
@@ -291,6 +308,7 @@ const std::map<std::string, std::string>& other_names() {
                                                             {"n", "images_per_prompt"},
                                                             {"lora", "loras"},
                                                             {"embedding", "embeddings"},
+                                                            {"image", "images"},
                                                             {"patches", "num_pipeline_patch"},
                                                             {"warmup", "warmup_steps"}};
   return kNames;

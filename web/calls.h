@@ -61,8 +61,8 @@ ImagesCall parse_images(Fields fields, bool edit, std::uint64_t seed);
 /// The body of /v1/images/edits as fields.
 Fields edit_fields(const std::string& content_type, const std::string& body);
 
-/// A form's fields; the file of one of `images` is the `init_image`, that of `mask` the
-/// `mask_image`, white where it is transparent.
+/// A form's fields; the files of parts with one of the names `images` are the `images`, that of
+/// `mask` the `mask_image`, white where it is transparent.
 Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases);
@@ -87,7 +87,8 @@ VideoCall parse_video(Fields fields, std::uint64_t seed);
 
 /// The body of POST /api/v1/jobs that makes what this PNG, MP4 or WebM holds again. What a picture
 /// was made from, but does not hold, must be `brought` along, by these names: init_image,
-/// mask_image, init_latents, prompt_embeds. Throws ApiError naming the first one that is not.
+/// mask_image, images, last_image, init_latents, prompt_embeds. Throws ApiError naming the first
+/// one that is not.
 nlohmann::json parameters_of(const std::string& file, const std::set<std::string>& brought = {});
 
 /// Names of other servers' fields, to ours.

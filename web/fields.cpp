@@ -50,8 +50,10 @@ constexpr auto kFieldWords = [] {
       {kImages | kVideos, height, "size", true},
       {kImages | kVideos, width, "size", true},
       {kEdits, init_image, "image"},
+      {kEdits, images, "image"},
       {kEdits, mask_image, "mask"},
       {kVideos, init_image, "input_reference"},
+      {kVideos, images, "input_reference"},
       {kVideos, num_frames, "seconds", true, "none are given, which is 4: "},
       {kWebui, negative_prompts, "negative_prompt"},
       {kWebui, images_per_prompt, "batch_size"},
@@ -60,6 +62,8 @@ constexpr auto kFieldWords = [] {
       {kWebui, sampler, "sampler_name"},
       {kWebui, strength, "denoising_strength"},
       {kWebui, model, "override_settings", true},
+      {kWebui, images, ""},
+      {kWebui, last_image, ""},
       {kWebui, init_latents, ""},
       {kWebui, prompt_embeds, ""},
       {kWebui, priority, ""},
@@ -91,7 +95,12 @@ FieldWords::FieldWords(Call call, const std::set<std::string>& given,
   }
   for (const auto& [name, ours] : other_names) {
     const auto field = parse_choice<wire::JobField>(ours);
-    if (field && given.contains(name) && !given.contains(of(*field))) words_[*field] = {name, name};
+    if (!field || !given.contains(name) || given.contains(of(*field))) continue;
+    words_[*field] = {name, name};
+    // The only picture may be the one to start from.
+    const auto start = wire::JobField::init_image;
+    if (*field == wire::JobField::images && !given.contains(of(start)))
+      words_[start] = {name, name};
   }
 }
 
@@ -176,7 +185,6 @@ const std::map<std::string, std::string> kMeant = {{"batch_size", "images_per_pr
                                                    {"data_parallel_degree", "dp"},
                                                    {"denoising_strength", "strength"},
                                                    {"guidance", "guidance_scale"},
-                                                   {"image", "init_image"},
                                                    {"mask", "mask_image"},
                                                    {"num_images_per_prompt", "images_per_prompt"},
                                                    {"pipefusion_parallel_degree", "pp"},

@@ -34,7 +34,8 @@ std::uint64_t random_key() {
 
 /// Returns whether it takes long to check and copy what the request brings along.
 bool is_heavy(const ImageRequest& request) {
-  return !request.init_image.empty() || request.init_latents || !request.prompt_embeds.empty();
+  return !request.init_image.empty() || !request.images.empty() || request.init_latents ||
+         !request.prompt_embeds.empty();
 }
 
 /// Throws what the cluster would refuse the job for that comes after another one.

@@ -262,7 +262,7 @@ JobPtr video_of(const Api& api, const Request& request) {
 
 Fields video_fields(const Request& request) {
   auto names = other_names();
-  names["input_reference"] = "init_image";
+  names["input_reference"] = "images";
   const std::string& type = request.head.field("content-type");
   if (!type.starts_with("multipart/")) return Fields::parse(request.body, names);
   return form_fields(type, request.body, {"input_reference", "image"}, other_names());

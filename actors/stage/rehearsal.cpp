@@ -95,6 +95,9 @@ wire::BeginJob from_the_start(wire::BeginJob begin) {
   begin.request.init_latents_bytes = 0;
   begin.request.init_image_blob = begin.request.init_image_bytes = 0;
   begin.request.init_image_height = begin.request.init_image_width = 0;
+  for (auto& image : begin.request.images)
+    image.blob = 0;
+  begin.request.last_image.blob = 0;
   begin.request.prompt_embeds_blob = 0;
   return begin;
 }
@@ -237,6 +240,10 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
   request.mask_image_blob = 0;
   request.mask_image_bytes = request.mask_image_bytes > 0 ? 1 : 0;
   request.mask_image_height = request.mask_image_width = 0;
+  for (auto& image : request.images)
+    image.blob = 0, image.bytes = 1;
+  request.last_image.blob = 0;
+  request.last_image.bytes = request.last_image.bytes > 0 ? 1 : 0;
   request.seed = 0;
   request.picture_seeds.clear();
   for (auto& run : request.seeds)

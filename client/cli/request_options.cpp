@@ -173,6 +173,19 @@ void add_request_options(Options& app, RequestOptions& options) {
       ->type_name("FILE")
       ->group(group);
   app.add_option(
+         std::string(wire::kJobOptions.images), options.image_paths,
+         "Picture to edit, or a video's first frame, where the model takes one; repeat it for "
+         "several")
+      ->allow_extra_args(false)
+      ->check(not_empty())
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option(std::string(wire::kJobOptions.last_image), options.last_image_path,
+                 "With --image: a video's last frame, where the model takes one")
+      ->check(not_empty())
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option(
          std::string(wire::kRequestFields.strength.option), request.strength,
          "With --init-image: how much of it is made anew, above 0, up to 1 (all); default: the "
          "model's own")
@@ -193,7 +206,8 @@ void add_request_options(Options& app, RequestOptions& options) {
       ->group(group);
   app.add_rivals({"PROMPT", "--prompt", "--prompt-embeds", "--negative-prompt"});
   app.add_rivals({"--steps", "--timesteps", "--sigmas", "--warmup", "--refill-steps"});
-  app.add_rivals({"--init-image", "--init-latents", "--mask", "--strength"});
+  app.add_rivals({"--init-image", "--init-latents", "--mask", "--strength", "--image"});
+  app.add_rivals({"--image", "--last-image"});
   app.add_rivals(
       {"PROMPT", "--prompt", "--prompt-embeds", "--n", "--seed", "--negative-prompt", "--dp"});
 }

@@ -26,6 +26,8 @@ struct RequestOptions {
   std::string init_latents_path;  // "" = noise from the seed
   std::string init_image_path;
   std::string mask_path;
+  std::vector<std::string> image_paths;  // pictures to edit, or a video's first frame
+  std::string last_image_path;
   const Option* model_option = nullptr;       // of the command line that they come from
   const Option* steps_option = nullptr;       // likewise
   std::vector<std::string> bare_words;        // a prompt, or a model and one, without options

@@ -122,6 +122,8 @@ void check_rules(const RequestOptions& options) {
   if (request.prompts.empty()) request.prompts = {""};  // take_prompts says where one is needed
   request.init_image_bytes = options.init_image_path.empty() ? 0 : 1;
   request.mask_image_bytes = options.mask_path.empty() ? 0 : 1;
+  request.images.assign(options.image_paths.size(), {.bytes = 1});
+  request.last_image.bytes = options.last_image_path.empty() ? 0 : 1;
   request.init_latents_bytes = options.init_latents_path.empty() ? 0 : 1;
   try {
     wire::check_submission(spec);
@@ -130,11 +132,12 @@ void check_rules(const RequestOptions& options) {
   }
 }
 
-/// A picture's file into `picture` of the submission's request; nothing where no path is given.
-void read_picture(const std::string& option, const std::string& path, Submission& submission,
-                  std::string ImageRequest::*picture) {
+/// A picture's file into `picture`, which is of the submission's request; nothing where no path is
+/// given.
+void read_picture(const std::string& option, const std::string& path, const Submission& submission,
+                  std::string& picture) {
   if (path.empty()) return;
-  submission.request.*picture = naming(option, [&] {
+  picture = naming(option, [&] {
     auto bytes = read_file(path, models::kMaxPictureBytes);
     if (bytes.empty()) throw CommandError(Error{ErrorCode::bad_request, path + ": is empty"});
     return bytes;
@@ -142,9 +145,9 @@ void read_picture(const std::string& option, const std::string& path, Submission
   const auto refuse = [&](const Error& error) {
     throw CommandError(Error{error.code, option + " " + path + ": " + error.what});
   };
-  if (const auto error = client::check_init_image(submission.request)) refuse(*error);
+  if (const auto error = client::check_pictures(submission.request)) refuse(*error);
   try {
-    models::load_picture(submission.request.*picture);
+    models::load_picture(picture);
   } catch (const std::runtime_error& error) {
     refuse({ErrorCode::bad_request, error.what()});
   }
@@ -217,8 +220,12 @@ Submission make_submission(const RequestOptions& options) {
   if (!options.init_latents_path.empty())
     submission.request.init_latents =
         naming("--init-latents", [&] { return read_latents(options.init_latents_path); });
-  read_picture("--init-image", options.init_image_path, submission, &ImageRequest::init_image);
-  read_picture("--mask", options.mask_path, submission, &ImageRequest::mask_image);
+  ImageRequest& request = submission.request;
+  read_picture("--init-image", options.init_image_path, submission, request.init_image);
+  read_picture("--mask", options.mask_path, submission, request.mask_image);
+  for (const auto& path : options.image_paths)
+    read_picture("--image", path, submission, request.images.emplace_back());
+  read_picture("--last-image", options.last_image_path, submission, request.last_image);
   return submission;
 }
 

@@ -21,23 +21,38 @@
 
 namespace troupe::jobs {
 
-/// A blob that a request starts from, and the field that it is sent along by.
-template <class Number>
+/// A blob that a request starts from, and the field that it is sent along by. Of pictures also the
+/// sides, in pixels; else null.
+template <class Number, class Side>
 struct InputBlob {
   wire::JobField field;
   Number* id;  // 0 = none
   Number* bytes;
+  Side* height = nullptr;
+  Side* width = nullptr;
 };
 
 /// Returns all inputs that a request may have.
 template <class Request>
 auto input_blobs(Request& request) {
   using Number = std::remove_pointer_t<decltype(&request.init_latents_blob)>;
-  return std::vector<InputBlob<Number>>{
-      {wire::JobField::init_latents, &request.init_latents_blob, &request.init_latents_bytes},
-      {wire::JobField::init_image, &request.init_image_blob, &request.init_image_bytes},
-      {wire::JobField::mask_image, &request.mask_image_blob, &request.mask_image_bytes},
-      {wire::JobField::prompt_embeds, &request.prompt_embeds_blob, &request.prompt_embeds_bytes}};
+  using Side = std::remove_pointer_t<decltype(&request.init_image_height)>;
+  using wire::JobField;
+  std::vector<InputBlob<Number, Side>> blobs{
+      {JobField::init_latents, &request.init_latents_blob, &request.init_latents_bytes},
+      {JobField::init_image, &request.init_image_blob, &request.init_image_bytes,
+       &request.init_image_height, &request.init_image_width},
+      {JobField::mask_image, &request.mask_image_blob, &request.mask_image_bytes,
+       &request.mask_image_height, &request.mask_image_width}};
+  const auto add = [&](JobField field, auto& picture) {
+    blobs.push_back({field, &picture.blob, &picture.bytes, &picture.height, &picture.width});
+  };
+  for (auto& image : request.images)
+    add(JobField::images, image);
+  add(JobField::last_image, request.last_image);
+  blobs.push_back(
+      {JobField::prompt_embeds, &request.prompt_embeds_blob, &request.prompt_embeds_bytes});
+  return blobs;
 }
 
 using JobId = std::uint64_t;

@@ -36,7 +36,9 @@ void read_inputs(jobs::JobEntry& job, const std::vector<Part>& parts, const Keep
   if (!all_here(parts)) return fail(job, "the data that it starts from is damaged");
   for (const auto& part : parts) {
     for (const auto& field : jobs::input_blobs(job.spec.request)) {
-      if (part.head == to_string(field.field)) *field.id = keep(part.bytes);
+      if (part.head != to_string(field.field) || *field.id != 0) continue;
+      *field.id = keep(part.bytes);
+      break;
     }
   }
 }

@@ -361,6 +361,7 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
 Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
              const wire::Parallelism& parallelism, const Machine& machine, const Plan* same) {
   check(request, parallelism);
+  check_inputs(request, model);
   Plan plan;
   plan.request = request;
   set_per_image_settings(plan.request);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "base/format.h"
 #include "base/numbers.h"
@@ -13,6 +14,7 @@
 #include "models/spec/resolution_bins.h"
 #include "models/spec/scheduler_config.h"
 #include "transport/wire/request_limits.h"
+#include "transport/wire/request_rules.h"
 
 namespace troupe::plan {
 
@@ -142,10 +144,55 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
     refuse(JobField::vae_tiling, "`vae_tiling` is on, but videos are decoded whole");
   if (request.init_image_bytes > 0 || request.init_image_blob != 0)
     refuse(JobField::init_image,
-           "there is a picture to start from, but this model makes videos from text alone");
+           model.inputs.images == spec::PictureRole::none
+               ? "there is a picture to start from, but this model makes videos from text alone"
+               : "there is a picture to start from, but this model begins with `images`");
 }
 
 }  // namespace
+
+void settle_images(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  if (!std::exchange(request.images_as_taken, false)) return;
+  auto& images = request.images;
+  if (images.empty() || model.inputs.images != spec::PictureRole::none) return;
+  if (images.size() > 1)
+    refuse(JobField::images, fmt::format("`images` has {}, but {} begins with one picture",
+                                         images.size(), model.pipeline_class));
+  const auto image = images.front();
+  images.clear();
+  if (request.init_image_bytes != 0) wire::refuse_both(JobField::images, JobField::init_image);
+  request.init_image_blob = image.blob;
+  request.init_image_bytes = image.bytes;
+  request.init_image_height = image.height;
+  request.init_image_width = image.width;
+}
+
+void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto& takes = model.inputs;
+  const auto& images = request.images;
+  if (!images.empty() && takes.images == spec::PictureRole::none)
+    refuse(JobField::images,
+           "`images` has pictures, but " + model.pipeline_class +
+               (model.from_text_alone ? " takes a text alone"
+                                      : " edits none: `init_image` is what it begins from"));
+  if (images.empty() && takes.needs_images)
+    refuse(JobField::images, "`images` is missing: " + model.pipeline_class +
+                                 (takes.images == spec::PictureRole::first_frame
+                                      ? " makes a video from its first frame"
+                                      : " edits a picture"));
+  if (std::ssize(images) > takes.most_images)
+    refuse(JobField::images, fmt::format("`images` has {}: {} takes {} at most", images.size(),
+                                         model.pipeline_class, takes.most_images));
+  if (request.last_image.bytes > 0 && !takes.last_image)
+    refuse(JobField::last_image,
+           "`last_image` is given, but " + model.pipeline_class +
+               (model.makes_videos() ? " takes no last frame" : " makes pictures"));
+  if (request.guidance_scale_2 && !takes.second_guidance)
+    refuse(JobField::guidance_scale_2,
+           "`guidance_scale_2` is " + number_text(*request.guidance_scale_2) + ", but " +
+               model.pipeline_class +
+               " has no second transformer: `guidance_scale` is for all steps");
+}
 
 void set_size(Plan& plan, const spec::ModelSpec& model) {
   const std::int64_t scale = model.vae.scale_factor();
@@ -255,7 +302,9 @@ void set_skipped_steps(Plan& plan, const spec::ModelSpec& model) {
     refuse(JobField::init_image, "`init_image` is given, but this model makes videos");
   if (model.from_text_alone)
     refuse(JobField::init_image,
-           "`init_image` is given, but this model makes pictures from text alone");
+           model.inputs.images == spec::PictureRole::none
+               ? "`init_image` is given, but this model makes pictures from text alone"
+               : "`init_image` is given, but `images` are what this model edits");
   require_encoder(model);
   const double strength = *plan.request.strength;
   const auto own = spec::scheduler_config_for(model.scheduler, "");

@@ -19,6 +19,14 @@ std::vector<std::string> negatives_of_pictures(const wire::ImageRequest& request
 /// Fills in `seeds`, and a negative prompt for each picture, where pictures have their own.
 void set_per_image_settings(wire::ImageRequest& request);
 
+/// Settles what `images_as_taken` leaves open: the only picture is the one to start from where the
+/// model takes none beside the text. Refuses several there.
+void settle_images(wire::ImageRequest& request, const spec::ModelSpec& model);
+
+/// Refuses pictures beside the text, and a second guidance scale, where the model takes none, and a
+/// request without pictures where it needs some.
+void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& model);
+
 /// Sets height, width and frames that are computed and that come out: the model's own where the
 /// request leaves them open, the bin's under resolution binning. Fills in the plan's latents and
 /// token rows. Refuses as make_plan does.

@@ -9,6 +9,7 @@
 #include "controller/deployments/memory_room.h"
 #include "controller/jobs/job_table.h"
 #include "controller/jobs/report.h"
+#include "controller/plan/request_defaults.h"
 #include "controller/service/permissions.h"
 #include "models/image/picture_file.h"
 #include "models/image/png_text.h"
@@ -24,9 +25,12 @@ namespace {
 constexpr std::size_t kMaxReadings = 64;
 constexpr std::size_t kMaxPlans = 64;
 
-auto pixels_of(const wire::ImageRequest& request) {
-  return std::tuple(request.init_image_height, request.init_image_width, request.mask_image_height,
-                    request.mask_image_width);
+/// Sides of all pictures that a request brings.
+std::vector<std::int32_t> pixels_of(const wire::ImageRequest& request) {
+  std::vector<std::int32_t> sides;
+  for (const auto& input : jobs::input_blobs(request))
+    if (input.height) sides.insert(sides.end(), {*input.height, *input.width});
+  return sides;
 }
 
 }  // namespace
@@ -41,16 +45,17 @@ void Admission::submit(control::PeerId peer, const wire::Header& header,
     refuse(peer, header, {wire::FailureCode::bad_request, why, field});
   };
   auto& request = submission.job.request;
-  if (request.init_image_blob == 0) request.init_image_height = request.init_image_width = 0;
-  if (request.init_image_bytes != 0 && request.init_image_blob == 0)
-    return bad(init_image, "`init_image` has a size, but was not sent along");
+  for (const auto& input : jobs::input_blobs(request)) {
+    if (!input.height || *input.id != 0) continue;
+    *input.height = *input.width = 0;
+    if (*input.bytes != 0)
+      return bad(input.field,
+                 "`" + to_string(input.field) + "` has a size, but was not sent along");
+  }
   if (request.prompt_embeds_blob == 0 && !request.prompt_embeds.empty())
     return bad(prompt_embeds, "`prompt_embeds` have shapes, but were not sent along");
   if (request.prompt_embeds.empty() && request.prompt_embeds_blob != 0)
     return bad(prompt_embeds, "`prompt_embeds` were sent along without shapes");
-  if (request.mask_image_blob == 0) request.mask_image_height = request.mask_image_width = 0;
-  if (request.mask_image_bytes != 0 && request.mask_image_blob == 0)
-    return bad(mask_image, "`mask_image` has a size, but was not sent along");
   try {
     wire::check_submission(submission.job);
   } catch (const wire::BadField& error) {
@@ -104,6 +109,14 @@ void Admission::read_model(const IncomingPtr& job) {
         own.request.embeddings = reading.embeddings;
         own.request.seeds.clear();
         own.request.pictures_of_jobs.clear();
+        if (reading.model) {
+          try {
+            plan::settle_images(own.request, *reading.model);
+            wire::check_submission(own);
+          } catch (const wire::BadField& error) {
+            return refuse(*job, {wire::FailureCode::bad_request, error.what(), error.field});
+          }
+        }
         const auto inputs = jobs::input_blobs(own.request);
         const bool some =
             std::ranges::any_of(inputs, [](const auto& input) { return *input.id != 0; });
@@ -210,8 +223,7 @@ void Admission::fetch_input(const IncomingPtr& job, std::uint64_t upload, std::s
           return refuse(*job,
                         {blob.failure.code, name + " did not arrive: " + blob.failure.what, field});
         }
-        const bool is_mask = inputs[index].id == &request.mask_image_blob;
-        if (is_mask || inputs[index].id == &request.init_image_blob) {
+        if (inputs[index].height) {
           models::PictureHeader picture;
           try {
             picture = models::read_picture_header(*blob.bytes, models::unpack_png_text);
@@ -219,10 +231,8 @@ void Admission::fetch_input(const IncomingPtr& job, std::uint64_t upload, std::s
             give_up();
             return refuse(*job, {wire::FailureCode::bad_request, name + " " + error.what(), field});
           }
-          (is_mask ? request.mask_image_height : request.init_image_height) =
-              static_cast<std::int32_t>(picture.height());
-          (is_mask ? request.mask_image_width : request.init_image_width) =
-              static_cast<std::int32_t>(picture.width());
+          *inputs[index].height = static_cast<std::int32_t>(picture.height());
+          *inputs[index].width = static_cast<std::int32_t>(picture.width());
           for (const auto& text : models::left_out(picture))
             job->warnings.push_back(name + " " + text);
         }

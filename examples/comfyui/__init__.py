@@ -109,8 +109,11 @@ class TroupeGenerate:
                 "batch_size": ("INT", {"default": 1, "min": 1, "max": 4096}),
             },
             "optional": {
-                "image": ("IMAGE", {"tooltip": "To begin with; the first of the batch"}),
+                "image": ("IMAGE", {"tooltip": "To begin with, or to edit, as the model takes it; of a batch all"}),
                 "mask": ("MASK", {"tooltip": "What of the image is painted anew; without one all of it"}),
+                "last_image": ("IMAGE", {"tooltip": "With image: the video's last frame; the first of the batch"}),
+                "guidance_scale_2": ("FLOAT", {"default": -1.0, "min": -1.0, "max": 100.0, "step": 0.1,
+                                               "tooltip": "Of a second transformer; -1: as guidance_scale"}),
                 "strength": ("FLOAT", {"default": 0.0, "min": 0.0, "max": 1.0, "step": 0.01, "tooltip": "0: the model's own"}),
             },
         }
@@ -120,7 +123,7 @@ class TroupeGenerate:
     CATEGORY = CATEGORY
 
     def generate(self, cluster, prompt, negative_prompt, seed, steps, guidance_scale, width, height, batch_size, image=None,
-                 mask=None, strength=0.0):
+                 mask=None, strength=0.0, last_image=None, guidance_scale_2=-1.0):
         for name, text in (("prompt", prompt), ("negative_prompt", negative_prompt)):
             if found := re.search(r"\bembedding:\S+", text):
                 raise ValueError(f'{name}: has "{found[0]}"; the node "Troupe: embedding" adds its file, and its word stands in the prompt')
@@ -137,7 +140,9 @@ class TroupeGenerate:
             guidance_scale=None if guidance_scale < 0 else guidance_scale,
             width=width or None, height=height or None, num_images_per_prompt=batch_size, loras=cluster.loras or None,
             embeddings=cluster.embeddings or None,
-            image=None if image is None else image[0].cpu().numpy().clip(0, 1), strength=None if image is None else strength or None,
+            image=None if image is None else [one.cpu().numpy().clip(0, 1) for one in image],
+            last_image=None if last_image is None else last_image[0].cpu().numpy().clip(0, 1),
+            guidance_scale_2=None if guidance_scale_2 < 0 else guidance_scale_2, strength=None if image is None else strength or None,
             mask_image=None if mask is None else mask[0].cpu().numpy().clip(0, 1), output_type="np", callback_on_step_end=step_ended,
             callback_on_step_end_tensor_inputs=["preview"])
         # In a thread, since a step may take long and the cancel button should not. ComfyUI knows by the context which node

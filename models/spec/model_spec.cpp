@@ -320,6 +320,7 @@ ModelSpec read_configs(const fs::path& folder) {
   spec.even_sigmas = pipeline.even_sigmas;
   spec.shifts_by_steps = pipeline.shifts_by_steps;
   spec.from_text_alone = pipeline.from_text_alone;
+  spec.inputs = pipeline.inputs;
   spec.adds_guidance = pipeline.adds_guidance;
   spec.rescales_guidance = pipeline.rescales_guidance;
   spec.keeps_picture_size = pipeline.keeps_picture_size;

@@ -109,6 +109,27 @@ struct EncoderOutputShape {
 /// encoder's own number of tokens if it has one.
 EncoderOutputShape output_shape(const TextEncoderSpec& encoder, std::int64_t max_sequence_length);
 
+/// Meaning of the pictures that a request brings beside its text.
+enum class PictureRole {
+  none,         ///< none is taken
+  edited,       ///< the text says what becomes of them
+  first_frame,  ///< a video begins with the only one
+};
+
+/// Inputs that a pipeline takes beside the text, and beside what image-to-image has.
+struct PipelineInputs {
+  PictureRole images = PictureRole::none;
+  /// The most pictures that are taken.
+  std::int32_t most_images = 0;
+  bool needs_images = false;
+  /// True if a video's last frame may be given, too.
+  bool last_image = false;
+  /// True if the steps of a second transformer may have a guidance scale of their own.
+  bool second_guidance = false;
+
+  bool operator==(const PipelineInputs&) const = default;
+};
+
 /// Values of the fields that a request leaves open.
 struct CallDefaults {
   std::int32_t steps = 20;
@@ -173,6 +194,8 @@ struct ModelSpec {
   bool shifts_by_steps = false;
   /// True if no picture to begin with is taken.
   bool from_text_alone = false;
+  /// Inputs beside the text and a picture to begin with.
+  PipelineInputs inputs;
   /// True if guided predictions may be brought to the deviation of the text's own
   /// (`guidance_rescale`).
   bool rescales_guidance = false;

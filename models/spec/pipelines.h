@@ -56,6 +56,8 @@ struct Pipeline {
   bool guided_by_negative = false;
   bool renorms_guidance = false;
   bool from_text_alone = false;
+  /// Pictures that are taken beside the text, and a second guidance scale.
+  PipelineInputs inputs = {};
   /// True if learned words of several vectors are written out in prompts.
   bool textual_inversion = false;
   std::string vae = kPictureVae;

@@ -19,7 +19,7 @@ Prompt = Union[str, Sequence[str]]
 # The request's fields for arguments that have another name; those of the second table travel in another form, too.
 _NAMES = {"num_images_per_prompt": "images_per_prompt", "num_inference_steps": "steps", "num_videos_per_prompt": "images_per_prompt",
           "use_resolution_binning": "resolution_binning"}
-_FORMS = {"generator": "picture_seeds", "image": "init_image", "latents": "init_latents", "negative_prompt": "negative_prompts",
+_FORMS = {"generator": "picture_seeds", "image": "images", "latents": "init_latents", "negative_prompt": "negative_prompts",
           "prompt": "prompts", "seed": "picture_seeds"}
 
 # Arguments of diffusers' calls that Troupe has no field for: the values that change nothing, and the way that is there instead.
@@ -149,9 +149,11 @@ def make_request(prompt: Optional[Prompt], arguments: Mapping[str, Any]) -> Dict
     request.update(_seeds(given.pop("generator", None), given.pop("seed", None)))
     if "latents" in given:
         request["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))
-    for name, field, is_mask in (("image", "init_image", False), ("mask_image", "mask_image", True)):
+    if "image" in given:
+        request["image"] = [images.base64_text(png) for png in images.to_pngs(given.pop("image"))]
+    for name, is_mask in (("last_image", False), ("mask_image", True)):
         if name in given:
-            request[field] = images.base64_text(images.to_png(given.pop(name), name, is_mask))
+            request[name] = images.base64_text(images.to_png(given.pop(name), name, is_mask))
     for name, value in given.items():
         request[_NAMES.get(name, name)] = plain(name, value)
     return request

@@ -84,6 +84,17 @@ def to_png(image: Any, what: str = "image", mask: bool = False) -> bytes:
     return file.getvalue()
 
 
+def to_pngs(images: Any, what: str = "image") -> List[bytes]:
+    """Pictures as their files' bytes: of one picture, as `to_png` takes it, of a list of them, or of a batch."""
+    if isinstance(images, (list, tuple)):
+        if not images:
+            raise ValueError(f"{what}: the list is empty")
+        return [to_png(image, what) for image in images]
+    if len(getattr(images, "shape", ())) == 4:
+        return [to_png(image, what) for image in images]
+    return [to_png(images, what)]
+
+
 def file_bytes(file: Any, what: str) -> bytes:
     """The bytes of a file that is given by them, by its path, or as a data URI."""
     if isinstance(file, (bytes, bytearray, memoryview)):

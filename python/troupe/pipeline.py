@@ -186,14 +186,17 @@ class TroupePipeline(Parts):
                num_inference_steps: Optional[int] = None, guidance_scale: Optional[float] = None,
                num_images_per_prompt: Optional[int] = None, generator: Any = None, seed: Union[int, Sequence[int], None] = None,
                latents: Any = None, image: Any = None, strength: Optional[float] = None, mask_image: Any = None,
-               **options: Any) -> Job:
+               last_image: Any = None, guidance_scale_2: Optional[float] = None, **options: Any) -> Job:
         """Hands a job in and returns its handle at once. What is None is the model's own, as in diffusers' pipeline of its class.
 
         generator: a torch.Generator on the CPU that has drawn nothing yet: its seed gives diffusers' picture; a list has
             one for each picture. `seed` says it as a number, or a list. Without either the seed is a random one.
         latents: noise of unit variance instead of the seed's, [n, channels, h, w]: a numpy array or a tensor.
-        image: a picture to begin with, with `strength`: a PIL image, an array [height, width, 3], a tensor [3, height, width],
-            or a PNG, JPEG or WebP file: its path, its bytes or a data URI.
+        image: what the model's pipeline takes: a picture to begin with, with `strength`; a picture to edit, or a list of them;
+            a video's first frame. A PIL image, an array [height, width, 3], a tensor [3, height, width], or a PNG, JPEG or
+            WebP file: its path, its bytes or a data URI.
+        last_image: with image: a video's last frame.
+        guidance_scale_2: the guidance scale in the steps of a second transformer; default: guidance_scale.
         prompt_embeds, negative_prompt_embeds, pooled_prompt_embeds, negative_pooled_prompt_embeds, prompt_attention_mask,
             negative_prompt_attention_mask: instead of prompts what the text encoders would make of them, numpy arrays or
             tensors, as diffusers' pipeline of the model takes and `encode_prompt` returns them.
@@ -205,7 +208,8 @@ class TroupePipeline(Parts):
         named = dict(negative_prompt=negative_prompt, height=height, width=width, num_frames=num_frames,
                      num_inference_steps=num_inference_steps, guidance_scale=guidance_scale,
                      num_images_per_prompt=num_images_per_prompt, generator=generator, seed=seed, latents=latents,
-                     image=image, strength=strength, mask_image=mask_image)
+                     image=image, strength=strength, mask_image=mask_image, last_image=last_image,
+                     guidance_scale_2=guidance_scale_2)
         given = {name: value for name, value in named.items() if value is not None}
         return self._submit(prompt, {**given, **options})[0]
 
@@ -232,7 +236,7 @@ class TroupePipeline(Parts):
         if field and argument and first not in given:
             rest = error.message[len(field):] if first == field else f": {error.message}"
             error.message = argument + rest
-        for ours, theirs in (("image", "init_image"), ("latents", "init_latents")):
+        for ours, theirs in (("image", "images"), ("image", "init_image"), ("latents", "init_latents")):
             error.message = re.sub(rf"\b{theirs}\b", ours, error.message)
         error.param = argument
         about = field == "loras" or any(lora["path"] in error.message for lora in request.get("loras", ())

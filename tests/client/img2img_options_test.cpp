@@ -96,7 +96,7 @@ TEST_CASE("a picture to begin with is read into the submission: PNG, JPEG or Web
   auto submission =
       parse_submission({"--init-image", file, "--strength", "0.3", "--guidance-rescale", "0.7"});
   CHECK(submission.request.init_image == kPng);
-  CHECK(!client::check_init_image(submission.request));
+  CHECK(!client::check_pictures(submission.request));
   const auto wire = client::to_wire(submission).value().request;
   CHECK(wire.init_image_bytes == kPng.size());
   CHECK(wire.init_image_blob == 0);
@@ -127,7 +127,7 @@ TEST_CASE("a picture to begin with is read into the submission: PNG, JPEG or Web
         {"RIFFxxxxWEBP", "a damaged WebP"},
         {"hello", "no PNG, JPEG or WebP"}}) {
     submission.request.init_image = bytes;
-    const auto error = client::check_init_image(submission.request);
+    const auto error = client::check_pictures(submission.request);
     REQUIRE(error);
     CHECK(error->code == ErrorCode::bad_request);
     CHECK(has(error->what, name));
@@ -136,7 +136,7 @@ TEST_CASE("a picture to begin with is read into the submission: PNG, JPEG or Web
   for (std::size_t size = 8; size < kPng.size(); ++size) {
     CAPTURE(size);
     submission.request.init_image = kPng.substr(0, size);
-    const auto error = client::check_init_image(submission.request);
+    const auto error = client::check_pictures(submission.request);
     REQUIRE(error);
     CHECK(has(error->what, "is cut off"));
   }
@@ -144,10 +144,10 @@ TEST_CASE("a picture to begin with is read into the submission: PNG, JPEG or Web
     CAPTURE(byte);
     submission.request.init_image = kPng;
     submission.request.init_image[byte] ^= '\x10';
-    CHECK(client::check_init_image(submission.request));
+    CHECK(client::check_pictures(submission.request));
   }
   submission.request.init_image = kPng + "whatever follows";
-  CHECK(!client::check_init_image(submission.request));
+  CHECK(!client::check_pictures(submission.request));
   const auto cut = folder.file("cut.png", kPng.substr(0, kPng.size() - 6)).string();
   const auto message = message_of([&] { parse_submission({"--init-image", cut}); });
   CHECK(has(message, "cut.png: init_image is cut off"));
@@ -192,4 +192,36 @@ TEST_CASE("a mask is read beside the picture that it is laid over") {
   submission.request.init_image.clear();
   CHECK(has(message_of([&] { wire::check_submission(client::to_wire(submission).value()); }),
             "`mask_image` needs `init_image`"));
+}
+
+TEST_CASE("pictures beside the text are read into the submission, in order, and described") {
+  const std::string folder = TROUPE_SOURCE_DIR "/tests/fixtures/pictures/";
+  const Scratch scratch;
+  const auto pixel = scratch.file("a.png", kPng).string();
+  const auto submission = parse_submission({"--image", folder + "exif6.jpg", "--image", pixel,
+                                            "--last-image", pixel, "--guidance-2", "2.5"});
+  REQUIRE(submission.request.images.size() == 2);
+  CHECK(submission.request.images[0] == read_all(folder + "exif6.jpg"));
+  CHECK(submission.request.images[1] == kPng);
+  CHECK(submission.request.last_image == kPng);
+  const auto wire = client::to_wire(submission).value().request;
+  CHECK(wire.guidance_scale_2 == 2.5);
+  CHECK(wire.images[0].width == 5);  // it lies on its side
+  CHECK(wire.images[1].bytes == kPng.size());
+  CHECK(wire.last_image.height == 1);
+  auto sent = wire;
+  for (const auto& input : client::inputs_of(submission.request))
+    input.fields(sent).blob = input.bytes.size();
+  CHECK(sent.images[0].blob == sent.images[0].bytes);
+  CHECK(sent.images[1].blob == kPng.size());
+  CHECK(sent.last_image.blob == kPng.size());
+  const auto refused = [](std::vector<std::string> words) {
+    return message_of([&] { parse_submission(std::move(words)); });
+  };
+  CHECK(has(refused({"--last-image", pixel}), "--last-image needs --image, the first frame"));
+  CHECK(has(refused({"--image", pixel, "--image", pixel, "--image", pixel, "--image", pixel,
+                     "--image", pixel}),
+            "--image has 5: at most 4 are taken"));
+  CHECK(has(refused({"--image", scratch.file("b.png", "hello").string()}),
+            "images is no PNG, JPEG or WebP"));
 }

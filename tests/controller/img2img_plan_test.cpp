@@ -496,3 +496,57 @@ TEST_CASE("a LoRA that is a link in an allowed folder keeps what lies beside it"
   CHECK(has(read(kFixtures + "tiny-flux", {{allowed / "peft/b.safetensors", 1}}, own).error,
             "may not be named here"));
 }
+
+TEST_CASE("pictures beside the text are refused by name where a model takes none") {
+  const auto model = spec::read_model_spec(kFixtures + "tiny-sdxl");
+  const auto refused = [](const spec::ModelSpec& of, const auto& change) {
+    wire::ImageRequest request;
+    request.prompts = {"a cat"};
+    change(request);
+    return message_of([&] { plan::make_plan(of, request, {}); });
+  };
+  const wire::SentPicture picture{.blob = 7, .bytes = 100, .height = 64, .width = 64};
+  CHECK(refused(model, [&](auto& of) { of.images = {picture}; }) ==
+        "[plan] `images` has pictures, but StableDiffusionXLPipeline edits none: `init_image` is "
+        "what "
+        "it begins from");
+  CHECK(refused(model, [&](auto& of) {
+          of.images = {picture}, of.last_image = picture;
+        }).starts_with("[plan] `images` has pictures"));
+  CHECK(refused(model, [&](auto& of) { of.guidance_scale_2 = 3; }) ==
+        "[plan] `guidance_scale_2` is 3, but StableDiffusionXLPipeline has no second transformer: "
+        "`guidance_scale` is for all steps");
+  CHECK(refused(spec::read_model_spec(kFixtures + "tiny-wan"), [&](auto& of) {
+          of.images = {picture};
+        }) == "[plan] `images` has pictures, but WanPipeline takes a text alone");
+  auto editing = model;
+  editing.inputs = {.images = spec::PictureRole::edited, .most_images = 1, .needs_images = true};
+  CHECK(refused(editing, [](auto&) {}) ==
+        "[plan] `images` is missing: StableDiffusionXLPipeline edits a picture");
+  CHECK(refused(editing, [&](auto& of) {
+          of.images = {picture, picture};
+        }) == "[plan] `images` has 2: StableDiffusionXLPipeline takes 1 at most");
+}
+
+TEST_CASE("what diffusers' pipelines call image is what the model takes") {
+  auto model = spec::read_model_spec(kFixtures + "tiny-sdxl");
+  wire::ImageRequest request;
+  request.images = {{.blob = 7, .bytes = 100, .height = 48, .width = 64}};
+  request.images_as_taken = true;
+  auto begun = request;
+  plan::settle_images(begun, model);
+  CHECK(begun.images.empty());
+  CHECK_FALSE(begun.images_as_taken);
+  CHECK(begun.init_image_blob == 7);
+  CHECK(begun.init_image_bytes == 100);
+  CHECK(begun.init_image_height == 48);
+  CHECK(begun.init_image_width == 64);
+  auto several = request;
+  several.images.push_back(several.images.front());
+  CHECK(message_of([&] { plan::settle_images(several, model); }) ==
+        "[plan] `images` has 2, but StableDiffusionXLPipeline begins with one picture");
+  model.inputs.images = spec::PictureRole::edited;
+  plan::settle_images(request, model);
+  CHECK(request.images.size() == 1);
+  CHECK(request.init_image_bytes == 0);
+}

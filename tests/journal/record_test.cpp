@@ -233,11 +233,17 @@ TEST_CASE("start latents come back under a new number; damaged ones fail the job
   Book book{store, before};
   auto& job = before.add();
   job.spec.request.init_latents_blob = before.keep("latents");
+  for (const char* picture : {"one", "two"})
+    job.spec.request.images.push_back({.blob = before.keep(picture), .bytes = 3});
   book.journal.accepted(job, {});
   Desk after;
   after.last = 100;
   revive(store, after);
   CHECK(after.text(after.table.find(job.id)->spec.request.init_latents_blob) == "latents");
+  const auto& images = after.table.find(job.id)->spec.request.images;
+  REQUIRE(images.size() == 2);
+  CHECK(after.text(images[0].blob) == "one");
+  CHECK(after.text(images[1].blob) == "two");
 
   auto records = store.load();
   records[0].inputs[0].bytes = nullptr;

@@ -110,7 +110,7 @@ class Nodes(unittest.TestCase):
                                strength=0.6)
         self.assertEqual((images.shape, images.dtype), ((2, 2, 4, 3), np.float32))
         request = self.server.jobs[-1].request
-        self.assertTrue(request.pop("init_image"))
+        self.assertEqual(len(request.pop("image")), 1)
         self.assertTrue(request.pop("mask_image"))
         self.assertEqual(request, {
             "prompts": ["a cat"], "seed": 5, "steps": 3, "guidance_scale": 0.0, "width": 64,

@@ -157,6 +157,11 @@ TEST_CASE("what is wrong with a job is said of its field") {
       {R"({"prompt": "a", "parallel": "all"})", "parallel"},
       {R"({"prompt": "a", "priority": 101})", "priority"},
       {R"({"prompt": "a", "init_image": "?"})", "init_image"},
+      {R"({"prompt": "a", "images": ["?"]})", "images"},
+      {R"({"prompt": "a", "image": "?"})", "image"},
+      {R"({"prompt": "a", "image": ["", "", "", "", ""]})", "image"},
+      {R"({"prompt": "a", "last_image": "?"})", "last_image"},
+      {R"({"prompt": "a", "guidance_scale_2": -1})", "guidance_scale_2"},
       {R"({"prompt": "a", "output_format": "gif"})", "output_format"},
       {R"({"prompt": "a", "num_steps": 4})", "num_steps"},
       {R"([])", ""},
@@ -447,6 +452,31 @@ TEST_CASE("a form: fields and files, by its boundary") {
   CHECK_THROWS_AS(parse_multipart("application/json; boundary=b", body), ApiError);
 }
 
+TEST_CASE("a form's pictures are several, and of one meaning under each of their names") {
+  const std::string png = from_base64(
+                              "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB"
+                              "2kUIOwAAAABJRU5ErkJggg==")
+                              .value();
+  const auto edit = [&](const std::vector<std::string>& names) {
+    std::string body;
+    for (const auto& name : names)
+      body += "--b\r\nContent-Disposition: form-data; name=\"" + name +
+              "\"; filename=\"a\"\r\n\r\n" + png + "\r\n";
+    body += "--b\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\na\r\n--b--";
+    return parse_images(edit_fields("multipart/form-data; boundary=b", body), true, 7)
+        .submission.request;
+  };
+  for (const auto& names : {std::vector<std::string>{"image"}, {"image[]", "image[]"}}) {
+    const auto request = edit(names);
+    CHECK(request.images.size() == names.size());
+    CHECK(request.images_as_taken);
+    CHECK(request.init_image.empty());
+  }
+  const auto job = parse_job(json{{"prompt", "a"}, {"images", {base64(png)}}}.dump()).submission;
+  CHECK(job.request.images == std::vector{png});
+  CHECK_FALSE(job.request.images_as_taken);
+}
+
 TEST_CASE("what a picture was made with, but does not hold, is to be brought along") {
   const std::string demo = testing::read_all(TROUPE_SOURCE_DIR "/docs/demo.png");
   const auto plain = models::write_png(models::load_picture(demo));
@@ -455,7 +485,8 @@ TEST_CASE("what a picture was made with, but does not hold, is to be brought alo
         plain, {{"troupe", json{{"prompt", "a"}, {"steps", 3}, {name, true}}.dump()}});
   };
   CHECK(parameters_of(made_with("none")).at("prompt") == "a");
-  for (const char* name : {"init_image", "mask_image", "init_latents", "prompt_embeds"}) {
+  for (const char* name :
+       {"init_image", "mask_image", "images", "last_image", "init_latents", "prompt_embeds"}) {
     CAPTURE(name);
     CHECK(wrong_field([&] { parameters_of(made_with(name)); }) == name);
     CHECK(parameters_of(made_with(name), {name}).at("steps") == 3);

@@ -35,8 +35,8 @@ void parse_as(Call call, const json& body) {
     parse_webui(body.dump(), call, 7);
   } else {
     auto names = other_names();
-    names.insert({{"image", "init_image"}, {"mask", "mask_image"}});
-    if (call == kVideos) names["input_reference"] = "init_image";
+    names.insert({"mask", "mask_image"});
+    if (call == kVideos) names["input_reference"] = "images";
     Fields fields(body, std::move(names));
     if (call == kJobs) {
       parse_job(body.dump());

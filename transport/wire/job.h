@@ -47,6 +47,21 @@ struct NamedShape {
   }
 };
 
+/// A picture, as a PNG, that a request brings along in a blob. Its pixels are a client's word until
+/// it has come, then what its header says.
+struct SentPicture {
+  std::uint64_t blob = 0;  // 0 = it has not come
+  std::uint64_t bytes = 0;
+  std::int32_t height = 0;
+  std::int32_t width = 0;
+
+  bool operator==(const SentPicture&) const = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(blob, bytes, height, width);
+  }
+};
+
 /// Run of pictures that follow each other in a batch and share a seed: their noise is what a batch
 /// of them alone would have.
 struct SeedRun {

@@ -100,6 +100,8 @@ struct JobOptions {
   std::string_view init_latents = "--init-latents";
   std::string_view init_image = "--init-image";
   std::string_view mask_image = "--mask";
+  std::string_view images = "--image";
+  std::string_view last_image = "--last-image";
   std::string_view automatic = "--parallel";  // auto
   std::string_view stages = "--stages";
   std::string_view priority = "--priority";

@@ -19,6 +19,7 @@ inline constexpr std::int64_t kMaxPictures = 4096;
 inline constexpr std::int64_t kMaxFrames = 4097;
 inline constexpr std::int64_t kMaxPixels = 16384;  // of a side
 inline constexpr std::int32_t kMaxTextTokens = 4096;
+inline constexpr std::size_t kMaxImages = 4;  // that a model takes beside the text
 inline constexpr std::size_t kMaxLoras = 64;
 inline constexpr double kMaxLoraScale = 1000;
 inline constexpr int kMaxActors = 1024;            // of a cluster

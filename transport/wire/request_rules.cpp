@@ -119,8 +119,8 @@ void check_own_settings(const ImageRequest& request) {
 // What a picture begins with, and files.
 
 void check_picture(JobField field, std::uint64_t blob, std::uint64_t bytes, std::int64_t height,
-                   std::int64_t width) {
-  const std::string name = quoted(field);
+                   std::int64_t width, const std::string& which = "") {
+  const std::string name = quoted(field) + which;
   if (blob != 0 && bytes == 0) refuse(field, name + " is empty");
   if (bytes > models::kMaxPictureBytes)
     refuse(field,
@@ -138,7 +138,8 @@ void check_picture(JobField field, std::uint64_t blob, std::uint64_t bytes, std:
 }
 
 bool has_image(const ImageRequest& request) {
-  return request.init_image_bytes != 0 || request.init_image_blob != 0;
+  return request.init_image_bytes != 0 || request.init_image_blob != 0 ||
+         (request.images_as_taken && !request.images.empty());
 }
 
 void require_image(const ImageRequest& request, JobField field, const std::string& what) {
@@ -147,11 +148,32 @@ void require_image(const ImageRequest& request, JobField field, const std::strin
            fmt::format("{} needs {}, {}", quoted(field), quoted(JobField::init_image), what));
 }
 
+void check_images(const ImageRequest& request) {
+  const auto& images = request.images;
+  if (images.size() > kMaxImages)
+    refuse(JobField::images, fmt::format("{} has {}: at most {} are taken",
+                                         quoted(JobField::images), images.size(), kMaxImages));
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    const std::string which = images.size() > 1 ? fmt::format(" number {}", i + 1) : "";
+    if (images[i].bytes == 0)
+      refuse(JobField::images, quoted(JobField::images) + which + " is empty");
+    check_picture(JobField::images, images[i].blob, images[i].bytes, images[i].height,
+                  images[i].width, which);
+  }
+  const auto& last = request.last_image;
+  check_picture(JobField::last_image, last.blob, last.bytes, last.height, last.width);
+  if (last.bytes != 0 && images.empty())
+    refuse(JobField::last_image,
+           fmt::format("{} needs {}, the first frame", quoted(JobField::last_image),
+                       quoted(JobField::images)));
+}
+
 void check_beginning(const ImageRequest& request) {
   if (has_image(request) && (request.init_latents_bytes != 0 || request.init_latents_blob != 0))
     refuse_both(JobField::init_image, JobField::init_latents);
   if (request.mask_image_bytes != 0 || request.mask_image_blob != 0)
     require_image(request, JobField::mask_image, "the picture that it is laid over");
+  check_images(request);
   check_picture(JobField::init_image, request.init_image_blob, request.init_image_bytes,
                 request.init_image_height, request.init_image_width);
   check_picture(JobField::mask_image, request.mask_image_blob, request.mask_image_bytes,
@@ -389,7 +411,8 @@ std::string option_of(JobField field) {
         std::pair{stages, kJobOptions.stages}, std::pair{parallel, kJobOptions.automatic},
         std::pair{init_latents, kJobOptions.init_latents},
         std::pair{init_image, kJobOptions.init_image},
-        std::pair{mask_image, kJobOptions.mask_image}, std::pair{model, kJobOptions.model},
+        std::pair{mask_image, kJobOptions.mask_image}, std::pair{images, kJobOptions.images},
+        std::pair{last_image, kJobOptions.last_image}, std::pair{model, kJobOptions.model},
         std::pair{priority, kJobOptions.priority}, std::pair{share, kJobOptions.share}})
     if (field == other) option = word;
   return std::string(option);

@@ -64,6 +64,31 @@ nlohmann::json defaults_json(const spec::ModelSpec& model) {
   return out;
 }
 
+/// Returns what a model takes beside the text and a picture to begin with.
+nlohmann::json inputs_json(const spec::PipelineInputs& inputs) {
+  return {{"most_images", inputs.most_images},
+          {"needs_images", inputs.needs_images},
+          {"first_frame", inputs.images == spec::PictureRole::first_frame},
+          {"last_image", inputs.last_image},
+          {"guidance_scale_2", inputs.second_guidance}};
+}
+
+/// Returns the options by which a model takes these; empty where it takes nothing.
+std::string inputs_text(const nlohmann::json& inputs) {
+  std::string text;
+  const auto add = [&](const std::string& words) { text += (text.empty() ? "" : "; ") + words; };
+  if (inputs["first_frame"]) {
+    add("--image, a video's first frame");
+  } else if (const int most = inputs["most_images"]; most > 0) {
+    add("--image, " + (most == 1 ? "a picture" : fmt::format("up to {} pictures", most)) +
+        " to edit");
+  }
+  if (inputs["needs_images"]) text += ", which it needs";
+  if (inputs["last_image"]) add("--last-image");
+  if (inputs["guidance_scale_2"]) add("--guidance-2");
+  return text;
+}
+
 std::string defaults_text(const nlohmann::json& of) {
   auto text = fmt::format("{} steps, guidance {}", of["steps"].get<int>(),
                           number_text(of["guidance_scale"].get<double>()));
@@ -76,7 +101,8 @@ std::string defaults_text(const nlohmann::json& of) {
 void add_plans(const spec::ModelSpec& model, nlohmann::json& out) {
   Submission submission;
   submission.request.prompts = {""};
-  const wire::JobSpec job = client::to_wire(submission).value();
+  wire::JobSpec job = client::to_wire(submission).value();
+  if (model.inputs.needs_images) job.request.images = {{.bytes = 1}};
   const auto planned = [&](const auto& change) -> std::optional<plan::Plan> {
     auto request = job.request;
     auto degrees = job.parallelism;
@@ -141,6 +167,7 @@ nlohmann::json model_json(const spec::ModelSpec& model, const std::string& name)
                         {"pixel_multiple", model.pixel_multiple()},
                         {"text_tokens", model.text_tokens},
                         {"defaults", defaults_json(model)},
+                        {"inputs", inputs_json(model.inputs)},
                         {"scheduler", model.scheduler.class_name},
                         {"sampler", spec::sampler_name(model.scheduler, "")},
                         {"notes", model.notes}};
@@ -267,6 +294,7 @@ class InspectVerb : public Verb {
       line("", "with --init-image " + defaults_text(defaults["init_image"]));
     if (defaults.contains("mask_image"))
       line("", "with --mask " + defaults_text(defaults["mask_image"]));
+    if (const auto takes = inputs_text(model["inputs"]); !takes.empty()) line("takes", takes);
     const auto listed = [&](const char* key) { return model.value(key, nlohmann::json()); };
     const auto by_type = listed("memory"), by_axis = listed("degrees"), by_name = listed("methods");
     std::string memory, degrees, methods;

@@ -136,6 +136,8 @@ class SubmitVerb : public SharedVerb {
     };
     const std::map<std::string, std::string> inputs = {{"init_image", "--init-image"},
                                                        {"mask_image", "--mask"},
+                                                       {"images", "--image"},
+                                                       {"last_image", "--last-image"},
                                                        {"init_latents", "--init-latents"},
                                                        {"prompt_embeds", "--prompt-embeds"}};
     std::set<std::string> brought;

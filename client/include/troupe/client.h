@@ -63,7 +63,8 @@ struct ImageRequest {
   int width = 0;
   int num_frames = 0;  // of a video: 4k + 1; 0 = the model's own number; pictures have 1
   int steps = 0;       // 0 = the model's own number, as in diffusers' pipeline of its class
-  std::optional<double> guidance_scale = {};  // none = the model's own likewise
+  std::optional<double> guidance_scale = {};    // none = the model's own likewise
+  std::optional<double> guidance_scale_2 = {};  // of a second transformer; none = guidance_scale
   std::uint64_t seed = 0;
   /// One seed per picture, as a list of generators in diffusers: each picture is as with its seed
   /// alone.
@@ -107,6 +108,13 @@ struct ImageRequest {
   std::optional<double> strength = {};  // with it: the part of the steps that are done, above 0, up
                                         // to 1; none = the model's own
   std::string mask_image;               // with it: a file whose white is painted anew; "" = all is
+  /// Pictures, as PNG, JPEG or WebP files, that the model takes beside the text: to edit, or a
+  /// video's first frame; at most 4.
+  std::vector<std::string> images = {};
+  /// True: `images` are what diffusers' pipelines call image. Where the model takes none beside the
+  /// text, the only one is its init_image.
+  bool images_as_taken = false;
+  std::string last_image;        // a video's last frame, a file likewise; "" = none
   double guidance_rescale = 0;   // 0 to 1: guided predictions get the deviation of the text's own
   std::vector<Lora> loras = {};  // added up, in this order
   std::vector<Embedding> embeddings = {};  // of Stable Diffusion, SDXL and FLUX

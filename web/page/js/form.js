@@ -128,6 +128,10 @@ export class RequestForm {
         {wide: true}),
       labelled('mask_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
         {wide: true}),
+      labelled('images', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp', multiple: ''}),
+        {wide: true}),
+      labelled('last_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
+        {wide: true}),
       labelled('strength', controlOf(this.fields.get('strength')),
         {hint: 'Above 0, up to 1; empty: the model\'s own'})));
   }
@@ -194,6 +198,7 @@ export class RequestForm {
       this.get(name).closest('.field').hidden = this.get('size').value !== 'other';
     for (const name of ['mask_image', 'strength'])
       this.get(name).closest('.field').hidden = this.get('init_image').files.length === 0;
+    this.get('last_image').closest('.field').hidden = this.get('images').files.length === 0;
     this.byHand.hidden = this.get('sharing').value !== 'hand';
   }
 
@@ -215,6 +220,10 @@ export class RequestForm {
     if (image) request.init_image = await base64Of(image);
     const [mask] = this.get('mask_image').files;
     if (image && mask) request.mask_image = await base64Of(mask);
+    const images = [...this.get('images').files];
+    if (images.length > 0) request.images = await Promise.all(images.map(base64Of));
+    const [last] = this.get('last_image').files;
+    if (images.length > 0 && last) request.last_image = await base64Of(last);
     if (this.get('sharing').value === 'auto') request.parallel = 'auto';
     // Some twenty previews, however many steps there are; models' own numbers are 20 to 50.
     request.preview_every = Math.ceil((request.steps ?? 40) / 20);

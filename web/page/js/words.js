@@ -6,9 +6,12 @@ const kLabels = {
   dtype: 'Computes in',
   eta: 'Eta (η)',
   guidance_scale: 'Guidance',
+  guidance_scale_2: 'Guidance of the second transformer',
+  images: 'Edit these pictures, or begin a video with one',
   images_per_prompt: 'Pictures',
   init_image: 'Begin with a picture',
   kv: 'K,V',
+  last_image: 'Let the video end with this one',
   mask_image: 'Paint only where this one is white',
   max_sequence_length: 'Length of the prompt in tokens',
   noise_dtype: 'Draws noise in',
@@ -25,7 +28,8 @@ const kLabels = {
 };
 
 // Options that are no field in the server's list, and what they are here.
-const fieldOfOption = new Map([['--init-image', 'init_image'], ['--mask', 'mask_image'], ['--parallel', 'parallel']]);
+const fieldOfOption = new Map([['--init-image', 'init_image'], ['--mask', 'mask_image'], ['--image', 'images'],
+  ['--last-image', 'last_image'], ['--parallel', 'parallel']]);
 let tellLearned;
 let isLearned = false;
 const learned = new Promise((resolve) => { tellLearned = resolve; });
