@@ -59,9 +59,9 @@ void settle(RequestOptions& options);
 /// Throws std::runtime_error when the latents cannot be read.
 Submission make_submission(const RequestOptions& options);
 
-/// The submission's model, and its LoRAs looked at. Throws std::runtime_error naming --model or
-/// --lora.
-spec::ModelSpec read_model(const Submission& submission);
+/// The submission's model, and its LoRAs looked at; what of these is not used is added to
+/// `warnings`. Throws std::runtime_error naming --model or --lora.
+spec::ModelSpec read_model(const Submission& submission, std::vector<std::string>* warnings);
 
 /// The number of a job that was handed in. Throws CommandError; what a cluster finds wrong with a
 /// folder or a file that the submission names stands under its option.

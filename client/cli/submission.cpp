@@ -229,10 +229,12 @@ Submission make_submission(const RequestOptions& options) {
   return submission;
 }
 
-spec::ModelSpec read_model(const Submission& submission) {
+spec::ModelSpec read_model(const Submission& submission, std::vector<std::string>* warnings) {
   auto model = read_model_folder(submission.model);
-  for (const auto& lora : submission.request.loras)
-    naming("--lora", [&] { return spec::read_lora_spec(lora.path, model); });
+  for (const auto& lora : submission.request.loras) {
+    const auto read = naming("--lora", [&] { return spec::read_lora_spec(lora.path, model); });
+    if (warnings != nullptr && !read.unused.empty()) warnings->push_back("--lora " + read.unused);
+  }
   const auto learned = naming("--embedding", [&] {
     std::vector<models::TextualInversionFile> files;
     for (const auto& embedding : submission.request.embeddings)

@@ -106,6 +106,8 @@ void Admission::read_model(const IncomingPtr& job) {
         job->reading = reading;
         own.model = reading.folder;
         own.request.loras = reading.loras;
+        for (const auto& unused : reading.lora_warnings)
+          job->warnings.push_back("`" + to_string(wire::JobField::loras) + "` " + unused);
         own.request.embeddings = reading.embeddings;
         own.request.seeds.clear();
         own.request.pictures_of_jobs.clear();

@@ -27,6 +27,7 @@ struct ModelReading {
   std::string folder;             // the one that was read: where links and ".." of its name led
   std::vector<wire::Lora> loras;  // likewise; their layers are in the model, their values unseen
   std::vector<std::uint64_t> lora_fingerprints;
+  std::vector<std::string> lora_warnings;        // on tensors of theirs that are not used
   std::vector<wire::Embedding> embeddings;       // likewise, with their words and fingerprints
   std::string error;                             // one line
   wire::JobField field = wire::JobField::model;  // that names what cannot be read

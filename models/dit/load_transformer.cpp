@@ -82,20 +82,25 @@ std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& sp
   };
   // Streamed blocks are read later, too, and then nobody counts.
   const auto counted = std::make_shared<std::function<void()>>(tick);
+  const auto adapted = [=](const std::string& name, const at::Tensor& stored, int64_t row,
+                           int64_t column) {
+    const auto sum = loras->add("transformer", name, stored, row, column).to(compute);
+    if (compute == at::kHalf)
+      require_finite(sum.cpu().contiguous(), "with its LoRA in float16, tensor \"" + name + "\" ");
+    return sum;
+  };
+  // Biases and norms are adapted where they are read, matrices part by part.
   weights.get = [=](const std::string& name, at::IntArrayRef shape) {
     if (*counted) (*counted)();
-    return store.get(name, shape, touched(name) ? at::kFloat : compute, device);
+    if (!touched(name)) return store.get(name, shape, compute, device);
+    const auto stored = store.get(name, shape, at::kFloat, device);
+    return shape.size() < 2 ? adapted(name, stored, 0, 0) : stored;
   };
   weights.release = [=](const std::string& name) { store.release(name); };
   if (loras != nullptr && !loras->empty()) {
     weights.adapt = [=](const std::string& name, const at::Tensor& stored, int64_t row,
                         int64_t column) {
-      if (!touched(name)) return stored;
-      const auto sum = loras->add("transformer", name, stored, row, column).to(compute);
-      if (compute == at::kHalf)
-        require_finite(sum.cpu().contiguous(),
-                       "with its LoRA in float16, tensor \"" + name + "\" ");
-      return sum;
+      return touched(name) && stored.dim() > 1 ? adapted(name, stored, row, column) : stored;
     };
   }
   auto made =

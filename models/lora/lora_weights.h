@@ -30,9 +30,11 @@ class LoraWeights {
   /// Any of them adds to this tensor of the component ("transformer", "text_encoder", …).
   bool touches(const std::string& component, const std::string& tensor) const;
   /// `weight`, which is rows [row, row + weight.size(0)) and inputs [column, …) of the tensor, with
-  /// Σ scale · alpha / rank · up · down of these added in float32, in the order of the files; in
-  /// the weight's type and on its device. A weight that none touches comes back as it is. Throws
-  /// std::runtime_error naming file and tensor at a value that is not finite.
+  /// Σ scale · alpha / rank · product of these added in float32, in the order of the files, each
+  /// product as its kind says (spec::LoraKind); in the weight's type and on its device. Lengths
+  /// (DoRA) are given to the stored weight with what their file adds, as PEFT does. A weight that
+  /// none touches comes back as it is. Throws std::runtime_error naming file and tensor at a value
+  /// that is not finite.
   at::Tensor add(const std::string& component, const std::string& tensor, const at::Tensor& weight,
                  std::int64_t row = 0, std::int64_t column = 0) const;
   /// The store's tensors come with what is added to them from now on.
@@ -51,8 +53,13 @@ class LoraWeights {
     spec::LoraPart part;
   };
   double factor(const File& file, const spec::LoraLayer& layer) const;
+  /// Rows [row, row + rows) of the tensor with the lengths of the file, less those that are stored;
+  /// of these the columns [column, column + columns).
+  at::Tensor lengthened(const std::string& tensor, const Addition& addition, std::int64_t row,
+                        std::int64_t rows, std::int64_t column, std::int64_t columns) const;
 
   std::vector<File> files_;
+  std::map<std::string, WeightStore> stored_;  // components that lengths are given to
   std::map<std::pair<std::string, std::string>, std::vector<Addition>> additions_;
 };
 

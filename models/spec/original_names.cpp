@@ -98,6 +98,27 @@ std::vector<LoraAlias> names_of(const FluxSpec& spec) {
   return aliases.take();
 }
 
+/// Adds the names that XLabs' LoRAs have for FLUX.1's products of attention.
+void add_names_of_xlabs(const FluxSpec& spec, std::vector<LoraAlias>& aliases) {
+  const std::int64_t width = spec.inner_dim();
+  Aliases own;
+  for (std::int64_t block = 0; block < spec.num_layers; ++block) {
+    const std::string theirs = fmt::format("double_blocks.{}.processor.", block);
+    const std::string ours = fmt::format("transformer_blocks.{}.attn.", block);
+    own.add(theirs + "qkv_lora1", three(ours, kPicture, width));
+    own.add(theirs + "qkv_lora2", three(ours, kText, width));
+    own.add(theirs + "proj_lora1", {{ours + "to_out.0", width}});
+    own.add(theirs + "proj_lora2", {{ours + "to_add_out", width}});
+  }
+  for (std::int64_t block = 0; block < spec.num_single_layers; ++block) {
+    const std::string theirs = fmt::format("single_blocks.{}.processor.", block);
+    const std::string ours = fmt::format("single_transformer_blocks.{}.", block);
+    own.add(theirs + "qkv_lora", three(ours + "attn.", kPicture, width));
+    own.add(theirs + "proj_lora", {{ours + "proj_out", width}});
+  }
+  std::ranges::move(own.take(), std::back_inserter(aliases));
+}
+
 std::vector<LoraAlias> names_of(const Sd3Spec& spec) {
   const std::int64_t width = spec.inner_dim();
   Aliases aliases;
@@ -394,13 +415,14 @@ OriginalTensors originals_of(const UNetSpec& spec) {
   return tensors;
 }
 
-/// Returns the products among the tensors, each with those of diffusers' that it is made of.
+/// Returns the products and norms among the tensors, each with those of diffusers' that it is made
+/// of.
 std::vector<LoraAlias> products_of(const OriginalTensors& originals,
                                    const std::vector<ExpectedTensor>& expected) {
   std::map<std::string, LoraAlias> products;
   for (const ExpectedTensor& tensor : expected) {
     const auto original = originals.find(tensor.name);
-    if (original == originals.end() || tensor.shape.size() < 2) continue;
+    if (original == originals.end() || tensor.shape.empty()) continue;
     const auto [layer, part] = layer_and_part(original->second.name);
     if (part != ".weight") continue;
     LoraAlias& product = products[layer];
@@ -563,7 +585,11 @@ OriginalTensors original_tensors(const TransformerSpec& spec) {
 }
 
 std::vector<LoraAlias> original_names(const TransformerSpec& spec) {
-  if (const auto* flux = std::get_if<FluxSpec>(&spec.family)) return names_of(*flux);
+  if (const auto* flux = std::get_if<FluxSpec>(&spec.family)) {
+    auto names = names_of(*flux);
+    add_names_of_xlabs(*flux, names);
+    return names;
+  }
   if (const auto* chroma = std::get_if<ChromaSpec>(&spec.family)) return names_of(*chroma);
   if (const auto* sd3 = std::get_if<Sd3Spec>(&spec.family)) return names_of(*sd3);
   const OriginalTensors originals = original_tensors(spec);

@@ -34,8 +34,8 @@ struct LoraAlias {
 };
 
 /// Returns the names that the authors of FLUX.1, FLUX.2, Chroma, SD3, Wan, Z-Image and Stable
-/// Diffusion's U-Nets give their products; other families have none here. Source: diffusers'
-/// conversions of the original checkpoints.
+/// Diffusion's U-Nets give their products, and XLabs FLUX.1's; other families have none here.
+/// Source: diffusers' conversions of the original checkpoints and of LoRAs.
 std::vector<LoraAlias> original_names(const TransformerSpec& spec);
 
 /// A tensor as the model's authors keep it: rows from `row` on of the `rows` of theirs.

@@ -73,9 +73,14 @@ std::string target(const spec::LoraSpec& lora) {
 
 TEST_CASE("every naming finds the same layer") {
   const std::string wanted = "transformer " + kQ + ".weight";
-  for (const char* prefix :
-       {"transformer.", "unet.", "diffusion_model.", "base_model.model.", ""}) {
+  for (const char* prefix : {"transformer.", "unet.", "diffusion_model.", "base_model.model.",
+                             "base_model.model.transformer.", "model.diffusion_model.", ""}) {
     CAPTURE(prefix);
+    CHECK(
+        target(
+            File().pair(prefix + kQ, ".lora_A.default.weight", ".lora_B.default.weight").read()) ==
+        wanted);
+    CHECK(target(File().pair(prefix + kQ + ".base_layer").read()) == wanted);
     CHECK(target(File().pair(prefix + kQ).read()) == wanted);
     CHECK(target(File().pair(prefix + kQ, ".lora.down.weight", ".lora.up.weight").read()) ==
           wanted);
@@ -88,7 +93,7 @@ TEST_CASE("every naming finds the same layer") {
                    .pair("transformer.transformer_blocks.0.attn.processor.to_out",
                          "_lora.down.weight", "_lora.up.weight")
                    .read()) == "transformer transformer_blocks.0.attn.to_out.0.weight");
-  for (const char* prefix : {"lora_unet_", "lora_transformer_"}) {
+  for (const char* prefix : {"lora_unet_", "lora_transformer_", "lycoris_"}) {
     CHECK(target(File()
                      .pair(std::string(prefix) + "transformer_blocks_0_attn_to_q",
                            ".lora_down.weight", ".lora_up.weight")
@@ -108,7 +113,7 @@ TEST_CASE("the authors' fused products are split by rows") {
   CHECK(parts[0] == spec::LoraPart{prefix + "attn.to_q.weight", 0, 0, 24});
   CHECK(parts[2] == spec::LoraPart{prefix + "attn.to_v.weight", 48, 0, 24});
   CHECK(parts[3] == spec::LoraPart{prefix + "proj_mlp.weight", 72, 0, 96});
-  CHECK(lora.layers[0].alpha == "lora_unet_single_blocks_1_linear1.alpha");
+  CHECK(lora.layers[0].tensor(spec::LoraRole::alpha) == "lora_unet_single_blocks_1_linear1.alpha");
   const auto swapped = File()
                            .add("final_layer.adaLN_modulation.1.lora_A.weight", {4, 24})
                            .add("final_layer.adaLN_modulation.1.lora_B.weight", {48, 4})
@@ -137,6 +142,19 @@ TEST_CASE("text encoders are found by number and kind") {
           .read();
   CHECK(target(t5) == "text_encoder_2 encoder.block.0.layer.0.SelfAttention.q.weight");
   CHECK(has(File().pair("text_encoder_3." + kQ).error(), "text encoder that this model does not"));
+  for (const char* comfy :
+       {"text_encoders.clip_l.transformer.text_model.", "text_encoders.clip_l.transformer."})
+    CHECK(read(std::string(comfy) + "encoder.layers.0.self_attn.q_proj") == clip);
+  CHECK(target(File()
+                   .add("text_encoders.t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q"
+                        ".lora_A.weight",
+                        {4, 24})
+                   .add("text_encoders.t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q"
+                        ".lora_B.weight",
+                        {24, 4})
+                   .read()) == "text_encoder_2 encoder.block.0.layer.0.SelfAttention.q.weight");
+  CHECK(has(File().pair("text_encoders.clip_g.transformer." + kQ).error(),
+            "text encoder that this model does not"));
   CHECK(has(File().pair("lora_te9_x", ".lora_down.weight", ".lora_up.weight").error(),
             "text encoder that this model does not"));
 }
@@ -150,7 +168,14 @@ TEST_CASE("metadata's alphas go by component and by pattern") {
   CHECK(lora.layers[0].known_alpha == 8.0);
   CHECK(!File().pair(kQ).read().layers[0].known_alpha);
   CHECK(has(File().pair(kQ).metadata({{"transformer.use_dora", true}}).error(),
-            "metadata of transformer: key \"use_dora\" = true is not supported"));
+            "has no lora_magnitude_vector beside it, but the file's metadata says use_dora"));
+  CHECK(File()
+            .pair(kQ)
+            .add(kQ + ".lora_magnitude_vector", {24})
+            .metadata({{"transformer.use_dora", true}})
+            .read()
+            .layers[0]
+            .tensors.contains(spec::LoraRole::magnitude));
   CHECK(has(
       File()
           .pair(kQ)
@@ -174,7 +199,7 @@ TEST_CASE("metadata's other settings are taken, or refused by name, as by PEFT's
   CHECK(alpha({{"transformer.alpha_pattern", {{"^attn.to_q", 5}}}}) == 6);  // whole names only
   CHECK(has(read({{"transformer.r", 2}}).error(), "is of rank 4, but the file's metadata says 2"));
   CHECK(has(read({{"transformer.init_lora_weights", "pissa"}}).error(), "\"init_lora_weights\""));
-  CHECK(has(read({{"transformer.lora_bias", true}}).error(), "\"lora_bias\" = true"));
+  CHECK(alpha({{"transformer.lora_bias", true}}) == 6);
   CHECK(has(read({{"transformer.new_kind", true}}).error(), "new_kind"));
   CHECK(File()
             .pair("transformer." + kQ)
@@ -212,8 +237,7 @@ TEST_CASE("a file of PEFT's has the settings beside it; others have not") {
   CHECK(!File().pair(peft + kQ).read().layers[0].known_alpha);
   CHECK(!File().pair("transformer." + kQ).beside(said).read().layers[0].known_alpha);
   for (const auto& [key, value] :
-       std::map<std::string, nlohmann::json>{{"use_dora", true},
-                                             {"peft_type", "LOHA"},
+       std::map<std::string, nlohmann::json>{{"peft_type", "OFT"},
                                              {"bias", "lora_only"},
                                              {"layer_replication", {{0, 2}}},
                                              {"modules_to_save", {"proj_out"}},
@@ -226,6 +250,7 @@ TEST_CASE("a file of PEFT's has the settings beside it; others have not") {
     CHECK(has(error, "adapter_config.json: "));
     CHECK(has(error, key));
   }
+  CHECK(has(beside({{"use_dora", true}}).error(), "adapter_config.json says use_dora"));
   CHECK(has(beside({{"r", 2}}).error(), "is of rank 4, but adapter_config.json says 2"));
 }
 
@@ -265,8 +290,26 @@ TEST_CASE("what has no place is refused with file and tensor, on one line") {
           base + ".lora_A.weight", "takes 24 inputs");
   refused(File().add(base + ".lora_A.weight", {4, 24}).add(base + ".lora_B.weight", {25, 4}),
           base + ".lora_B.weight", "wants 24 rows");
-  refused(File().pair(base).add(base + ".dora_scale", {24}), base + ".dora_scale",
-          "kind that is not supported");
+  refused(File().pair(base).add(base + ".dora_scale", {23}), base + ".dora_scale",
+          "wants 24 lengths");
+  refused(File().pair(base).add(base + ".diff", {24, 24}), base + ".lora_A.weight",
+          "one of several kinds");
+  refused(File().add(base + ".diff", {24, 23}), base + ".diff", "[24, 24] is needed");
+  refused(File().add(base + ".hada_w1_a", {24, 2}), base + ".hada_w1_a",
+          "has no hada_w1_b beside it");
+  refused(File()
+              .add(base + ".hada_w1_a", {24, 2})
+              .add(base + ".hada_w1_b", {2, 24})
+              .add(base + ".hada_w2_a", {24, 2})
+              .add(base + ".hada_w2_b", {3, 24}),
+          base + ".hada_w2_a", "[24, 3] is needed");
+  refused(File().add(base + ".lokr_w1", {5, 4}).add(base + ".lokr_w2", {6, 6}), base + ".lokr_w1",
+          "does not divide");
+  refused(File().add(base + ".lokr_w1", {4, 4}).add(base + ".lokr_w2", {6, 5}), base + ".lokr_w2",
+          "[6, 6] is needed");
+  refused(File().add("img_in.lora_A.weight", {4, 32}).add("img_in.lora_B.weight", {24, 4}),
+          "img_in.lora_A.weight", "LoRA of a control model");
+  refused(File().add(base + ".strange", {24}), base + ".strange", "of no kind that is known");
   refused(File().pair(base).add(base + ".alpha", {2}), base + ".alpha", "one number is needed");
   refused(File().add(base + ".lora_A.weight", {4, 24}, "I64").add(base + ".lora_B.weight", {24, 4}),
           base + ".lora_A.weight", "a floating one is needed");
@@ -274,4 +317,29 @@ TEST_CASE("what has no place is refused with file and tensor, on one line") {
           base + ".lora_A.weight", "says the same as");
   refused(File().pair("lora_prior_x"), "lora_prior_x.lora_A.weight", "is not known");
   CHECK(has(File().error(), "has no tensors"));
+  CHECK(has(File().pair("layers.9.x").pair("layers.8.x").error(),
+            "none of the file's 4 tensors is used"));
+}
+
+TEST_CASE("what of a file is not used is counted, and the first is named") {
+  const std::string base = "transformer." + kQ;
+  CHECK(File().pair(base).read().unused.empty());
+  const auto some = File()
+                        .pair(base)
+                        .pair("transformer.transformer_blocks.9.attn.to_q")
+                        .add("lora_te2_x.alpha", {})
+                        .read();
+  CHECK(some.layers.size() == 1);
+  CHECK(has(some.unused, ": 3 of 5 tensors are not used: tensor \"lora_te2_x.alpha\" "));
+  const auto twice = File()
+                         .pair(base)
+                         .add("double_blocks.0.img_attn.qkv.lora_A.weight", {4, 24})
+                         .add("double_blocks.0.img_attn.qkv.lora_B.weight", {72, 4})
+                         .read();
+  CHECK(twice.layers.size() == 1);
+  CHECK(has(twice.unused, "is for products that the file has under diffusers' names, too"));
+  const auto bias = File().pair(base).add(base + ".diff_b", {24}).read();
+  REQUIRE(bias.layers.size() == 2);
+  CHECK(bias.layers[1].parts.at(0).tensor == kQ + ".bias");
+  CHECK(bias.layers[1].rank == 0);
 }

@@ -129,7 +129,9 @@ class PlanVerb : public Verb {
       cluster_ = plan::machine_from_json(nlohmann::json::parse(told));
     }
     try {
-      print(read_model(submission), job, explained);
+      std::vector<std::string> warnings;
+      const auto model = read_model(submission, &warnings);
+      print(model, job, explained, warnings);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const UsageError&) {
@@ -142,17 +144,23 @@ class PlanVerb : public Verb {
   }
 
  private:
-  void print(const spec::ModelSpec& model, const wire::JobSpec& job, bool explained) const {
+  void print(const spec::ModelSpec& model, const wire::JobSpec& job, bool explained,
+             const std::vector<std::string>& warnings) const {
+    const auto add_warnings = [&](plan::Plan& plan) {
+      plan.warnings.insert(plan.warnings.end(), warnings.begin(), warnings.end());
+    };
     if (!explained && !job.parallelism.automatic) {
       auto plan = plan::make_plan(model, job.request, job.parallelism);
       check_limits(plan, model, job);
       warn_of_fp8(plan);
+      add_warnings(plan);
       json() ? print_json(plan::to_json(plan)) : print_text(plan::to_text(plan));
       return;
     }
     auto found = explanation(model, job);
     // What its GPUs are, a cluster does not say.
     if (cluster_ && !cluster_->fp8) warn_of_fp8(found.plan);
+    add_warnings(found.plan);
     check_limits(found.plan, model, job);
     if (!explained) {
       json() ? print_json(plan::to_json(found.plan))

@@ -100,7 +100,7 @@ class RunVerb : public Verb {
       throw CommandError(Error{ErrorCode::bad_request,
                                cluster::no_products_text(weights, "--device " + options_.device)});
     try {
-      const auto model = read_model(submission);
+      const auto model = read_model(submission, nullptr);  // the cluster warns
       // Degrees that are picked are so by what the actors have measured; what is wrong with the
       // request shows on one actor.
       const bool picked = job.parallelism.automatic;

@@ -32,10 +32,16 @@ void run_lora(std::string_view bytes) {
     const auto lora = spec::read_lora_spec(file, model());
     require(!lora.layers.empty(), "a LoRA has a layer");
     for (const auto& layer : lora.layers) {
-      const auto& up = lora.weights.at(layer.up).shape;
-      require(lora.weights.at(layer.down).shape.front() == layer.rank, "ranks agree");
+      std::int64_t rows = 0;
       for (const auto& part : layer.parts)
-        require(part.from >= 0 && part.from + part.rows <= up.front(), "a part is of the product");
+        rows += part.rows;
+      for (const auto& [role, name] : layer.tensors)
+        require(lora.weights.contains(name), "a layer is made of the file's tensors");
+      for (const auto& part : layer.parts)
+        require(part.from >= 0 && part.from + part.rows <= rows, "a part is of the product");
+      if (layer.kind != spec::LoraKind::low_rank) continue;
+      require(lora.weights.at(layer.tensor(spec::LoraRole::up)).shape.front() == rows,
+              "the up half has the product's rows");
     }
   } catch (const std::runtime_error& error) {
     require(std::string_view(error.what()).find('\n') == std::string_view::npos,
@@ -44,15 +50,22 @@ void run_lora(std::string_view bytes) {
 }
 
 std::vector<std::string> seeds_lora() {
-  return {pair("transformer.transformer_blocks.0.attn.to_q", ".lora_A.weight", ".lora_B.weight"),
-          pair("unet.transformer_blocks.0.attn.processor.to_out", "_lora.down.weight",
-               "_lora.up.weight"),
-          pair("lora_unet_double_blocks_0_img_attn_proj", ".lora_down.weight", ".lora_up.weight"),
-          pair("lora_te3_encoder_block_0_layer_0_SelfAttention_q", ".lora_down.weight",
-               ".lora_up.weight"),
-          pair("transformer.transformer_blocks.0.attn.to_q", ".lora_A.weight", ".lora_B.weight",
-               R"("__metadata__":{"lora_adapter_metadata":"{\"transformer.lora_alpha\":2,)"
-               R"(\"transformer.alpha_pattern\":{\"to_q\":3}}"},)")};
+  return {
+      pair("transformer.transformer_blocks.0.attn.to_q", ".lora_A.weight", ".lora_B.weight"),
+      pair("unet.transformer_blocks.0.attn.processor.to_out", "_lora.down.weight",
+           "_lora.up.weight"),
+      pair("lora_unet_double_blocks_0_img_attn_proj", ".lora_down.weight", ".lora_up.weight"),
+      pair("lora_te3_encoder_block_0_layer_0_SelfAttention_q", ".lora_down.weight",
+           ".lora_up.weight"),
+      pair("transformer.transformer_blocks.0.attn.to_q", ".lora_A.weight", ".lora_B.weight",
+           R"("__metadata__":{"lora_adapter_metadata":"{\"transformer.lora_alpha\":2,)"
+           R"(\"transformer.alpha_pattern\":{\"to_q\":3}}"},)"),
+      pair("diffusion_model.double_blocks.0.img_attn.proj", ".lora_A.default.weight",
+           ".lora_B.default.weight"),
+      file_of(R"({"lycoris_transformer_blocks_0_attn_to_q.lokr_w1":{"dtype":"F32","shape":[4,3],)"
+              R"("data_offsets":[0,48]},"lycoris_transformer_blocks_0_attn_to_q.lokr_w2":)"
+              R"({"dtype":"F32","shape":[6,8],"data_offsets":[48,240]}})",
+              240)};
 }
 
 void run_embedding(std::string_view bytes) {
