@@ -91,13 +91,19 @@ def package(name: str, version: str, licence: str) -> dict:
             "licenseDeclared": licence, "copyrightText": "NOASSERTION"}
 
 
+def without_links(folder: pathlib.Path) -> None:
+    """Makes each link in a folder the file that it leads to, and removes that: a wheel holds no links, and a library is asked for by one name."""
+    targets = {link: link.resolve() for link in sorted(folder.iterdir()) if link.is_symlink()}
+    for link, target in targets.items():
+        link.unlink()
+        shutil.copy2(target, link)
+    for target in set(targets.values()):
+        target.unlink()
+
+
 def describe(prefix: pathlib.Path, version: str, epoch: int) -> None:
     libraries = prefix / "lib/troupe/libraries"
-    # A wheel holds no links, and each library is asked for by one name.
-    for link in sorted(path for path in libraries.iterdir() if path.is_symlink()):
-        target = link.resolve()
-        link.unlink()
-        target.rename(link)
+    without_links(libraries)
     documents = prefix / "share/doc/troupe"
     entries = [package("troupe", version, "Apache-2.0")]
     for name in sorted(packages_of([path.name for path in libraries.iterdir()]) | set(COMPILED_IN)):

@@ -18,6 +18,22 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SYSTEM = re.compile(r"(linux-vdso|/lib64/ld-linux-x86-64|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+))\.so")
 
 
+class Links(unittest.TestCase):
+    def test_two_names_of_one_library(self):
+        sys.path.insert(0, str(ROOT / "scripts/lib"))
+        import package
+        with tempfile.TemporaryDirectory() as made:
+            folder = pathlib.Path(made)
+            (folder / "libx.so.1.2.3").write_bytes(b"library")
+            (folder / "libx.so.1").symlink_to("libx.so.1.2.3")
+            (folder / "libx.so").symlink_to("libx.so.1")
+            package.without_links(folder)
+            self.assertEqual(sorted(path.name for path in folder.iterdir()), ["libx.so", "libx.so.1"])
+            for path in folder.iterdir():
+                self.assertFalse(path.is_symlink())
+                self.assertEqual(path.read_bytes(), b"library")
+
+
 class Tree(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
