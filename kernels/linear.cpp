@@ -28,6 +28,14 @@ int64_t block_rows(int64_t depth) {
 /// for the product more often.
 constexpr int64_t kBlockRows = 256;
 
+/// Elements of a stored weight that are unpacked at a time for a product of LibTorch's.
+constexpr int64_t kUnpackedElements = int64_t{1} << 22;
+
+bool runs_own_code(const at::Tensor& t) {
+  return t.device().is_cpu() && t.scalar_type() == at::kFloat && simd::table().beats_library &&
+         use_cpu_kernels();
+}
+
 }  // namespace
 
 Linear::Linear(const at::Tensor& weight, const at::Tensor& bias) {
@@ -42,8 +50,7 @@ Linear::Linear(const at::Tensor& weight, const at::Tensor& bias) {
   in_ = weight.size(1);
   if (bias.defined()) bias_ = bias.contiguous();
   const simd::Table& simd = simd::table();
-  if (weight.device().is_cpu() && weight.scalar_type() == at::kFloat && simd.beats_library &&
-      use_cpu_kernels() && in_ > 0) {
+  if (runs_own_code(weight) && in_ > 0) {
     const at::Tensor rows = weight.contiguous();
     const int64_t panels = (out_ + simd.panel - 1) / simd.panel;
     packed_ = at::empty({panels, in_, simd.panel}, weight.options());
@@ -58,11 +65,15 @@ int64_t Linear::bytes() const {
   for (const at::Tensor* t : {&weight_, &packed_, &bias_, &quantized_.values, &quantized_.scales}) {
     if (t->defined()) total += static_cast<int64_t>(t->nbytes());
   }
+  for (const StoredRows& part : stored_)
+    total += static_cast<int64_t>(part.bytes.nbytes());
   return total;
 }
 
 void Linear::list_tensors(std::vector<at::Tensor*>& all) {
   all.insert(all.end(), {&weight_, &packed_, &bias_, &quantized_.values, &quantized_.scales});
+  for (StoredRows& part : stored_)
+    all.push_back(&part.bytes);
 }
 
 bool Linear::keeps(const at::Tensor& weight) const {
@@ -76,7 +87,23 @@ void Linear::check_input(const at::Tensor& x) const {
   throw std::invalid_argument(text.str());
 }
 
-void Linear::run_packed(const at::Tensor& x, at::Tensor& out, Tail tail,
+bool Linear::has_panels(const at::Tensor& x) const {
+  return packed_.defined() || (!stored_.empty() && in_ > 0 && runs_own_code(x));
+}
+
+at::Tensor Linear::stored_values(int64_t begin, int64_t end) const {
+  std::vector<at::Tensor> parts;
+  int64_t first = 0;
+  for (const StoredRows& part : stored_) {
+    const int64_t from = std::max(begin - first, int64_t{0});
+    const int64_t to = std::min(end - first, part.bytes.size(0));
+    if (from < to) parts.push_back(part.values(part.bytes.slice(0, from, to)));
+    first += part.bytes.size(0);
+  }
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
+}
+
+void Linear::run_panels(const at::Tensor& x, at::Tensor& out, Tail tail,
                         const at::Tensor& gate) const {
   const at::Tensor input = x.contiguous();
   const simd::Table& simd = simd::table();
@@ -85,7 +112,6 @@ void Linear::run_packed(const at::Tensor& x, at::Tensor& out, Tail tail,
   simd::GemmTask task{};
   task.x = input.const_data_ptr<float>();
   task.x_stride = in_;
-  task.packed = packed_.const_data_ptr<float>();
   task.bias = bias_.defined() ? bias_.const_data_ptr<float>() : nullptr;
   task.out = out.mutable_data_ptr<float>();
   task.out_stride = out_;
@@ -97,6 +123,8 @@ void Linear::run_packed(const at::Tensor& x, at::Tensor& out, Tail tail,
     task.gate_stride = out_;
     task.gate_rows = std::max<int64_t>(rows / gate.size(0), 1);
   }
+  if (!stored_.empty()) return run_stored_panels(task, rows);
+  task.packed = packed_.const_data_ptr<float>();
   const int64_t step = block_rows(in_), blocks = (rows + step - 1) / step;
   const int64_t panels = packed_.size(0), threads = at::get_num_threads();
   const int64_t splits =
@@ -115,6 +143,48 @@ void Linear::run_packed(const at::Tensor& x, at::Tensor& out, Tail tail,
   });
 }
 
+void Linear::run_stored_panels(const simd::GemmTask& whole, int64_t rows) const {
+  const simd::Table& simd = simd::table();
+  const int64_t step = block_rows(in_), panels = (out_ + simd.panel - 1) / simd.panel;
+  parallel_for(0, panels, 1, [&](int64_t begin, int64_t end) {
+    const at::Tensor packed = at::empty({in_, simd.panel}, at::kFloat);
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t first = panel * simd.panel, last = std::min(out_, first + simd.panel);
+      const at::Tensor values = stored_values(first, last);
+      simd.pack_weight(values.const_data_ptr<float>(), in_, last - first,
+                       packed.mutable_data_ptr<float>());
+      simd::GemmTask part = whole;
+      part.packed = packed.const_data_ptr<float>();
+      part.columns = last - first;
+      part.panel_begin = 0;
+      part.panel_end = 1;
+      part.out += first;
+      if (part.bias != nullptr) part.bias += first;
+      if (part.gate != nullptr) part.gate += first;
+      for (int64_t row = 0; row < rows; row += step) {
+        part.row_begin = row;
+        part.row_end = std::min(rows, row + step);
+        simd.gemm(part);
+      }
+    }
+  });
+}
+
+at::Tensor Linear::by_library(const at::Tensor& x) const {
+  const auto optional = [](const at::Tensor& bias) {
+    return bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
+  };
+  if (stored_.empty()) return at::linear(x, weight_, optional(bias_));
+  at::Tensor y = empty_like_rows(x);
+  const int64_t step = std::max<int64_t>(kUnpackedElements / std::max<int64_t>(in_, 1), 1);
+  for (int64_t first = 0; first < out_; first += step) {
+    const int64_t last = std::min(out_, first + step);
+    const at::Tensor bias = bias_.defined() ? bias_.slice(0, first, last) : bias_;
+    y.slice(-1, first, last).copy_(at::linear(x, stored_values(first, last), optional(bias)));
+  }
+  return y;
+}
+
 at::Tensor Linear::empty_like_rows(const at::Tensor& x) const {
   auto shape = x.sizes().vec();
   shape.back() = out_;
@@ -128,11 +198,9 @@ at::Tensor Linear::operator()(const at::Tensor& x) const {
     run_quantized(x, out, Tail::kNone, {});
     return out;
   }
-  if (!packed())
-    return at::linear(x, weight_,
-                      bias_.defined() ? std::optional<at::Tensor>(bias_) : std::nullopt);
+  if (!has_panels(x)) return by_library(x);
   at::Tensor out = empty_like_rows(x);
-  run_packed(x, out, Tail::kNone, {});
+  run_panels(x, out, Tail::kNone, {});
   return out;
 }
 
@@ -143,14 +211,14 @@ at::Tensor Linear::gelu(const at::Tensor& x) const {
     run_quantized(x, out, Tail::kGelu, {});
     return out;
   }
-  if (!packed()) {
+  if (!has_panels(x)) {
     at::Tensor y = (*this)(x);
     gelu_tanh_(y);
     return y;
   }
   check_input(x);
   at::Tensor out = empty_like_rows(x);
-  run_packed(x, out, Tail::kGelu, {});
+  run_panels(x, out, Tail::kGelu, {});
   return out;
 }
 
@@ -160,7 +228,7 @@ void Linear::add_to(at::Tensor& residual, const at::Tensor& x) const {
     run_quantized(x, residual, Tail::kAdd, {});
     return;
   }
-  if (!packed() || !residual.is_contiguous()) {
+  if (!has_panels(x) || !residual.is_contiguous()) {
     residual.add_((*this)(x));
     return;
   }
@@ -168,7 +236,7 @@ void Linear::add_to(at::Tensor& residual, const at::Tensor& x) const {
   if (residual.size(-1) != out_ || residual.numel() != x.numel() / in_ * out_) {
     throw std::invalid_argument("[Linear] residual and x differ in rows");
   }
-  run_packed(x, residual, Tail::kAdd, {});
+  run_panels(x, residual, Tail::kAdd, {});
 }
 
 void Linear::add_gated_to(at::Tensor& residual, const at::Tensor& x, const at::Tensor& gate) const {
@@ -177,7 +245,7 @@ void Linear::add_gated_to(at::Tensor& residual, const at::Tensor& x, const at::T
     run_quantized(x, residual, Tail::kGatedAdd, gate);
     return;
   }
-  if (!packed() || !residual.is_contiguous()) {
+  if (!has_panels(x) || !residual.is_contiguous()) {
     add_gated(residual, (*this)(x), gate);
     return;
   }
@@ -187,13 +255,22 @@ void Linear::add_gated_to(at::Tensor& residual, const at::Tensor& x, const at::T
       gate.size(0) != residual.size(0) || gate.size(1) != out_) {
     throw std::invalid_argument("[Linear] residual, x and gate differ in rows or columns");
   }
-  run_packed(x, residual, Tail::kGatedAdd, gate.contiguous());
+  run_panels(x, residual, Tail::kGatedAdd, gate.contiguous());
 }
 
 Linear::Linear(QuantizedWeight weight, const at::Tensor& bias)
     : in_(weight.values.size(1)), out_(weight.values.size(0)), quantized_(std::move(weight)) {
   if (quantized_.scales.numel() != out_ || (bias.defined() && bias.numel() != out_))
     throw std::invalid_argument("[Linear] scales or bias differ from the weight in outputs");
+  if (bias.defined()) bias_ = bias.contiguous();
+}
+
+Linear::Linear(std::vector<StoredRows> parts, int64_t in, const at::Tensor& bias)
+    : in_(in), stored_(std::move(parts)) {
+  for (const StoredRows& part : stored_)
+    out_ += part.bytes.size(0);
+  if (bias.defined() && bias.numel() != out_)
+    throw std::invalid_argument("[Linear] the bias differs from the stored rows in outputs");
   if (bias.defined()) bias_ = bias.contiguous();
 }
 

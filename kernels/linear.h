@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -9,16 +10,32 @@
 
 namespace troupe::kernels {
 
-/// y = x · weightᵀ + bias with the weight laid out once for the CPU at hand.
-/// float32 on CPU runs on own code where the CPU has AVX2, AVX-512 or NEON; everything else on
-/// ATen. A weight of 8-bit numbers is multiplied by rows that are quantized as they come, each by
-/// its largest magnitude, and the sums are scaled in float32.
+namespace simd {
+struct GemmTask;
+}
+
+/// Rows of a weight that stay in memory as they are stored, and are unpacked where a product needs
+/// them.
+struct StoredRows {
+  at::Tensor bytes;  ///< a row of its own for each output
+  /// Returns the values [n, in] of n of these rows, contiguous, in the type that is computed with.
+  /// Called from several threads.
+  std::function<at::Tensor(const at::Tensor& bytes)> values;
+};
+
+/// y = x · weightᵀ + bias with the weight laid out once for the CPU at hand, or unpacked part by
+/// part in each product. float32 on CPU runs on own code where the CPU has AVX2, AVX-512 or NEON;
+/// everything else on ATen. A weight of 8-bit numbers is multiplied by rows that are quantized as
+/// they come, each by its largest magnitude, and the sums are scaled in float32.
 class Linear {
  public:
   Linear() = default;
   /// weight [out, in]; bias [out] or undefined. Takes no copy beyond the packed one.
   explicit Linear(const at::Tensor& weight, const at::Tensor& bias = {});
   explicit Linear(QuantizedWeight weight, const at::Tensor& bias = {});
+  /// The weight's rows are those of the `parts`, one behind the other, of `in` inputs each. In
+  /// float32 on this library's own code every product has the bits of the unpacked weight's.
+  Linear(std::vector<StoredRows> parts, int64_t in, const at::Tensor& bias);
 
   /// x [..., in] → [..., out].
   at::Tensor operator()(const at::Tensor& x) const;
@@ -50,9 +67,14 @@ class Linear {
 
  private:
   enum class Tail { kNone, kGelu, kAdd, kGatedAdd };
-  void run_packed(const at::Tensor& x, at::Tensor& out, Tail tail, const at::Tensor& gate) const;
+  /// Runs own code: on the packed weight, or on stored rows, one panel of which is packed at a
+  /// time.
+  void run_panels(const at::Tensor& x, at::Tensor& out, Tail tail, const at::Tensor& gate) const;
+  void run_stored_panels(const simd::GemmTask& whole, int64_t rows) const;
+  at::Tensor stored_values(int64_t begin, int64_t end) const;
+  at::Tensor by_library(const at::Tensor& x) const;
   void check_input(const at::Tensor& x) const;
-  bool packed() const { return packed_.defined(); }
+  bool has_panels(const at::Tensor& x) const;
   at::Tensor empty_like_rows(const at::Tensor& x) const;
   void run_quantized(const at::Tensor& x, at::Tensor& out, Tail tail, const at::Tensor& gate) const;
   bool scales_in_place(const at::Tensor& out) const;
@@ -66,6 +88,7 @@ class Linear {
   at::Tensor packed_;  // panels of simd::Table::panel columns
   at::Tensor bias_;
   QuantizedWeight quantized_;
+  std::vector<StoredRows> stored_;
 };
 
 }  // namespace troupe::kernels

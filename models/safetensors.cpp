@@ -19,7 +19,6 @@
 #include <utility>
 
 #include "base/numbers.h"
-#include "models/unpack_weights.h"
 
 namespace troupe::models {
 namespace {
@@ -151,8 +150,9 @@ at::ScalarType scalar_type(spec::Dtype dtype) {
 
 spec::Dtype dtype_of(at::ScalarType type) {
   using spec::Dtype;
-  for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64, Dtype::int64,
-                      Dtype::int32, Dtype::int8, Dtype::uint8, Dtype::boolean}) {
+  for (Dtype dtype :
+       {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64, Dtype::int64, Dtype::int32,
+        Dtype::int8, Dtype::uint8, Dtype::boolean, Dtype::float8_e4m3, Dtype::float8_e5m2}) {
     if (scalar_type(dtype) == type) return dtype;
   }
   throw std::invalid_argument(std::string("[dtype_of] ") + c10::toString(type) +
@@ -356,7 +356,7 @@ at::Tensor WeightStore::unpacked(const spec::TensorEntry& entry) const {
 at::Tensor WeightStore::get(std::string_view name) const {
   const auto& entry = index_.at(name);
   at::Tensor stored;
-  if (needs_unpacking(entry.dtype)) {
+  if (spec::needs_unpacking(entry.dtype)) {
     stored = unpacked(entry);
   } else {
     const auto options = at::TensorOptions().dtype(scalar_type(entry.dtype));
@@ -384,7 +384,7 @@ at::Tensor WeightStore::get(std::string_view name) const {
 
 at::Tensor WeightStore::rows(std::string_view name, const at::Tensor& ids) const {
   const auto& entry = index_.at(name);
-  if (!needs_unpacking(entry.dtype) || entry.stored_as != spec::StoredAs::as_is)
+  if (!spec::needs_unpacking(entry.dtype) || entry.stored_as != spec::StoredAs::as_is)
     return get(name).index_select(0, ids);
   const std::uint64_t row_bytes = entry.bytes() / static_cast<std::uint64_t>(entry.shape.at(0));
   std::vector<at::Tensor> rows;
@@ -420,6 +420,20 @@ at::Tensor WeightStore::get(std::string_view name, at::IntArrayRef shape, at::Sc
     require_finite(converted, "converted to float16, " + what());
   }
   return converted.to(device);
+}
+
+std::optional<PackedMatrix> WeightStore::packed(std::string_view name) const {
+  const auto& entry = index_.at(name);
+  if (!entry.stays_packed() || entry.bytes() == 0) return std::nullopt;
+  const auto& mapping = mapping_of(entry);
+  PackedMatrix matrix{.dtype = entry.dtype, .columns = entry.shape.at(1)};
+  if (entry.scale_at)
+    std::memcpy(&matrix.scale, mapping->data() + *entry.scale_at, sizeof matrix.scale);
+  matrix.bytes = at::from_blob(
+      mapping->data() + entry.begin,
+      {entry.shape.at(0), static_cast<std::int64_t>(entry.bytes()) / entry.shape.at(0)},
+      [mapping](void*) {}, at::kByte);
+  return matrix;
 }
 
 void WeightStore::release(std::string_view name) const {

@@ -6,10 +6,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "models/spec/weight_index.h"
+#include "models/unpack_weights.h"
 
 namespace troupe::models {
 
@@ -51,6 +53,10 @@ class WeightStore {
   /// on. Copies of this store made before are not affected.
   using Change = std::function<at::Tensor(std::string_view name, const at::Tensor& stored)>;
   void adapt(Change change) { change_ = std::move(change); }
+
+  /// Returns the matrix as it is stored, a view of the file, if a product can keep it so
+  /// (TensorEntry::stays_packed). Changes of its values (`adapt`) are not in it.
+  std::optional<PackedMatrix> packed(std::string_view name) const;
 
   /// Tells the system that the tensor's pages are not needed for now, so that they no longer count
   /// as resident. Views stay valid and read the file again.

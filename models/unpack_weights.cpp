@@ -1,5 +1,6 @@
 #include "models/unpack_weights.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Float8_e4m3fn.h>
 #include <c10/util/Float8_e5m2.h>
@@ -196,7 +197,145 @@ UnpackBlock block_of(spec::Dtype dtype) {
   }
 }
 
+/// Operations on all blocks at once: `blocks` is uint8 [number of blocks, bytes of a block].
+class BlocksByLibrary {
+ public:
+  explicit BlocksByLibrary(const at::Tensor& blocks) : blocks_(blocks) {}
+
+  at::Tensor values(spec::Dtype dtype) const {
+    using spec::Dtype;
+    switch (dtype) {
+      case Dtype::q4_0:
+        return half(0) * (halves_of(2) - 8);
+      case Dtype::q4_1:
+        return half(0) * halves_of(4) + half(2);
+      case Dtype::q5_0:
+        return half(0) * (halves_of(6) + 16 * bits_of(2) - 16);
+      case Dtype::q5_1:
+        return half(0) * (halves_of(8) + 16 * bits_of(4)) + half(2);
+      case Dtype::q8_0:
+        return half(0) * bytes(2, 32).view(at::kChar).to(at::kFloat);
+      case Dtype::q2_k: {
+        const at::Tensor scales = bytes(0, 16);
+        return by_16(half(80) * low_of(scales)) * pairs_of(16) - by_16(half(82) * high_of(scales));
+      }
+      case Dtype::q3_k:
+        return by_16(half(108) * (scales_of_q3_k() - 32)) * (pairs_of(32) + 4 * highest_of(0) - 4);
+      case Dtype::q4_k:
+        return by_32(half(0) * scales_of_k()) * nibbles_of_k(16) - by_32(half(2) * least_of_k());
+      case Dtype::q5_k:
+        return by_32(half(0) * scales_of_k()) * (nibbles_of_k(48) + 16 * highest_of(16)) -
+               by_32(half(2) * least_of_k());
+      case Dtype::q6_k: {
+        const at::Tensor scales = bytes(192, 16).view(at::kChar).to(at::kFloat);
+        const at::Tensor both = bytes(0, 128).view({-1, 2, 64});
+        const at::Tensor low = at::stack({low_of(both), high_of(both)}, 2).view({-1, 256});
+        const at::Tensor high = shifted(bytes(128, 64).view({-1, 2, 1, 32}), 2, 4, 3);
+        return by_16(half(208) * scales) * (low + 16 * high - 32);
+      }
+      case Dtype::float8_e4m3:
+        return blocks_.view(at::kFloat8_e4m3fn).to(at::kFloat);
+      case Dtype::float8_e5m2:
+        return blocks_.view(at::kFloat8_e5m2).to(at::kFloat);
+      default:
+        throw std::invalid_argument("[unpack_weights] " + std::string(spec::dtype_name(dtype)) +
+                                    " is not packed");
+    }
+  }
+
+ private:
+  at::Tensor bytes(std::int64_t at, std::int64_t count) const {
+    return blocks_.slice(1, at, at + count).contiguous();
+  }
+  at::Tensor half(std::int64_t at) const { return bytes(at, 2).view(at::kHalf).to(at::kFloat); }
+  static at::Tensor low_of(const at::Tensor& bytes) { return bytes.bitwise_and(15).to(at::kFloat); }
+  static at::Tensor high_of(const at::Tensor& bytes) {
+    return bytes.bitwise_right_shift(4).to(at::kFloat);
+  }
+  /// Returns the low halves of 16 bytes, then their high ones.
+  at::Tensor halves_of(std::int64_t at) const {
+    const at::Tensor both = bytes(at, 16);
+    return at::cat({low_of(both), high_of(both)}, 1);
+  }
+  /// Shifts `of` [blocks, a, 1, n] by 0, `step`, 2 · step, … to the right, `count` times: [blocks,
+  /// a · count · n].
+  static at::Tensor shifted(const at::Tensor& of, int step, int count, int mask) {
+    const at::Tensor shifts = (at::arange(count, of.options()) * step).view({1, 1, -1, 1});
+    return of.bitwise_right_shift(shifts).bitwise_and(mask).to(at::kFloat).view({of.size(0), -1});
+  }
+  /// Returns the 32 bits of four bytes.
+  at::Tensor bits_of(std::int64_t at) const {
+    const at::Tensor own = bytes(at, 4).view({-1, 4, 1, 1});
+    const at::Tensor shifts = at::arange(8, own.options());
+    return own.bitwise_right_shift(shifts).bitwise_and(1).to(at::kFloat).view({own.size(0), -1});
+  }
+  at::Tensor pairs_of(std::int64_t at) const {
+    return shifted(bytes(at, 64).view({-1, 2, 1, 32}), 2, 4, 3);
+  }
+  at::Tensor highest_of(std::int64_t at) const {
+    return shifted(bytes(at, 32).view({-1, 1, 1, 32}), 1, 8, 1);
+  }
+  at::Tensor nibbles_of_k(std::int64_t at) const {
+    return shifted(bytes(at, 128).view({-1, 4, 1, 32}), 4, 2, 15);
+  }
+  static at::Tensor by_16(const at::Tensor& groups) { return groups.repeat_interleave(16, 1); }
+  static at::Tensor by_32(const at::Tensor& groups) { return groups.repeat_interleave(32, 1); }
+  at::Tensor scales_of_q3_k() const {
+    const at::Tensor low = bytes(96, 8);
+    const at::Tensor high = shifted(bytes(104, 4).view({-1, 1, 1, 4}), 2, 4, 3);
+    return at::cat({low_of(low), high_of(low)}, 1) + 16 * high;
+  }
+  /// Returns scales, or least values, of the groups of `q4_k` and `q5_k`, of six bits: the first
+  /// four in bytes [at, at + 4), of the others the low bits by `low_of` or `high_of`.
+  at::Tensor six_bits(std::int64_t at, at::Tensor (*low)(const at::Tensor&)) const {
+    const at::Tensor own = bytes(at, 4);
+    const at::Tensor highest = own.bitwise_right_shift(6).to(at::kFloat);
+    return at::cat({own.bitwise_and(63).to(at::kFloat), low(bytes(12, 4)) + 16 * highest}, 1);
+  }
+  at::Tensor scales_of_k() const { return six_bits(4, low_of); }
+  at::Tensor least_of_k() const { return six_bits(8, high_of); }
+
+  const at::Tensor blocks_;
+};
+
 }  // namespace
+
+at::Tensor unpack_by_library(spec::Dtype dtype, const at::Tensor& blocks) {
+  const auto size = static_cast<std::int64_t>(spec::dtype_block(dtype).bytes);
+  return BlocksByLibrary(blocks.view({-1, size})).values(dtype).view({-1});
+}
+
+PackedMatrix PackedMatrix::part(std::int64_t row, std::int64_t row_end, std::int64_t column,
+                                std::int64_t column_end) const {
+  const auto block = spec::dtype_block(dtype);
+  const auto elements = static_cast<std::int64_t>(block.elements);
+  const auto size = static_cast<std::int64_t>(block.bytes);
+  const std::int64_t begin = (first + column) / elements;
+  const std::int64_t end = (first + column_end + elements - 1) / elements;
+  const at::Tensor own = bytes.slice(0, row, row_end).slice(1, begin * size, end * size);
+  return {dtype, scale, own.clone(at::MemoryFormat::Contiguous), first + column - begin * elements,
+          column_end - column};
+}
+
+std::function<at::Tensor(const at::Tensor&)> PackedMatrix::unpacker(at::ScalarType type) const {
+  return [dtype = dtype, scale = scale, first = first, columns = columns,
+          type](const at::Tensor& rows) {
+    at::Tensor values;
+    if (rows.is_cpu()) {
+      const at::Tensor own = rows.contiguous();
+      const auto block = spec::dtype_block(dtype);
+      const auto size = static_cast<std::size_t>(own.numel());
+      const std::size_t count = size / block.bytes * block.elements;
+      values = at::empty({static_cast<std::int64_t>(count)}, at::kFloat);
+      unpack_weights(dtype, {static_cast<const std::byte*>(own.const_data_ptr()), size},
+                     {values.mutable_data_ptr<float>(), count});
+    } else {
+      values = unpack_by_library(dtype, rows.contiguous());
+    }
+    if (scale != 1) values.mul_(scale);
+    return values.view({rows.size(0), -1}).slice(1, first, first + columns).to(type).contiguous();
+  };
+}
 
 void unpack_weights(spec::Dtype dtype, std::span<const std::byte> stored, std::span<float> values) {
   const auto unpack = block_of(dtype);

@@ -93,8 +93,12 @@ UNetNetwork::UNetNetwork(const spec::ModelSpec& spec, const wire::LoadStage& loa
     bytes_ += static_cast<std::int64_t>(weight.nbytes());
     return weight;
   };
+  const auto packed = [&](const std::string& name) {
+    return loras.touches("transformer", name) ? std::nullopt : weights.packed(name);
+  };
   model_ = std::make_unique<models::unet::UNet2DConditionModel>(
-      *spec.transformer.unet(), weights, dtype, device, get, weight_type(load.weight_dtype));
+      *spec.transformer.unet(), weights, dtype, device, get, weight_type(load.weight_dtype),
+      packed);
   bytes_ -= model_->saved_bytes();
   for (const auto& name : read)
     weights.release(name);

@@ -167,6 +167,12 @@ struct StagePart {
       own_tokens = 0;  // of this rank; the latter with those of the text
 };
 
+/// Returns how products keep their weights. What a LoRA adds to is unpacked, at most everything.
+spec::KeptAs kept_as(const Plan& plan) {
+  if (plan.request.weight_dtype != WeightChoice::as_computed) return spec::KeptAs::quantized;
+  return plan.request.loras.empty() ? spec::KeptAs::stored : spec::KeptAs::computed;
+}
+
 std::uint64_t stage_weights(const Plan& plan, const StagePart& part) {
   const auto in_memory =
       plan.request.offload == OffloadChoice::blocks ? spec::streamed_bytes : spec::kept_bytes;
@@ -177,7 +183,7 @@ std::uint64_t stage_weights(const Plan& plan, const StagePart& part) {
                     .projects = part.at.pp == plan.degrees.pp - 1,
                     .shard = part.at.tp,
                     .shards = plan.degrees.tp},
-                   part.size, plan.request.weight_dtype != WeightChoice::as_computed);
+                   part.size, kept_as(plan));
 }
 
 /// Returns what a stage makes of the text once a job, in bytes. The pooled text conditions every
@@ -357,7 +363,7 @@ ActorMemory unet_memory(const Plan& plan, const spec::ModelSpec& model, int rank
   const UNetShares shares(plan, unet);
   ActorMemory own;
   own.weights = spec::kept_bytes(facts, {.last_block = 1, .embeds = true, .projects = true}, size,
-                                 plan.request.weight_dtype != WeightChoice::as_computed);
+                                 kept_as(plan));
   Bytes text = facts.pooled_width;
   for (const auto width : spec::text_attentions(unet))
     text += 2 * facts.caption_tokens(plan.request.max_sequence_length) * width;

@@ -97,6 +97,11 @@ std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& sp
     return shape.size() < 2 ? adapted(name, stored, 0, 0) : stored;
   };
   weights.release = [=](const std::string& name) { store.release(name); };
+  if (type == kernels::WeightType::as_computed) {
+    weights.packed = [=](const std::string& name) {
+      return touched(name) ? std::nullopt : store.packed(name);
+    };
+  }
   if (loras != nullptr && !loras->empty()) {
     weights.adapt = [=](const std::string& name, const at::Tensor& stored, int64_t row,
                         int64_t column) {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/linear.h"
+#include "models/unpack_weights.h"
 
 namespace troupe::models {
 
@@ -33,6 +35,9 @@ struct WeightLoader {
   std::function<at::Tensor(const std::string& name, const at::Tensor& part, int64_t row,
                            int64_t column)>
       adapt = {};
+  /// Returns a matrix that products keep as it is stored, or nothing: it is unpacked by `get`.
+  /// Empty: all are.
+  std::function<std::optional<PackedMatrix>(const std::string& name)> packed = {};
   /// Way in which products of tokens (`joined`, `narrow`) keep their weights; all other tensors are
   /// kept in the compute dtype.
   kernels::WeightType type = kernels::WeightType::as_computed;
@@ -72,6 +77,11 @@ struct WeightLoader {
  private:
   at::Tensor part(const std::string& name, const at::Tensor& stored, Slice rows,
                   Slice columns) const;
+  /// A product of rows and columns of several tensors of `shape`, each run of rows of one tensor
+  /// kept as it is stored where that is possible; nothing if it is possible for none of them.
+  std::optional<kernels::Linear> kept_packed(const std::vector<std::string>& tensors,
+                                             at::IntArrayRef shape, const std::vector<Slice>& rows,
+                                             Slice columns, const at::Tensor& bias) const;
   /// Returns the quantized weight of a whole tensor; the caller cuts it.
   kernels::QuantizedWeight quantized(const std::string& tensor, int64_t in, int64_t out) const;
 };

@@ -414,6 +414,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
   spec.vae_weights = read_vae_weights(spec, WeightIndex::read_folder(folder / "vae", kDiffusers));
   check_tensors(spec.transformer_weights, expected_tensors(spec.transformer),
                 [&](std::string_view name) { return is_ignorable_tensor(spec.transformer, name); });
+  spec.transformer.kept = KeptWeights(planned_tensors(spec.transformer), &spec.transformer_weights);
   check_tensors(spec.vae_weights, decoder_tensors(spec), [&](std::string_view name) {
     // Wan's authors call the encoder's last layer so.
     return is_ignorable_vae_tensor(name) || (spec.video_vae && name.starts_with("conv1."));

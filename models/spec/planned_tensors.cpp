@@ -21,6 +21,16 @@ bool is_floating(Dtype dtype) {
   }
 }
 
+/// Units of a split tensor that one shard has: `count` of them, from `first` on.
+struct OwnUnits {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+OwnUnits own_units(const PlannedTensor::Share& share, const TransformerPart& part) {
+  const std::int64_t each = share.units / part.shards, more = share.units % part.shards;
+  return {part.shard * each + std::min(part.shard, more), each + (part.shard < more ? 1 : 0)};
+}
+
 }  // namespace
 
 const TensorEntry& entry_of(const WeightIndex& index, const ExpectedTensor& expected) {
@@ -85,31 +95,66 @@ void KeptWeights::Group::add(const PlannedTensor::Share& share) {
 
 std::int64_t KeptWeights::Group::elements(const TransformerPart& part) const {
   std::int64_t total = whole + (part.shard == 0 ? first_shard : 0);
+  for (const auto& share : shares)
+    total += share.elements / share.units * own_units(share, part).count;
+  return total;
+}
+
+std::int64_t KeptWeights::Packed::more_bytes(const TransformerPart& part,
+                                             std::int64_t element) const {
+  const auto of_block = static_cast<std::int64_t>(block.elements);
+  const auto size = static_cast<std::int64_t>(block.bytes);
+  const auto more = [&](std::int64_t elements) {
+    return elements / of_block * size - element * elements;
+  };
+  if (shares.empty()) return more(rows * columns);
+  std::int64_t total = 0, first = 0;
   for (const auto& share : shares) {
-    const std::int64_t units =
-        share.units / part.shards + (part.shard < share.units % part.shards ? 1 : 0);
-    total += share.elements / share.units * units;
+    const auto own = own_units(share, part);
+    const std::int64_t unit = share.elements / share.units;
+    if (!splits_columns) {
+      total += more(unit * own.count);
+      continue;
+    }
+    // Blocks that a shard has a part of are kept whole.
+    const std::int64_t begin = first + unit / rows * own.first;
+    const std::int64_t end = begin + unit / rows * own.count;
+    total += rows * ((end + of_block - 1) / of_block - begin / of_block) * size -
+             element * unit * own.count;
+    first += share.elements / rows;
   }
   return total;
 }
 
-KeptWeights::KeptWeights(const std::vector<PlannedTensor>& tensors) {
+KeptWeights::KeptWeights(const std::vector<PlannedTensor>& tensors, const WeightIndex* index) {
   for (const PlannedTensor& tensor : tensors) {
+    PackedList packed;
+    if (const auto* entry = index ? &entry_of(*index, tensor.tensor) : nullptr;
+        entry && tensor.may_stay_packed && entry->stays_packed()) {
+      packed.push_back({dtype_block(entry->dtype), entry->shape[0], entry->shape[1], tensor.shares,
+                        !tensor.scales.empty() && tensor.scales.front().units == 0});
+    }
+    const auto add = [&](PackedList& to) { to.insert(to.end(), packed.begin(), packed.end()); };
     switch (tensor.held) {
       case Held::first:
         first_.add(tensor);
+        add(packed_first_);
         break;
       case Held::everywhere:
         everywhere_.add(tensor);
+        add(packed_everywhere_);
         break;
       case Held::last:
         last_.add(tensor);
+        add(packed_last_);
         break;
       case Held::block:
         blocks_.resize(std::max(blocks_.size(), static_cast<std::size_t>(tensor.block + 1)));
         blocks_[tensor.block].add(tensor);
         products_.resize(blocks_.size());
         scales_.resize(blocks_.size());
+        packed_blocks_.resize(blocks_.size());
+        add(packed_blocks_[tensor.block]);
         if (!tensor.scales.empty()) products_[tensor.block].add(tensor);
         for (const auto& share : tensor.scales) {
           if (share.units > 0) {
@@ -133,9 +178,22 @@ std::uint64_t KeptWeights::elements(const TransformerPart& part) const {
 }
 
 std::uint64_t KeptWeights::bytes(const TransformerPart& part, std::uint64_t element,
-                                 bool quantized) const {
+                                 KeptAs as) const {
   std::uint64_t total = element * elements(part);
-  if (!quantized) return total;
+  if (as == KeptAs::stored) {
+    std::int64_t more = 0;
+    const auto add = [&](const PackedList& all) {
+      for (const Packed& one : all)
+        more += one.more_bytes(part, static_cast<std::int64_t>(element));
+    };
+    add(packed_everywhere_);
+    if (part.embeds) add(packed_first_);
+    if (part.projects) add(packed_last_);
+    for (std::int64_t block = part.first_block; block < part.last_block; ++block)
+      add(packed_blocks_.at(block));
+    return total + static_cast<std::uint64_t>(more);
+  }
+  if (as == KeptAs::computed) return total;
   for (std::int64_t block = part.first_block; block < part.last_block; ++block) {
     const std::uint64_t products = products_.at(block).elements(part);
     total += products + sizeof(float) * scales_.at(block).elements(part) - element * products;
@@ -156,6 +214,7 @@ void TensorTable::add(const std::string& name, std::vector<std::int64_t> shape) 
 
 void TensorTable::linear(const std::string& name, std::int64_t in, std::int64_t out, bool bias) {
   add(name + ".weight", {out, in});
+  tensors_.back().may_stay_packed = true;
   if (bias) add(name + ".bias", {out});
 }
 
@@ -165,6 +224,7 @@ void TensorTable::split_outputs(const std::string& name, std::int64_t in, std::i
   add(name + ".weight", {out + more, in});
   tensors_.back().shares = {{in * out, units}};
   tensors_.back().scales = {{out, units}};
+  tensors_.back().may_stay_packed = true;
   if (more > 0) {
     tensors_.back().shares.push_back({in * more, more_units});
     tensors_.back().scales.push_back({more, more_units});
@@ -186,6 +246,7 @@ void TensorTable::split_inputs(const std::string& name, std::int64_t in, std::in
   add(name + ".weight", {out, in + more});
   tensors_.back().shares = {{in * out, units}};
   tensors_.back().scales = {{out, 0}};
+  tensors_.back().may_stay_packed = true;
   if (more > 0) {
     tensors_.back().shares.push_back({more * out, more_units});
     tensors_.back().scales.push_back({out, 0});

@@ -50,6 +50,7 @@ struct PlannedTensor {
   bool first_shard_only = false;   ///< the bias of a product that shards sum up
   std::int64_t kept = -1;          ///< elements in memory, where fewer than stored
   std::vector<Share> scales = {};  ///< scales of a product that may be quantized; 0 units: whole
+  bool may_stay_packed = false;    ///< the weight of a product, kept as its file has it
 
   bool operator==(const PlannedTensor&) const = default;
 };
@@ -65,17 +66,24 @@ struct TransformerPart {
   std::int64_t shards = 1;
 };
 
+/// Way in which the weights of products are kept in memory: in the type that is computed with, as
+/// their file has them where it has blocks or 8-bit floats, or in 8 bits with a scale in float32
+/// for each output. Other weights are always kept in the type that is computed with.
+enum class KeptAs { computed, stored, quantized };
+
 /// Numbers of elements that each part of a transformer keeps, computed from its tensors only once,
 /// because plans ask thousands of times.
 class KeptWeights {
  public:
   KeptWeights() = default;
-  explicit KeptWeights(const std::vector<PlannedTensor>& tensors);
+  /// `index`: of the files that the tensors come from, if these are known.
+  explicit KeptWeights(const std::vector<PlannedTensor>& tensors,
+                       const WeightIndex* index = nullptr);
 
   std::uint64_t elements(const TransformerPart& part) const;
-  /// Bytes of a part whose products of tokens are `quantized` to 8 bits, with a scale in float32
-  /// for each of their outputs, and whose other elements have `element` bytes each.
-  std::uint64_t bytes(const TransformerPart& part, std::uint64_t element, bool quantized) const;
+  /// Bytes of a part whose weights have `element` bytes for each element, but for products of which
+  /// `as` says otherwise.
+  std::uint64_t bytes(const TransformerPart& part, std::uint64_t element, KeptAs as) const;
 
   bool operator==(const KeptWeights&) const = default;
 
@@ -91,8 +99,23 @@ class KeptWeights {
     std::int64_t elements(const TransformerPart& part) const;
     bool operator==(const Group&) const = default;
   };
+  /// A matrix [rows, columns] that stays packed.
+  struct Packed {
+    DtypeBlock block;
+    std::int64_t rows = 0, columns = 0;
+    std::vector<PlannedTensor::Share> shares;
+    bool splits_columns = false;
+
+    /// Returns its bytes less those of its elements if these had `element` bytes each.
+    std::int64_t more_bytes(const TransformerPart& part, std::int64_t element) const;
+    bool operator==(const Packed&) const = default;
+  };
+  using PackedList = std::vector<Packed>;
+
   Group first_, everywhere_, last_;
   std::vector<Group> blocks_, products_, scales_;
+  PackedList packed_first_, packed_everywhere_, packed_last_;
+  std::vector<PackedList> packed_blocks_;
 };
 
 /// Collects a family's tensors, each for the place that `at` named last.
@@ -113,7 +136,10 @@ class TensorTable {
   /// [width], split over shards by `units`.
   void split_vector(const std::string& name, std::int64_t width, std::int64_t units);
   /// Sets the number of elements that are kept in memory of the tensor added last.
-  void keep(std::int64_t elements) { tensors_.back().kept = elements; }
+  void keep(std::int64_t elements) {
+    tensors_.back().kept = elements;
+    tensors_.back().may_stay_packed = false;
+  }
   std::vector<PlannedTensor> take() { return std::move(tensors_); }
 
  private:

@@ -72,11 +72,11 @@ bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name) {
 }
 
 std::uint64_t streamed_bytes(const TransformerSpec& spec, const TransformerPart& part,
-                             std::uint64_t element, bool quantized) {
+                             std::uint64_t element, KeptAs as) {
   auto some = part;
   const auto of = [&](std::int64_t first, std::int64_t last) {
     some.first_block = first, some.last_block = last;
-    return kept_bytes(spec, some, element, quantized);
+    return kept_bytes(spec, some, element, as);
   };
   const std::int64_t count = part.last_block - part.first_block;
   const std::uint64_t rest = of(part.first_block, part.first_block);

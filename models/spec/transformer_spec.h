@@ -76,17 +76,16 @@ std::vector<ExpectedTensor> expected_tensors(const TransformerSpec& spec);
 inline std::uint64_t kept_elements(const TransformerSpec& spec, const TransformerPart& part) {
   return spec.kept.elements(part);
 }
-/// Returns the bytes of weights that a part keeps in memory, with `element` bytes for each element,
-/// and with products of tokens in 8 bits if they are `quantized`.
+/// Returns the bytes of weights that a part keeps in memory, as KeptWeights::bytes counts them.
 inline std::uint64_t kept_bytes(const TransformerSpec& spec, const TransformerPart& part,
-                                std::uint64_t element, bool quantized) {
-  return spec.kept.bytes(part, element, quantized);
+                                std::uint64_t element, KeptAs as) {
+  return spec.kept.bytes(part, element, as);
 }
 
 /// Returns the bytes that a part keeps if only two of its blocks are in memory at a time,
 /// neighbours, the last and the first among them.
 std::uint64_t streamed_bytes(const TransformerSpec& spec, const TransformerPart& part,
-                             std::uint64_t element, bool quantized);
+                             std::uint64_t element, KeptAs as);
 
 /// Buffers that some published checkpoints carry and no computation reads.
 bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name);

@@ -390,8 +390,10 @@ std::vector<PlannedTensor> planned_tensors(const UNetSpec& spec) {
   std::vector<PlannedTensor> planned;
   for (auto& tensor : walk.tensors)
     planned.push_back({.tensor = std::move(tensor), .held = Held::block, .block = 0});
-  for (const auto product : walk.products)
+  for (const auto product : walk.products) {
     planned[product].scales = {{planned[product].tensor.shape.front(), 0}};
+    planned[product].may_stay_packed = true;
+  }
   return planned;
 }
 

@@ -43,10 +43,16 @@ enum class Dtype : std::uint8_t {
 struct DtypeBlock {
   std::size_t elements = 1;
   std::size_t bytes = 0;
+
+  bool operator==(const DtypeBlock&) const = default;
 };
 DtypeBlock dtype_block(Dtype dtype);
 inline bool is_packed(Dtype dtype) {
   return dtype_block(dtype).elements > 1;
+}
+/// Returns whether values of the type have to be unpacked before anything is computed with them.
+inline bool needs_unpacking(Dtype dtype) {
+  return is_packed(dtype) || dtype == Dtype::float8_e4m3 || dtype == Dtype::float8_e5m2;
 }
 
 /// Size of one element in bytes; throws std::invalid_argument for a type of blocks.
@@ -85,6 +91,10 @@ struct TensorEntry {
   std::uint64_t elements() const {
     const auto block = dtype_block(dtype);
     return bytes() / block.bytes * block.elements;
+  }
+  /// Returns whether a matrix product can keep the tensor in memory as it is stored.
+  bool stays_packed() const {
+    return needs_unpacking(dtype) && shape.size() == 2 && stored_as == StoredAs::as_is;
   }
   bool operator==(const TensorEntry&) const = default;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/attention.h"
 
@@ -38,16 +39,38 @@ constexpr double kProjectionNormEps = 1e-6;
 constexpr double kLayerNormEps = 1e-5;
 
 kernels::Linear joined(const Builder& build, const std::string& name, std::int64_t width) {
+  std::vector<std::string> names;
   std::vector<at::Tensor> weights;
-  for (const char* part : {"to_q", "to_k", "to_v"})
-    weights.push_back(build.load.get(name + part + ".weight", {width, width}));
-  return product_of(build, at::cat(weights));
+  for (const char* part : {"to_q", "to_k", "to_v"}) {
+    names.push_back(name + part + ".weight");
+    weights.push_back(build.load.get(names.back(), {width, width}));
+  }
+  return product_of(build, names, at::cat(weights));
 }
 
 }  // namespace
 
-kernels::Linear product_of(const Builder& build, const at::Tensor& weight, const at::Tensor& bias) {
-  if (build.products == kernels::WeightType::as_computed) return kernels::Linear(weight, bias);
+kernels::Linear product_of(const Builder& build, const std::vector<std::string>& names,
+                           const at::Tensor& weight, const at::Tensor& bias) {
+  if (build.products == kernels::WeightType::as_computed) {
+    const auto packed = [&](const std::string& name) {
+      return build.packed ? build.packed(name) : std::nullopt;
+    };
+    if (std::ranges::none_of(names, [&](const auto& name) { return packed(name).has_value(); }))
+      return kernels::Linear(weight, bias);
+    std::vector<kernels::StoredRows> parts;
+    build.saved += static_cast<std::int64_t>(weight.nbytes());
+    for (const at::Tensor& own : weight.chunk(std::ssize(names))) {
+      if (const auto matrix = packed(names[parts.size()])) {
+        const auto stored = matrix->part(0, own.size(0), 0, own.size(1));
+        parts.push_back({stored.bytes.to(own.device()), stored.unpacker(own.scalar_type())});
+      } else {
+        parts.push_back({own.clone(), [](const at::Tensor& of) { return of; }});
+      }
+      build.saved -= static_cast<std::int64_t>(parts.back().bytes.nbytes());
+    }
+    return kernels::Linear(std::move(parts), weight.size(1), bias);
+  }
   auto small = kernels::quantize_weight(weight, build.products);
   build.saved +=
       static_cast<std::int64_t>(weight.nbytes() - small.values.nbytes() - small.scales.nbytes());
@@ -56,7 +79,8 @@ kernels::Linear product_of(const Builder& build, const at::Tensor& weight, const
 
 kernels::Linear product_of(const Builder& build, const std::string& name, std::int64_t in,
                            std::int64_t out, bool bias) {
-  return product_of(build, build.load.get(name + ".weight", {out, in}),
+  const std::string tensor = name + ".weight";
+  return product_of(build, {tensor}, build.load.get(tensor, {out, in}),
                     bias ? build.load.get(name + ".bias", {out}) : at::Tensor());
 }
 
@@ -122,7 +146,8 @@ Pointwise::Pointwise(const Builder& build, const std::string& name, std::int64_t
   if (convolution) shape.insert(shape.end(), {1, 1});
   const at::Tensor weight = build.load.get(name + ".weight", shape).view({out, in});
   const at::Tensor bias = build.load.get(name + ".bias", {out});
-  linear_ = quantized ? product_of(build, weight, bias) : kernels::Linear(weight, bias);
+  linear_ = quantized ? product_of(build, {name + ".weight"}, weight, bias)
+                      : kernels::Linear(weight, bias);
 }
 
 GroupNorm::GroupNorm(const Builder& build, const std::string& name, std::int64_t channels,

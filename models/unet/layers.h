@@ -3,12 +3,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/linear.h"
 #include "models/unet/unet_port.h"
+#include "models/unpack_weights.h"
 #include "models/vae/layers.h"
 
 namespace troupe::models::unet {
@@ -30,11 +32,14 @@ struct Builder {
   /// saved so far.
   kernels::WeightType products;
   std::int64_t& saved;
+  /// Returns the matrix of a product of tokens that is kept as it is stored, if one can be.
+  std::function<std::optional<PackedMatrix>(const std::string& name)> packed;
 };
 
-/// A product of tokens. weight [out, in], bias [out] or undefined.
-kernels::Linear product_of(const Builder& build, const at::Tensor& weight,
-                           const at::Tensor& bias = {});
+/// A product of tokens with the rows of the tensors `names`, one behind the other; weight their
+/// values [out, in], bias [out] or undefined.
+kernels::Linear product_of(const Builder& build, const std::vector<std::string>& names,
+                           const at::Tensor& weight, const at::Tensor& bias = {});
 
 /// The product of tokens `name`, [out, in].
 kernels::Linear product_of(const Builder& build, const std::string& name, std::int64_t in,

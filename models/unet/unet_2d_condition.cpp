@@ -59,13 +59,15 @@ UNet2DConditionModel::Layer UNet2DConditionModel::make_layer(const Builder& buil
 
 UNet2DConditionModel::UNet2DConditionModel(const spec::UNetSpec& spec, const WeightStore& weights,
                                            at::ScalarType dtype, at::Device device,
-                                           vae::Loader::Get get, kernels::WeightType products)
+                                           vae::Loader::Get get, kernels::WeightType products,
+                                           PackedOf packed)
     : spec_(spec), dtype_(dtype), device_(device) {
   spec::check_tensors(weights.index(), spec::expected_tensors(spec_),
                       [](std::string_view) { return false; });
   const vae::Loader load(weights, dtype, device, std::move(get));
   kernels::require_weight_type(products, device);
-  const Builder build{load, sites_, spec_.norm_num_groups, spec_.norm_eps, products, saved_bytes_};
+  const Builder build{load,     sites_,       spec_.norm_num_groups, spec_.norm_eps,
+                      products, saved_bytes_, std::move(packed)};
   const auto& levels = spec_.levels;
   const std::int64_t time = spec_.time_embed_dim();
   const std::int64_t first = levels.front().channels;

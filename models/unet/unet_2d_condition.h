@@ -21,13 +21,17 @@ struct AddedCondition {
 /// diffusers' UNet2DConditionModel, on the patches of rows that a port has here.
 class UNet2DConditionModel {
  public:
+  using PackedOf = decltype(Builder::packed);
+
   /// Throws std::runtime_error naming the tensor that is missing, misshapen or not called for.
   /// `get`, where given, hands out the weights. `products`: how those of products of tokens are
-  /// kept; throws where such cannot be computed on `device`.
+  /// kept; throws where such cannot be computed on `device`. `packed`, where given, returns the
+  /// matrix of such a product if it is kept as it is stored.
   UNet2DConditionModel(const spec::UNetSpec& spec, const WeightStore& weights,
                        at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU,
                        vae::Loader::Get get = {},
-                       kernels::WeightType products = kernels::WeightType::as_computed);
+                       kernels::WeightType products = kernels::WeightType::as_computed,
+                       PackedOf packed = {});
 
   /// The text's keys and values in every cross attention, once a job; `states` [B, L, D].
   std::vector<TextKeys> keys_of(const at::Tensor& states) const;

@@ -52,6 +52,56 @@ TEST_CASE("Linear and its tails agree with float64 at odd sizes and any number o
   at::set_num_threads(threads);
 }
 
+TEST_CASE("a weight of rows that stay stored gives the bits of the unpacked one") {
+  at::manual_seed(16);
+  std::mt19937 random(16);
+  for (int round = 0; round < 40; ++round) {
+    const int64_t rows = 1 + random() % 130, in = 1 + random() % 200, out = 3 + random() % 300;
+    CAPTURE(rows);
+    CAPTURE(in);
+    CAPTURE(out);
+    const at::Tensor stored = at::randint(-127, 128, {out, in}, at::kChar);
+    const at::Tensor weight = stored.to(at::kFloat) * 0.03125F;
+    const auto values = [](at::ScalarType type) {
+      return [type](const at::Tensor& bytes) { return (bytes.to(at::kFloat) * 0.03125F).to(type); };
+    };
+    const at::Tensor bias = round % 4 ? at::randn({out}) : at::Tensor();
+    const auto parts = [&](at::ScalarType type) {
+      std::vector<kernels::StoredRows> made;
+      const int64_t cut = 1 + random() % (out - 2);
+      made.push_back({stored.slice(0, 0, cut).clone(), values(type)});
+      made.push_back({stored.slice(0, cut).clone(), values(type)});
+      return made;
+    };
+    const kernels::Linear plain(weight, bias), linear(parts(at::kFloat), in, bias);
+    CHECK(linear.bytes() == out * in + (bias.defined() ? 4 * out : 0));
+    CHECK(linear.out_features() == out);
+    const at::Tensor x = at::randn({2, rows, in}), before = at::randn({2, rows, out});
+    const at::Tensor gate = at::randn({2, out});
+    const bool exact_bits = kernels::simd::table().beats_library;
+    const auto same = [&](const at::Tensor& got, const at::Tensor& want) {
+      return exact_bits ? at::equal(got, want) : error(got, want) < 5e-6;
+    };
+    CHECK(same(linear(x), plain(x)));
+    CHECK(same(linear.gelu(x), plain.gelu(x)));
+    at::Tensor got = before.clone(), want = before.clone();
+    linear.add_to(got, x);
+    plain.add_to(want, x);
+    CHECK(same(got, want));
+    linear.add_gated_to(got, x, gate);
+    plain.add_gated_to(want, x, gate);
+    CHECK(same(got, want));
+
+    const at::Tensor small_bias = bias.defined() ? bias.to(at::kBFloat16) : bias;
+    const kernels::Linear small(parts(at::kBFloat16), in, small_bias);
+    CHECK(error(small(x.to(at::kBFloat16)),
+                exact(x.to(at::kBFloat16), weight.to(at::kBFloat16), small_bias)) < 2e-2);
+  }
+  CHECK_THROWS_WITH_AS(kernels::Linear({{at::zeros({3, 4}, at::kByte), {}}}, 4, at::zeros({2})),
+                       "[Linear] the bias differs from the stored rows in outputs",
+                       std::invalid_argument);
+}
+
 TEST_CASE("inputs need not be contiguous and may be empty") {
   at::manual_seed(12);
   const at::Tensor weight = at::randn({33, 20}), wide = at::randn({4, 5, 60});

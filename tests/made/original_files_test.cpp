@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/linear.h"
+#include "kernels/simd/isa.h"
 #include "models/safetensors.h"
 #include "models/spec/model_spec.h"
 #include "tests/models/fixtures.h"
@@ -107,6 +109,42 @@ TEST_CASE("blocks of every type of GGUF are unpacked as gguf-py does") {
     if (entry.shape[0] == 6)
       CHECK(at::equal(packed.rows(entry.name, ids), values.get(entry.name).index_select(0, ids)));
   }
+}
+
+TEST_CASE("matrices that stay packed have the values of the unpacked ones, in parts and products") {
+  if (lacks_made_fixtures()) return;
+  const WeightStore packed(spec::WeightIndex::read_file(kFiles / "types.gguf"));
+  const WeightStore values(spec::WeightIndex::read_file(kFiles / "types.safetensors"));
+  int types = 0;
+  at::manual_seed(3);
+  for (const auto& entry : values.index().tensors()) {
+    CAPTURE(entry.name);
+    const auto matrix = packed.packed(entry.name);
+    CHECK(matrix.has_value() == spec::is_packed(packed.index().at(entry.name).dtype));
+    if (!matrix) continue;
+    ++types;
+    const at::Tensor all = values.get(entry.name);
+    // What GPUs unpack with.
+    CHECK(at::equal(models::unpack_by_library(matrix->dtype, matrix->bytes.contiguous()),
+                    all.view({-1})));
+    const std::int64_t width = entry.shape[1];
+    for (const auto& [first, last] : {std::pair<std::int64_t, std::int64_t>{0, width},
+                                      {1, width / 2},
+                                      {width / 2, width},
+                                      {width / 2 - 3, width - 7}}) {
+      CAPTURE(first);
+      const auto part = matrix->part(1, 5, first, last);
+      const at::Tensor own = all.slice(0, 1, 5).slice(1, first, last);
+      CHECK(at::equal(part.unpacker(at::kFloat)(part.bytes), own));
+      CHECK(at::equal(part.unpacker(at::kBFloat16)(part.bytes), own.to(at::kBFloat16)));
+      const kernels::Linear kept({{part.bytes, part.unpacker(at::kFloat)}}, last - first, {});
+      const at::Tensor x = at::randn({7, last - first});
+      if (kernels::simd::table().beats_library) CHECK(at::equal(kept(x), kernels::Linear(own)(x)));
+      CHECK(at::allclose(kept(x), at::linear(x, own), 1e-4, 1e-3));
+      CHECK(kept.bytes() < 4 * own.numel());
+    }
+  }
+  CHECK(types == 10);
 }
 
 TEST_CASE("transformers in GGUF and in scaled 8-bit floats have their files' values") {

@@ -12,6 +12,7 @@
 #include "tests/models/family_fixtures.h"
 #include "tests/models/vae_support.h"
 #include "tests/support/doctest.h"
+#include "tests/support/scratch.h"
 
 using namespace troupe;
 using namespace troupe::models;
@@ -187,7 +188,8 @@ TEST_CASE("streamed blocks of any family compute the same bits, and plans know w
                   spec::streamed_bytes(
                       spec.transformer,
                       {part.blocks.begin, part.blocks.end, part.embeds, part.projects}, 2,
-                      type == kernels::WeightType::int8));
+                      type == kernels::WeightType::int8 ? spec::KeptAs::quantized
+                                                        : spec::KeptAs::computed));
             if (part.blocks.end - part.blocks.begin > 2)
               CHECK(streamed.stages[i]->bytes() < kept.stages[i]->bytes());
           }
@@ -198,7 +200,44 @@ TEST_CASE("streamed blocks of any family compute the same bits, and plans know w
     const auto model = load_transformer(spec, shard, at::kBFloat16, at::kCPU, {}, nullptr, {},
                                         KeepBlocks::from_files);
     CHECK(static_cast<std::uint64_t>(model->bytes()) ==
-          spec::streamed_bytes(spec.transformer, {0, blocks, true, true, 1, 2}, 2, false));
+          spec::streamed_bytes(spec.transformer, {0, blocks, true, true, 1, 2}, 2,
+                               spec::KeptAs::computed));
+  }
+}
+
+TEST_CASE("weights that a file keeps in 8-bit floats stay so, compute the same, and are planned") {
+  const OneThread one_thread;
+  const troupe::testing::Scratch scratch;
+  for (const auto& of : fixtures()) {
+    CAPTURE(of.name);
+    const auto spec = family_of(of.checkpoint);
+    const WeightStore weights(spec.transformer_weights);
+    std::map<std::string, at::Tensor> small, values;
+    for (const auto& entry : spec.transformer_weights.tensors()) {
+      const at::Tensor stored = weights.get(entry.name);
+      const bool matrix = stored.dim() == 2;
+      small[entry.name] = matrix ? stored.to(at::kFloat8_e4m3fn) : stored;
+      values[entry.name] = matrix ? small[entry.name].to(at::kFloat) : stored;
+    }
+    save_safetensors(scratch.path / "small.safetensors", small);
+    save_safetensors(scratch.path / "values.safetensors", values);
+    const auto packed = with_weights(spec, scratch.path / "small.safetensors");
+    const auto plain = with_weights(spec, scratch.path / "values.safetensors");
+    for (const auto keep : {KeepBlocks::all, KeepBlocks::from_files, KeepBlocks::from_host})
+      CHECK(at::equal(SplitModel(packed, of, 2, {}, at::kFloat, keep).run(of),
+                      SplitModel(plain, of, 2, {}, at::kFloat).run(of)));
+    const int blocks = static_cast<int>(spec.transformer.num_layers);
+    for (const auto& [rank, degree] : {std::pair{0, 1}, {0, 3}, {2, 3}}) {
+      const StagePart part{{0, blocks}, true, true, {rank, degree}};
+      const auto bytes = [&, rank = rank, degree = degree](const spec::ModelSpec& model,
+                                                           spec::KeptAs as) {
+        return spec::kept_bytes(model.transformer, {0, blocks, true, true, rank, degree}, 2, as);
+      };
+      const auto kept = load_transformer(packed, part, at::kBFloat16, at::kCPU);
+      CHECK(static_cast<std::uint64_t>(kept->bytes()) == bytes(packed, spec::KeptAs::stored));
+      CHECK(kept->bytes() < 0.8 * static_cast<double>(bytes(packed, spec::KeptAs::computed)));
+      CHECK(bytes(plain, spec::KeptAs::stored) == bytes(plain, spec::KeptAs::computed));
+    }
   }
 }
 

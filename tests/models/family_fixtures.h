@@ -40,6 +40,14 @@ inline spec::ModelSpec family_of(const std::string& checkpoint) {
   return spec;
 }
 
+/// Returns the same with the weights of another file.
+inline spec::ModelSpec with_weights(spec::ModelSpec spec, const std::filesystem::path& file) {
+  spec.transformer_weights = spec::WeightIndex::read_file(file);
+  spec.transformer.kept =
+      spec::KeptWeights(planned_tensors(spec.transformer), &spec.transformer_weights);
+  return spec;
+}
+
 /// One call of a fixture: what the text encoders gave, latents, and what is expected.
 struct Fixture {
   std::string name, checkpoint;
