@@ -5,6 +5,7 @@
 #include "models/spec/model_spec.h"
 #include "tests/spec/published_folder.h"
 #include "tests/spec/published_hunyuan.h"
+#include "tests/spec/published_qwen_image.h"
 #include "tests/spec/published_unets.h"
 #include "tests/spec/published_wan.h"
 
@@ -19,6 +20,7 @@ inline spec::ModelSpec model_of(const std::string& name) {
   if (name == "sd3.5-large") return read(published_sd3(kSd35LargeConfig));
   if (name == "flux") return read(published_flux(kFluxDevConfig));
   if (name == "chroma") return read(published_chroma());
+  if (name == "longcat") return read(published_longcat());
   if (name == "ovis") return read(published_ovis());
   if (name == "hunyuan") return read(published_hunyuan(kHunyuanV12Config));
   if (name == "sdxl") return read(PublishedUNetFolder(true));

@@ -17,16 +17,22 @@ at::Tensor deviation(const at::Tensor& moments, int sum, int squares) {
   return ((moments.select(-1, squares) - total * total / count) / (count - 1)).sqrt();
 }
 
-/// Returns `guided` with the length that each token has in `text`; both [n, C, rows · patch, w].
-at::Tensor renormed(const at::Tensor& guided, const at::Tensor& text, std::int64_t patch) {
+/// Returns `guided` with the length that each token has in `text`, by the rule; both [n, C, rows ·
+/// patch, w].
+at::Tensor renormed(const at::Tensor& guided, const at::Tensor& text, std::int64_t patch,
+                    spec::GuidanceRenorm rule) {
   if (guided.numel() == 0) return guided;
   const auto length = [&](const at::Tensor& of) {
     return at::linalg_vector_norm(of, 2, at::IntArrayRef{-1}, /*keepdim=*/true);
   };
   const auto tokens = models::tokens_of_latents(guided, patch);
   const auto own = models::tokens_of_latents(text, patch);
-  return models::latents_of_tokens(tokens * (length(own) / length(tokens)), guided.size(3) / patch,
-                                   patch, models::TokenOrder::channels_first);
+  // Source: QwenImagePipeline; LongCatImagePipeline with enable_cfg_renorm and its cfg_renorm_min.
+  const auto factor = rule == spec::GuidanceRenorm::shorten
+                          ? (length(own) / (length(tokens) + 1e-8)).clamp(0, 1)
+                          : length(own) / length(tokens);
+  return models::latents_of_tokens(tokens * factor, guided.size(3) / patch, patch,
+                                   models::TokenOrder::channels_first);
 }
 
 }  // namespace
@@ -146,7 +152,9 @@ at::Tensor JobStep::guide(at::Tensor prediction, StepPlace place) {
   }
   const auto& from = job_.tools.stage.spec().adds_guidance ? positive : negative;
   const auto guided = from + scale * (positive - negative);
-  if (job_.tools.stage.spec().renorms_guidance) return renormed(guided, positive, job_.patch_size);
+  const auto renorm = job_.tools.stage.spec().renorm;
+  if (renorm != spec::GuidanceRenorm::none)
+    return renormed(guided, positive, job_.patch_size, renorm);
   return begin.request.guidance_rescale > 0 ? rescale(guided, positive, place) : guided;
 }
 

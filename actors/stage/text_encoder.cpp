@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "models/text/special_tokens.h"
@@ -133,15 +134,23 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
     own = own.with_tokens(learned.tokens);
     rows = {own.added().id(learned.tokens.front()), learned.rows};
   }
+  std::int64_t dropped = spec_.frame.dropped;
   const auto tokens = std::visit(
       [&](const auto& tokenizer) {
+        if constexpr (std::is_same_v<decltype(tokenizer), const models::QwenTokenizer&>) {
+          if (spec_.frame.spells_quotes) {
+            const auto& before = spec_.frame.before;
+            dropped = std::ssize(tokenizer.encode(before));
+            return tokenizer.tokenize_spelled(before, captions, most + dropped);
+          }
+        }
         auto texts = captions;
         if (spec_.textual_inversion)
           for (auto& text : texts)
             text = tokenizer.added().with_all_vectors(std::move(text));
         for (auto& text : texts)
           text = spec_.frame.around(text);
-        return tokenizer.tokenize(texts, most + spec_.frame.dropped);
+        return tokenizer.tokenize(texts, most + dropped);
       },
       all_tokens);
   const auto all = models::text_batch(tokens);
@@ -190,10 +199,9 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
     }
     keep_states(std::get<models::T5Encoder>(model_).encode_each(texts, count));
   }
-  const auto dropped = spec_.frame.dropped;
   for (auto& prompt : prompts) {
     if (dropped == 0) break;
-    if (prompt.length <= dropped) {
+    if (prompt.length <= dropped && !spec_.frame.spells_quotes) {
       throw std::runtime_error("[text_encoder] " + spec_.tokenizer.folder.string() +
                                ": the pipeline drops the first " + std::to_string(dropped) +
                                " tokens of its template, and there are " +

@@ -33,6 +33,19 @@ struct FluxStep final : StageStep {
 
 namespace {
 
+const char* name_of(const spec::FluxSpec& spec) {
+  if (spec.approximator) return "chroma";
+  switch (spec.kind) {
+    case spec::FluxKind::flux:
+      break;
+    case spec::FluxKind::ovis:
+      return "ovis";
+    case spec::FluxKind::longcat:
+      return "longcat";
+  }
+  return "flux";
+}
+
 /// The pipeline divides the timestep by 1000 and the model multiplies it again, in float32.
 double as_model_sees(double timestep) {
   return static_cast<float>(timestep) / 1000.0F * 1000.0F;
@@ -47,7 +60,7 @@ FluxSingleBlock::FluxSingleBlock(const spec::FluxSpec& spec, int index, WeightSh
       width_(spec.inner_dim()),
       heads_(shard.size(spec.num_attention_heads)),
       head_dim_(spec.attention_head_dim),
-      gated_(spec.ovis) {
+      gated_(spec.gates()) {
   const std::string prefix =
       "single_transformer_blocks." + std::to_string(index - spec.num_layers) + ".";
   const int64_t heads = spec.num_attention_heads, wide = spec.feed_forward();
@@ -148,23 +161,20 @@ int64_t Approximator::bytes() const {
 
 Flux::Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader& weights,
            at::ScalarType compute, at::Device device)
-    : TransformerStage(spec.approximator ? "chroma"
-                       : spec.ovis       ? "ovis"
-                                         : "flux",
-                       spec::facts_of(spec), part, compute, device),
-      spec_(spec) {
+    : TransformerStage(name_of(spec), spec::facts_of(spec), part, compute, device), spec_(spec) {
   const int64_t width = spec.inner_dim();
   if (spec.approximator)
     approximator_.emplace(spec, weights);
-  else if (spec.ovis)
-    time_.emplace(weights, "timestep_embedder", kSineFeatures, width, width);
+  else if (const std::string time = spec.timestep_embedder(); !time.empty())
+    time_.emplace(weights, time, kSineFeatures, width, width);
   else
     time_text_.emplace(weights, spec.pooled_projection_dim, width, spec.guidance_embeds);
   if (part.embeds) {
     const int64_t text = spec.joint_attention_dim;
-    embedding_ = {weights.linear("x_embedder", spec.in_channels, width),
-                  weights.linear("context_embedder", text, width),
-                  spec.ovis ? weights.copy("context_embedder_norm.weight", {text}) : at::Tensor()};
+    embedding_ = {
+        weights.linear("x_embedder", spec.in_channels, width),
+        weights.linear("context_embedder", text, width),
+        spec.norms_text() ? weights.copy("context_embedder_norm.weight", {text}) : at::Tensor()};
   }
   for (int block = part.blocks.begin; block < part.blocks.end; ++block) {
     if (block >= spec.num_layers) {
@@ -206,7 +216,7 @@ Caption Flux::caption_of(const std::vector<EncoderOutput>& text) const {
   }
   at::Tensor own = on_device(states);
   // Ovis-Image attends to padding, as zeros before the norm.
-  if (spec_.ovis) {
+  if (spec_.kind == spec::FluxKind::ovis) {
     const int64_t missing = std::max<int64_t>(text.back().tokens - own.size(1), 0);
     own = at::constant_pad_nd(own, {0, 0, 0, missing});
   }
@@ -221,21 +231,28 @@ RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
   const auto range = [](int64_t count) {
     return at::arange(count, at::TensorOptions().dtype(at::kDouble));
   };
-  const at::Tensor row = range(rows).view({rows, 1}).expand({rows, columns}).reshape({-1});
-  const at::Tensor column = range(columns).view({1, columns}).expand({rows, columns}).reshape({-1});
-  const auto& axes = spec_.axes_dims_rope;
-  const at::Tensor angle = at::cat({rotary_angles(at::zeros_like(row), axes[0]),
-                                    rotary_angles(row, axes[1]), rotary_angles(column, axes[2])},
-                                   1);
-  return {at::cos(angle).to(device_, at::kFloat), at::sin(angle).to(device_, at::kFloat)};
+  at::Tensor row = range(rows).view({rows, 1}).expand({rows, columns}).reshape({-1});
+  at::Tensor column = range(columns).view({1, columns}).expand({rows, columns}).reshape({-1});
+  at::Tensor modality = at::zeros_like(row);
+  if (spec_.kind == spec::FluxKind::longcat) {
+    modality.fill_(1);
+    row += spec::kLongCatTextTokens;
+    column += spec::kLongCatTextTokens;
+  }
+  return rotary_angles_at(modality, row, column);
 }
 
 RotaryAngles Flux::rotary_angles_of_text(int64_t tokens) const {
   // Row and column of a text's token are its place in the text.
   const at::Tensor place = at::arange(tokens, at::TensorOptions().dtype(at::kDouble));
+  return rotary_angles_at(at::zeros_like(place), place, place);
+}
+
+RotaryAngles Flux::rotary_angles_at(const at::Tensor& modality, const at::Tensor& row,
+                                    const at::Tensor& column) const {
   const auto& axes = spec_.axes_dims_rope;
-  const at::Tensor angle = at::cat({rotary_angles(at::zeros_like(place), axes[0]),
-                                    rotary_angles(place, axes[1]), rotary_angles(place, axes[2])},
+  const at::Tensor angle = at::cat({rotary_angles(modality, axes[0]), rotary_angles(row, axes[1]),
+                                    rotary_angles(column, axes[2])},
                                    1);
   return {at::cos(angle).to(device_, at::kFloat), at::sin(angle).to(device_, at::kFloat)};
 }
@@ -250,7 +267,7 @@ std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
   else
     embed(*step, input, text);
   step->turns = rotary_angles_of(input.size);
-  if (spec_.ovis) step->text_turns = rotary_angles_of_text(text.lengths().tokens);
+  if (spec_.turns_text()) step->text_turns = rotary_angles_of_text(text.lengths().tokens);
   return step;
 }
 
@@ -299,7 +316,7 @@ at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition, cons
   const RotaryAngles turns =
       rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / patch_size());
   RotaryAngles of_text;
-  if (spec_.ovis) {
+  if (spec_.turns_text()) {
     of_text = {step.text_turns.cosine.slice(0, tokens.text_begin, tokens.text_end),
                step.text_turns.sine.slice(0, tokens.text_begin, tokens.text_end)};
   }
@@ -316,9 +333,10 @@ at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition, cons
   }
   if (std::max(call.begin, doubles) >= call.end) return hidden;
   hidden = hidden.contiguous();
-  const RotaryAngles of_all = spec_.ovis ? RotaryAngles{at::cat({of_text.cosine, turns.cosine}),
-                                                        at::cat({of_text.sine, turns.sine})}
-                                         : with_unrotated(turns, tokens.text());
+  const RotaryAngles of_all = spec_.turns_text()
+                                  ? RotaryAngles{at::cat({of_text.cosine, turns.cosine}),
+                                                 at::cat({of_text.sine, turns.sine})}
+                                  : with_unrotated(turns, tokens.text());
   for (int i = std::max(call.begin, doubles) - doubles; i < call.end - doubles; ++i) {
     const FluxSingleBlock& block = singles_[i];
     block.run(hidden, step.of(block, i), of_all, call.attention, call.sums);

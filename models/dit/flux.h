@@ -69,9 +69,9 @@ class Approximator {
   std::vector<Layer> layers_;
 };
 
-/// FLUX.1 dev and schnell, Chroma and Ovis-Image. Source: FluxTransformer2DModel,
-/// ChromaTransformer2DModel and OvisImageTransformer2DModel of diffusers, and FluxPipeline for how
-/// latents become tokens.
+/// FLUX.1 dev and schnell, Chroma, Ovis-Image and LongCat-Image. Source: FluxTransformer2DModel,
+/// ChromaTransformer2DModel, OvisImageTransformer2DModel and LongCatImageTransformer2DModel of
+/// diffusers, and FluxPipeline for how latents become tokens.
 class Flux final : public TransformerStage {
  public:
   Flux(const spec::FluxSpec& spec, const StagePart& part, const WeightLoader& weights,
@@ -102,6 +102,8 @@ class Flux final : public TransformerStage {
   void approximate(FluxStep& step, double timestep, int64_t batch) const;
   RotaryAngles rotary_angles_of(PictureSize size) const;
   RotaryAngles rotary_angles_of_text(int64_t tokens) const;
+  RotaryAngles rotary_angles_at(const at::Tensor& modality, const at::Tensor& row,
+                                const at::Tensor& column) const;
 
   spec::FluxSpec spec_;
   std::optional<TimeTextEmbedding> time_text_;

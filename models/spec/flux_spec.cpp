@@ -26,8 +26,18 @@ std::int64_t size_of(const ConfigReader& config, const char* key, std::int64_t f
   return config.integer_or(key, fallback, 1, kMaxWidth);
 }
 
-/// Reads what FLUX, Chroma and Ovis-Image have in common, and refuses all other keys that were not
-/// read before.
+/// Text before a prompt, whose tokens are dropped; what the pipeline puts after it nobody sees.
+/// Source: LongCatImagePipeline's prompt_template_encode_prefix.
+const PromptFrame kLongCatFrame = {
+    .before =
+        "<|im_start|>system\nAs an image captioning expert, generate a descriptive text prompt "
+        "based on an image content, suitable for input to a text-to-image "
+        "model.<|im_end|>\n<|im_start|>user\n",
+    .after = "",
+    .spells_quotes = true};
+
+/// Reads what all models of FLUX.1's blocks have in common, and refuses all other keys that were
+/// not read before.
 void read_common(FluxSpec& spec, const ConfigReader& config) {
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return size_of(config, key, fallback);
@@ -61,9 +71,9 @@ void read_common(FluxSpec& spec, const ConfigReader& config) {
 /// Adds the layers that make what modulates the blocks from timestep, guidance and text.
 void add_embedders(TensorTable& table, const FluxSpec& spec) {
   const std::int64_t width = spec.inner_dim();
-  if (spec.ovis) {
-    table.linear("timestep_embedder.linear_1", kTimeFrequencies, width);
-    return table.linear("timestep_embedder.linear_2", width, width);
+  if (const std::string name = spec.timestep_embedder(); !name.empty()) {
+    table.linear(name + ".linear_1", kTimeFrequencies, width);
+    return table.linear(name + ".linear_2", width, width);
   }
   std::vector<std::pair<std::string, std::int64_t>> embedders = {
       {"timestep_embedder", kTimeFrequencies}, {"text_embedder", spec.pooled_projection_dim}};
@@ -113,13 +123,28 @@ ChromaSpec ChromaSpec::read(const ConfigReader& config) {
 
 OvisImageSpec OvisImageSpec::read(const ConfigReader& config) {
   OvisImageSpec spec;
-  spec.ovis = true;
+  spec.kind = FluxKind::ovis;
   spec.num_layers = 6;
   spec.num_single_layers = 27;
   spec.joint_attention_dim = 2048;
   spec.pooled_projection_dim = 0;
   read_common(spec, config);
   return spec;
+}
+
+LongCatImageSpec LongCatImageSpec::read(const ConfigReader& config) {
+  LongCatImageSpec spec;
+  spec.kind = FluxKind::longcat;
+  spec.joint_attention_dim = 3584;
+  spec.pooled_projection_dim = 0;
+  config.harmless({"pooled_projection_dim"});
+  read_common(spec, config);
+  return spec;
+}
+
+std::string FluxSpec::timestep_embedder() const {
+  if (kind == FluxKind::ovis) return "timestep_embedder";
+  return kind == FluxKind::longcat ? "time_embed.timestep_embedder" : "";
 }
 
 JointBlockShape FluxSpec::joint_block() const {
@@ -129,8 +154,8 @@ JointBlockShape FluxSpec::joint_block() const {
           .qk_norm = true,
           .clips_half = true,
           .modulates = !approximator,
-          .gated_forward = ovis ? feed_forward() : 0,
-          .gate_last = ovis};
+          .gated_forward = gates() ? feed_forward() : 0,
+          .gate_last = gates()};
 }
 
 std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
@@ -139,7 +164,7 @@ std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
   TensorTable table;
   table.at(Held::first);
   table.linear("x_embedder", spec.in_channels, width);
-  if (spec.ovis) table.add("context_embedder_norm.weight", {spec.joint_attention_dim});
+  if (spec.norms_text()) table.add("context_embedder_norm.weight", {spec.joint_attention_dim});
   table.linear("context_embedder", spec.joint_attention_dim, width);
   table.at(Held::everywhere);
   if (spec.approximator)
@@ -158,7 +183,7 @@ std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
       table.split_outputs(prefix + projection, width, width, heads);
     table.add(prefix + "attn.norm_q.weight", {spec.attention_head_dim});
     table.add(prefix + "attn.norm_k.weight", {spec.attention_head_dim});
-    table.split_outputs(prefix + "proj_mlp", width, spec.ovis ? 2 * wide : wide, wide);
+    table.split_outputs(prefix + "proj_mlp", width, spec.gates() ? 2 * wide : wide, wide);
     table.split_inputs(prefix + "proj_out", width, width, heads, true, wide, wide);
   }
   table.at(Held::last);
@@ -181,10 +206,11 @@ TransformerFacts facts_of(const FluxSpec& spec) {
   facts.pooled_width = spec.pooled_projection_dim;
   facts.joint = true;
   facts.pads_text = !spec.approximator;
-  facts.guidance = spec.approximator || spec.ovis ? GuidanceKind::branches
-                   : spec.guidance_embeds         ? GuidanceKind::embedded
-                                                  : GuidanceKind::none;
-  const double weights = (spec.ovis ? 16 : 12) * width * width;
+  const bool timed = spec.approximator || !spec.timestep_embedder().empty();
+  facts.guidance = timed                  ? GuidanceKind::branches
+                   : spec.guidance_embeds ? GuidanceKind::embedded
+                                          : GuidanceKind::none;
+  const double weights = (spec.gates() ? 16 : 12) * width * width;
   const BlockFacts two_streams{.weights = weights, .picture_sums = 2, .text_sums = 2};
   const BlockFacts one_stream{.weights = weights, .all_sums = 1, .more_quantized_sums = 1};
   facts.blocks.assign(static_cast<std::size_t>(spec.num_layers), two_streams);
@@ -210,6 +236,11 @@ void check_fit(const OvisImageSpec& spec, const FitCheck& fit) {
               fit.qwen(0).hidden_size);
 }
 
+void check_fit(const LongCatImageSpec& spec, const FitCheck& fit) {
+  fit.require("joint_attention_dim", spec.joint_attention_dim, "text_encoder hidden_size",
+              fit.qwen(0).hidden_size);
+}
+
 std::vector<Pipeline> FluxSpec::pipelines() {
   return {
       {.name = "FluxPipeline",
@@ -231,6 +262,23 @@ std::vector<Pipeline> ChromaSpec::pipelines() {
        .defaults = {{35, 5}, {35, 5, 0.9}, {28, 7, 0.6}},
        .even_sigmas = true,
        .textual_inversion = true},
+  };
+}
+
+std::vector<Pipeline> LongCatImageSpec::pipelines() {
+  return {
+      {.name = "LongCatImagePipeline",
+       .encoders = {{.component = "text_encoder",
+                     .tokenizer = "tokenizer",
+                     .classes = kQwen25Vl,
+                     .tokenizer_classes = kQwenTokenizers,
+                     .use = TextUse::padded_states,
+                     .frame = kLongCatFrame}},
+       .text_tokens = kLongCatTextTokens,
+       .defaults = {{50, 4.5}},
+       .even_sigmas = true,
+       .renorm = GuidanceRenorm::shorten,
+       .from_text_alone = true},
   };
 }
 

@@ -26,6 +26,14 @@ struct ApproximatorSpec {
   bool operator==(const ApproximatorSpec&) const = default;
 };
 
+/// Models of FLUX.1's blocks that are modulated by layers of their own.
+enum class FluxKind {
+  flux,     ///< timestep, guidance and a vector of the text modulate them; text has no positions
+  ovis,     ///< Ovis-Image: timestep alone; text is normed and has positions; gated feed-forwards
+  longcat,  ///< LongCat-Image: timestep alone; text has positions, and the picture's lie behind
+            ///< them
+};
+
 /// `transformer/config.json` of a FluxTransformer2DModel: FLUX.1 dev and schnell. Defaults are
 /// diffusers'.
 struct FluxSpec {
@@ -48,9 +56,7 @@ struct FluxSpec {
   std::vector<std::int64_t> axes_dims_rope = {16, 56, 56};
   /// Network that modulates the blocks; null: they have layers of their own for that.
   std::optional<ApproximatorSpec> approximator = {};
-  /// True for Ovis-Image: the timestep alone modulates the blocks, one half of a feed-forward gates
-  /// the other, and text tokens are normed first and have rotary positions.
-  bool ovis = false;
+  FluxKind kind = FluxKind::flux;
 
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
   std::int64_t latent_channels() const { return in_channels / 4; }
@@ -58,6 +64,14 @@ struct FluxSpec {
   /// Returns the number of vectors, of inner_dim() numbers each, that modulate all blocks and the
   /// last norm.
   std::int64_t modulations() const { return 3 * num_single_layers + 12 * num_layers + 2; }
+  /// Returns whether one half of a feed-forward gates the other.
+  bool gates() const { return kind == FluxKind::ovis; }
+  /// Returns whether the text's states are normed before they are embedded.
+  bool norms_text() const { return kind == FluxKind::ovis; }
+  /// Returns whether text tokens are turned by their place in the text.
+  bool turns_text() const { return kind != FluxKind::flux; }
+  /// Name of the layers that embed the timestep, where it alone modulates the blocks; else "".
+  std::string timestep_embedder() const;
   /// Columns of a feed-forward, or of each of its halves where one gates the other.
   std::int64_t feed_forward() const { return 4 * inner_dim(); }
   JointBlockShape joint_block() const;
@@ -86,10 +100,25 @@ struct OvisImageSpec : FluxSpec {
   bool operator==(const OvisImageSpec&) const = default;
 };
 
+/// `transformer/config.json` of a LongCatImageTransformer2DModel. Defaults are diffusers'.
+struct LongCatImageSpec : FluxSpec {
+  static constexpr std::string_view kClasses[] = {"LongCatImageTransformer2DModel"};
+  /// Refuses what is not supported by key and value.
+  static LongCatImageSpec read(const ConfigReader& config);
+  static std::vector<Pipeline> pipelines();
+
+  bool operator==(const LongCatImageSpec&) const = default;
+};
+
+/// Rows and columns before those of LongCat-Image's picture. Source: LongCatImagePipeline's
+/// tokenizer_max_length.
+inline constexpr std::int64_t kLongCatTextTokens = 512;
+
 std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec);
 TransformerFacts facts_of(const FluxSpec& spec);
 void check_fit(const FluxSpec& spec, const FitCheck& fit);
 void check_fit(const ChromaSpec& spec, const FitCheck& fit);
 void check_fit(const OvisImageSpec& spec, const FitCheck& fit);
+void check_fit(const LongCatImageSpec& spec, const FitCheck& fit);
 
 }  // namespace troupe::spec

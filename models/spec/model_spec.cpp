@@ -49,8 +49,8 @@ void accept_absent_components(const ConfigReader& index, bool with_checker, Mode
   } else {
     index.only("safety_checker", absent);
   }
-  // Both keys concern a safety checker only.
-  index.harmless({"feature_extractor", "requires_safety_checker"});
+  // The first two concern a safety checker only; the third prepares messages that rewrite prompts.
+  index.harmless({"feature_extractor", "requires_safety_checker", "text_processor"});
 }
 
 /// Checks the class that a component's own config names, where it names one.
@@ -325,7 +325,7 @@ ModelSpec read_configs(const fs::path& folder) {
   spec.rescales_guidance = pipeline.rescales_guidance;
   spec.keeps_picture_size = pipeline.keeps_picture_size;
   spec.guided_by_negative = pipeline.guided_by_negative;
-  spec.renorms_guidance = pipeline.renorms_guidance;
+  spec.renorm = pipeline.renorm;
   spec.mends_prompts = pipeline.mends_prompts;
   const std::string transformer_class =
       component_class(index, pipeline.network, pipeline.transformers);

@@ -63,6 +63,13 @@ enum class ChatTemplate {
   unthought_answer,  ///< the same with thoughts that are empty (`enable_thinking=False`)
 };
 
+/// Length that each token of a guided prediction gets.
+enum class GuidanceRenorm {
+  none,     ///< its own
+  of_text,  ///< that of the text's own prediction
+  shorten,  ///< that of the text's own prediction, where this is shorter
+};
+
 /// Text that a pipeline puts around every prompt.
 struct PromptFrame {
   std::string before;
@@ -71,6 +78,9 @@ struct PromptFrame {
   ChatTemplate chat_template = ChatTemplate::none;
   /// Number of tokens at the beginning whose states are dropped.
   std::int64_t dropped = 0;
+  /// True if a prompt is cut into tokens apart from `before`, all of whose states are dropped, and
+  /// what stands in quotes in it letter by letter.
+  bool spells_quotes = false;
 
   std::string around(const std::string& prompt) const { return before + prompt + after; }
   bool operator==(const PromptFrame&) const = default;
@@ -204,8 +214,7 @@ struct ModelSpec {
   bool keeps_picture_size = false;
   /// True if there is guidance only where a negative prompt is given, if only an empty one.
   bool guided_by_negative = false;
-  /// True if each token of a guided prediction gets the length that it has in the text's own.
-  bool renorms_guidance = false;
+  GuidanceRenorm renorm = GuidanceRenorm::none;
 
   /// True if guided predictions are the text's own plus the scale times what sets it apart from the
   /// negative one; else the negative one plus that.

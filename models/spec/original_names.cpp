@@ -285,8 +285,12 @@ OriginalTensors originals_of(const FluxSpec& spec) {
   return tensors;
 }
 
-/// The authors' file is not read.
+/// The authors' files are not read.
 OriginalTensors originals_of(const OvisImageSpec&) {
+  return {};
+}
+
+OriginalTensors originals_of(const LongCatImageSpec&) {
   return {};
 }
 

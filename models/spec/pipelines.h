@@ -54,7 +54,7 @@ struct Pipeline {
   /// given.
   bool keeps_picture_size = false;
   bool guided_by_negative = false;
-  bool renorms_guidance = false;
+  GuidanceRenorm renorm = GuidanceRenorm::none;
   bool from_text_alone = false;
   /// Pictures that are taken beside the text, and a second guidance scale.
   PipelineInputs inputs = {};

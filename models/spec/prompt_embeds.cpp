@@ -38,6 +38,10 @@ std::vector<PromptTensor> tensors_of(const OvisImageSpec& spec) {
   return {{.name = "prompt_embeds", .width = spec.joint_attention_dim}};
 }
 
+std::vector<PromptTensor> tensors_of(const LongCatImageSpec& spec) {
+  return {{.name = "prompt_embeds", .width = spec.joint_attention_dim}};
+}
+
 std::vector<PromptTensor> tensors_of(const HunyuanSpec& spec) {
   return {{.name = "prompt_embeds", .width = spec.cross_attention_dim, .tokens = spec.text_len},
           {.name = "prompt_attention_mask", .kind = TensorKind::mask, .tokens = spec.text_len},

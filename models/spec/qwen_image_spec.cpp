@@ -117,7 +117,7 @@ std::vector<Pipeline> QwenImageSpec::pipelines() {
        .defaults = {{50, 4}},
        .even_sigmas = true,
        .guided_by_negative = true,
-       .renorms_guidance = true,
+       .renorm = GuidanceRenorm::of_text,
        .from_text_alone = true,
        .vae = "AutoencoderKLQwenImage"},
   };

@@ -25,8 +25,9 @@ namespace troupe::spec {
 
 /// The families, in the order in which errors name them. Each has, and the compiler asks for it:
 /// `kClasses`, `read` and `pipelines`, and beside it `planned_tensors`, `facts_of` and `check_fit`.
-using OwnFamilies = std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec,
-                                 QwenImageSpec, ZImageSpec, ChromaSpec, Flux2Spec, OvisImageSpec>;
+using OwnFamilies =
+    std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec, QwenImageSpec,
+                 ZImageSpec, ChromaSpec, Flux2Spec, OvisImageSpec, LongCatImageSpec>;
 
 /// One of these, or one that a plugin brought.
 template <class Families>

@@ -1,5 +1,6 @@
 #include "models/text/qwen_tokenizer.h"
 
+#include <cctype>
 #include <stdexcept>
 #include <utility>
 
@@ -70,6 +71,69 @@ QwenFolder read_qwen_folder(const fs::path& folder) {
   return result;
 }
 
+struct Quotes {
+  std::string_view open, close;
+};
+constexpr Quotes kQuotes[] = {{"'", "'"}, {"\"", "\""}, {"‘", "’"}, {"“", "”"}};
+
+/// Returns, for each byte, whether it is an apostrophe within a word, which is no quote.
+std::vector<bool> inner_apostrophes(std::string_view text) {
+  const auto is_letter = [&](std::size_t i) {
+    return i < text.size() && std::isalpha(static_cast<unsigned char>(text[i])) != 0;
+  };
+  std::vector<bool> inner(text.size());
+  std::size_t word = 0;
+  for (std::size_t i = 1; i < text.size(); ++i) {
+    if (text[i] != '\'' || i <= word || !is_letter(i - 1) || !is_letter(i + 1)) continue;
+    inner[i] = true;
+    for (word = i + 1; is_letter(word);)
+      ++word;
+  }
+  return inner;
+}
+
+/// Returns the length of the quotation that begins at `at`, with its quotes; 0 if there is none.
+std::size_t quotation_at(std::string_view text, std::size_t at, const std::vector<bool>& inner) {
+  const auto is = [&](std::size_t place, std::string_view quote) {
+    return text.substr(place).starts_with(quote) && (inner.empty() || !inner[place]);
+  };
+  for (const auto& [open, close] : kQuotes) {
+    if (!is(at, open)) continue;
+    std::size_t end = at + open.size();
+    while (end < text.size() && !is(end, open) && !is(end, close))
+      ++end;
+    return end < text.size() && is(end, close) ? end + close.size() - at : 0;
+  }
+  return 0;
+}
+
+/// Splits a text at its quotations, which are spelled: one letter a part.
+std::vector<std::string_view> spelled_parts(std::string_view text) {
+  std::vector<std::string_view> parts;
+  const auto add = [&](std::string_view part) {
+    if (part.empty()) return;
+    if (quotation_at(part, 0, {}) == 0) return parts.push_back(part);
+    for (std::size_t begin = 0, end = 0; begin < part.size(); begin = end) {
+      for (end = begin + 1; end < part.size() && (part[end] & 0xC0) == 0x80;)
+        ++end;
+      parts.push_back(part.substr(begin, end - begin));
+    }
+  };
+  const auto inner = inner_apostrophes(text);
+  std::size_t plain = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = quotation_at(text, i, inner);
+    if (length > 0) {
+      add(text.substr(plain, i - plain));
+      add(text.substr(i, length));
+      plain = i + length;
+    }
+    i += length > 0 ? length : 1;
+  }
+  add(text.substr(plain));
+  return parts;
+}
+
 }  // namespace
 
 struct QwenTokenizer::Impl {
@@ -119,6 +183,26 @@ Tokenized QwenTokenizer::tokenize(const std::vector<std::string>& prompts,
                      .pad = impl_->pad,
                      .encode = [this](std::string_view text) { return encode(text); },
                      .spell = [this](const auto& ids) { return decode(ids); }};
+  return make_rows(rule, prompts, max_length);
+}
+
+Tokenized QwenTokenizer::tokenize_spelled(const std::string& before,
+                                          const std::vector<std::string>& prompts,
+                                          std::int64_t max_length) const {
+  const auto first = encode(before);
+  const auto encode_parts = [&](std::string_view text) {
+    auto ids = first;
+    const std::string valid = valid_utf8(text);
+    for (const std::string_view part : spelled_parts(valid)) {
+      const auto own = encode(part);
+      ids.insert(ids.end(), own.begin(), own.end());
+    }
+    return ids;
+  };
+  const RowRule rule{
+      .eos = {}, .pad = impl_->pad, .encode = encode_parts, .spell = [this](const auto& ids) {
+        return decode(ids);
+      }};
   return make_rows(rule, prompts, max_length);
 }
 

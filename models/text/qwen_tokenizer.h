@@ -26,6 +26,10 @@ class QwenTokenizer {
   std::vector<std::int64_t> encode(std::string_view text) const;
   /// Ids cut or padded to `max_length`: what is too long keeps its first ids.
   Tokenized tokenize(const std::vector<std::string>& prompts, std::int64_t max_length) const;
+  /// Does the same for each prompt behind `before`, with what stands in quotes in it letter by
+  /// letter. Source: LongCatImagePipeline's _encode_prompt and split_quotation.
+  Tokenized tokenize_spelled(const std::string& before, const std::vector<std::string>& prompts,
+                             std::int64_t max_length) const;
   /// The text that ids stand for.
   std::string decode(const std::vector<std::int64_t>& ids) const;
 

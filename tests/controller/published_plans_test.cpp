@@ -142,6 +142,9 @@ TEST_CASE("published joint models are planned at one to sixteen actors") {
   CHECK(!plan::make_plan(zimage, request, {}).guidance);
   request.guidance_scale = 0.5;
   CHECK(plan::make_plan(zimage, request, {}).guidance);
+  const auto longcat = published_longcat();
+  check_plans("LongCat-Image", spec::read_model_spec(longcat.path()), 4.5,
+              kLongCatImageConfig.elements);
   const auto qwen = published_qwen_image();
   check_plans("Qwen-Image", spec::read_model_spec(qwen.path()), 4, kQwenImageConfig.elements);
   const auto klein = published_klein(kKlein4bConfig, kQwen34bConfig);

@@ -21,8 +21,9 @@ namespace troupe::models::testing {
 // tests.
 #ifdef TROUPE_MADE_FAMILIES
 inline const std::filesystem::path kFamilyFixtures = troupe::testing::kMade;
-inline const std::vector<const char*> kFamilyParts = {
-    "qwen_image_transformer", "chroma_transformer", "flux2_transformer", "ovis_transformer"};
+inline const std::vector<const char*> kFamilyParts = {"qwen_image_transformer",
+                                                      "chroma_transformer", "flux2_transformer",
+                                                      "ovis_transformer", "longcat_transformer"};
 #else
 inline const std::filesystem::path kFamilyFixtures = kFixtures;
 inline const std::vector<const char*> kFamilyParts = {"families_transformer", "wan_transformer"};

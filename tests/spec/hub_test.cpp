@@ -178,6 +178,7 @@ TEST_CASE("sizes of the models with short names are those of the published shape
   check_sizes("flux.2-klein-base-4b", read(published_klein(kKlein4bConfig, kQwen34bConfig, false)));
   check_sizes("flux.2-klein-base-9b", read(published_klein(kKlein9bConfig, kQwen38bConfig, false)));
   check_sizes("hunyuandit-v1.2", read(published_hunyuan(kHunyuanV12Config)));
+  check_sizes("longcat-image", read(published_longcat()));
   check_sizes("ovis-image", read(published_ovis()));
   check_sizes("pixart-sigma", read(published_sigma()));
   check_sizes("qwen-image", read(published_qwen_image()));

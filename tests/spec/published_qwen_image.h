@@ -40,6 +40,22 @@ inline constexpr const char* kQwen25VlConfig = R"({
   "vision_end_token_id": 151653, "vision_start_token_id": 151652, "vision_token_id": 151654,
   "vocab_size": 152064})";
 
+inline constexpr const char* kLongCatImageModelIndex = R"({
+  "_class_name": "LongCatImagePipeline", "_diffusers_version": "0.36.0.dev0",
+  "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+  "text_encoder": ["transformers", "Qwen2_5_VLForConditionalGeneration"],
+  "text_processor": ["transformers", "Qwen2_5_VLProcessor"],
+  "tokenizer": ["transformers", "Qwen2Tokenizer"],
+  "transformer": ["diffusers", "LongCatImageTransformer2DModel"],
+  "vae": ["diffusers", "AutoencoderKL"]})";
+
+inline PublishedJointFolder published_longcat() {
+  return {kLongCatImageModelIndex,
+          kFluxScheduler,
+          kLongCatImageConfig,
+          {{"text_encoder", "tokenizer", kQwen25VlConfig, false, false}}};
+}
+
 inline PublishedJointFolder published_qwen_image() {
   return {kQwenImageModelIndex,
           kQwenImageScheduler,

@@ -58,6 +58,14 @@ inline constexpr PublishedTransformer kOvisImageConfig = {R"(
   27, "out_channels": 64, "patch_size": 1})",
                                                           583, 7370449728, 0xe1bf89c422491d84};
 
+inline constexpr PublishedTransformer kLongCatImageConfig = {R"(
+  {"_class_name": "LongCatImageTransformer2DModel", "_diffusers_version": "0.36.0.dev0",
+  "attention_head_dim": 128, "axes_dims_rope": [16, 56, 56], "in_channels": 64,
+  "joint_attention_dim": 3584, "num_attention_heads": 24, "num_layers": 19, "num_single_layers":
+  38, "patch_size": 1, "pooled_projection_dim": 3584})",
+                                                             1152, 11877803072,
+                                                             0xd2c8001c5c88796a};
+
 inline constexpr PublishedTransformer kChromaConfig = {R"(
   {"_class_name": "ChromaTransformer2DModel", "_diffusers_version": "0.34.0.dev0",
   "approximator_hidden_dim": 5120, "approximator_layers": 5, "approximator_num_channels": 64,

@@ -16,7 +16,7 @@ TEST_CASE("Qwen-Image's published folder opens, with its pipeline's customs") {
   CHECK(model.text_tokens == 512);
   CHECK(model.defaults.generation == spec::CallDefaults{50, 4, 0.8});
   CHECK(model.guided_by_negative);
-  CHECK(model.renorms_guidance);
+  CHECK(model.renorm == spec::GuidanceRenorm::of_text);
   REQUIRE(model.text_encoders.size() == 1);
   CHECK(model.text_encoders[0].frame.dropped == 34);
   // The values that one frame needs, of the decoder's 73,295,603.
