@@ -683,8 +683,8 @@ class GroupReader {
     const TensorEntry& entry = at(LoraRole::magnitude);
     require_floating(entry);
     const auto inputs = entry.shape.size() > 1 ? entry.shape[1] : 0;
-    const bool of_inputs = entry.name.ends_with(".dora_scale") && entry.shape[0] == 1 &&
-                           rows_ > 1 && count(entry, 0) == inputs;
+    const bool of_inputs = inputs > 0 && entry.name.ends_with(".dora_scale") &&
+                           entry.shape[0] == 1 && rows_ > 1 && count(entry, 0) == inputs;
     if (!of_inputs && count(entry, 0) != rows_)
       refuse_lora(entry, fmt::format("has shape {}, tensor \"{}\" wants {} lengths",
                                      shape_text(entry.shape), parts_.front().tensor, rows_));

@@ -292,6 +292,8 @@ TEST_CASE("what has no place is refused with file and tensor, on one line") {
           base + ".lora_B.weight", "wants 24 rows");
   refused(File().pair(base).add(base + ".dora_scale", {23}), base + ".dora_scale",
           "wants 24 lengths");
+  refused(File().pair(base).add(base + ".dora_scale", {}), base + ".dora_scale",
+          "wants 24 lengths");
   refused(File().pair(base).add(base + ".diff", {24, 24}), base + ".lora_A.weight",
           "one of several kinds");
   refused(File().add(base + ".diff", {24, 23}), base + ".diff", "[24, 24] is needed");
