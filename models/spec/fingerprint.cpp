@@ -10,6 +10,7 @@
 
 #include "models/spec/gguf.h"
 #include "models/spec/lora_spec.h"
+#include "models/spec/torch_file.h"
 
 namespace troupe::spec {
 namespace {
@@ -54,7 +55,7 @@ bool is_read(const fs::path& file) {
   constexpr std::array<std::string_view, 2> kRead = {".json", ".model"};
   constexpr std::array<std::string_view, 3> kTexts = {"merges.txt", "vocab.txt",
                                                       "chat_template.jinja"};
-  return is_weight_file(file) ||
+  return is_weight_file(file) || is_torch_name(file) ||
          std::ranges::find(kRead, file.extension().native()) != kRead.end() ||
          std::ranges::find(kTexts, file.filename().native()) != kTexts.end();
 }

@@ -524,7 +524,11 @@ class Respelling {
       used.insert(entry->name);
       auto own = *entry;
       own.name = tensor.name;
-      own.stored_as = original.stored_as;
+      if (original.stored_as != StoredAs::as_is || original.rows > 0) {
+        if (own.stored_as != StoredAs::as_is)
+          refuse_tensor(own, "is stored transposed, of which no rows are taken");
+        own.stored_as = original.stored_as;
+      }
       take_scale(own, entry->name);
       fit_shape(own, tensor.shape, original, entry->name);
       names.insert(own.name);

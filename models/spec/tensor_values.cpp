@@ -71,6 +71,9 @@ std::vector<float> any_values(const TensorEntry& entry, std::string_view bytes) 
 }  // namespace
 
 std::vector<float> float_values(const TensorEntry& entry, std::string_view file) {
+  if (entry.stored_as != StoredAs::as_is || entry.end > file.size())
+    throw std::runtime_error("tensor " + in_quotes(entry.name) +
+                             " does not lie row by row in the file");
   auto values = any_values(entry, file);
   if (const auto odd = first_not_finite(values))
     throw std::runtime_error(

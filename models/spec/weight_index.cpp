@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "models/spec/gguf.h"
 #include "models/spec/json_text.h"
+#include "models/spec/torch_file.h"
 
 namespace troupe::spec {
 namespace {
@@ -291,9 +292,18 @@ WeightIndex WeightIndex::read_file(const std::filesystem::path& file) {
     return index.with_tensors(std::move(contents.tensors));
   }
   std::uint64_t header_budget = kMaxHeaderBytes;
-  index.add_file(file, read_header(file, header_budget));
+  index.add_file(file, header_budget);
   index.sort_and_check();
   return index;
+}
+
+void WeightIndex::add_file(const std::filesystem::path& file, std::uint64_t& header_budget) {
+  if (!is_file(file) || !(is_torch_file(file) || is_torch_name(file)))
+    return add_file(file, read_header(file, header_budget));
+  auto tensors = read_torch_file(file);
+  if (tensors.size() > kMaxTensors - tensors_.size()) too_many_tensors(file);
+  files_.push_back(file);
+  std::ranges::move(tensors, std::back_inserter(tensors_));
 }
 
 WeightIndex WeightIndex::of_bytes(std::string_view bytes, const std::filesystem::path& name,
@@ -331,8 +341,7 @@ WeightIndex WeightIndex::read_sharded(const std::filesystem::path& index_file) {
   }
   std::uint64_t header_budget = kMaxHeaderBytes;
   for (const std::string& shard : shards)
-    index.add_file(index_file.parent_path() / shard,
-                   read_header(index_file.parent_path() / shard, header_budget));
+    index.add_file(index_file.parent_path() / shard, header_budget);
   index.sort_and_check();
   for (const auto& [tensor, shard] : map.items()) {
     const auto* entry = index.find(tensor);
@@ -350,14 +359,16 @@ WeightIndex WeightIndex::read_sharded(const std::filesystem::path& index_file) {
 
 namespace {
 
-/// Returns the folder's only file of weights; "" where there is none. Throws where there are
-/// several.
-std::filesystem::path only_weights(const std::filesystem::path& folder) {
+using IsWeights = bool(const std::filesystem::path& file);
+
+/// Returns the folder's only file of weights of a kind; "" where there is none. Throws where there
+/// are several.
+std::filesystem::path only_weights(const std::filesystem::path& folder, IsWeights* is_weights) {
   std::filesystem::path found;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (!is_weight_file(entry->path()) || !is_file(entry->path())) continue;
+    if (!is_weights(entry->path()) || !is_file(entry->path())) continue;
     if (!found.empty()) {
       const auto both = std::minmax(found, entry->path());
       fail(folder, "has " + both.first.filename().string() + " and " +
@@ -385,11 +396,25 @@ WeightIndex WeightIndex::read_folder(const std::filesystem::path& folder,
       if (variant.empty()) tried += (tried.empty() ? "" : ", ") + stem + ".safetensors";
     }
   }
-  if (const auto only = only_weights(folder); !only.empty()) return read_file(only);
-  fail(folder,
-       "no weights (looked for " + tried +
-           ", sharded or whole, also as fp16 and bf16, and for a single safetensors or GGUF "
-           "file of any name; pickled .bin files are not read)");
+  if (const auto only = only_weights(folder, is_weight_file); !only.empty()) return read_file(only);
+  for (const std::string variant : {"", ".fp16", ".bf16"}) {
+    for (const std::string_view stem : stems) {
+      // transformers calls these otherwise than its safetensors files.
+      const std::string own = stem == "model" ? "pytorch_model" : std::string(stem);
+      if (is_file(folder / (own + variant + ".bin")))
+        return read_file(folder / (own + variant + ".bin"));
+      for (const std::string& name :
+           {own + ".bin.index" + variant + ".json", own + variant + ".bin.index.json"}) {
+        if (is_file(folder / name)) return read_sharded(folder / name);
+      }
+    }
+  }
+  if (const auto only = only_weights(folder, is_torch_name); !only.empty()) return read_file(only);
+  fail(
+      folder,
+      "no weights (looked for " + tried +
+          ", sharded or whole, also as fp16 and bf16, and for a single safetensors or GGUF file of "
+          "any name; then for the same of torch.save's, .bin, .ckpt or .pt)");
 }
 
 WeightIndex WeightIndex::with_tensors(std::vector<TensorEntry> tensors) const {

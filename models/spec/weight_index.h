@@ -105,7 +105,7 @@ std::string shape_text(std::span<const std::int64_t> shape);
 struct WeightHeader;
 
 /// The table of contents of a component's file, or of its shards, read from headers alone:
-/// safetensors (8 bytes little-endian header size, JSON header, data) or GGUF.
+/// safetensors (8 bytes little-endian header size, JSON header, data), GGUF or torch.save's.
 /// Reading throws std::runtime_error naming file, tensor and numbers for: a truncated or oversized
 /// header (100 MB at most, of all shards together), bad JSON, more than 65,536 tensors, an unknown
 /// dtype, a byte range that is out of order, overlaps, leaves a hole, leaves the file or does not
@@ -113,17 +113,20 @@ struct WeightHeader;
 /// tensor that the shard index names and its shard lacks.
 class WeightIndex {
  public:
-  /// Reads one safetensors or GGUF file; which of them it is, its first bytes say.
+  /// Reads one safetensors or GGUF file or one of torch.save's (models/spec/torch_file.h); which of
+  /// them it is, its first bytes say.
   static WeightIndex read_file(const std::filesystem::path& file);
   /// Reads the bytes of a safetensors file, which entries and errors call `name`, with a header of
   /// at most `most_header` bytes.
   static WeightIndex of_bytes(std::string_view bytes, const std::filesystem::path& name,
                               std::uint64_t most_header);
-  /// Reads a `*.safetensors.index.json` and the shards that it names, which lie beside it.
+  /// Reads a `*.safetensors.index.json` or `*.bin.index.json` and the shards that it names, which
+  /// lie beside it.
   static WeightIndex read_sharded(const std::filesystem::path& index_file);
   /// Reads the first of `stems` for which `stem.safetensors` or its shard index exists in `folder`;
   /// after all of them the same with the variants fp16 and bf16; else the folder's only safetensors
-  /// or GGUF file, whatever it is called.
+  /// or GGUF file, whatever it is called; else the same of torch.save's files (`stem.bin`, and
+  /// `pytorch_model.bin` for `model`).
   static WeightIndex read_folder(const std::filesystem::path& folder,
                                  std::span<const std::string_view> stems);
 
@@ -150,6 +153,7 @@ class WeightIndex {
 
  private:
   void add_file(const std::filesystem::path& file, const WeightHeader& header);
+  void add_file(const std::filesystem::path& file, std::uint64_t& header_budget);
   void sort_and_check();
 
   std::filesystem::path label_;

@@ -9,6 +9,7 @@
 #include "models/spec/json_text.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/tensor_values.h"
+#include "models/spec/torch_file.h"
 #include "models/text/special_tokens.h"
 #include "models/text/tokenizers.h"
 
@@ -90,10 +91,21 @@ void check_kind(const fs::path& file, const spec::ModelSpec& model) {
     refuse_inversion(file, model.pipeline_class +
                                " takes no textual inversions: those of Stable Diffusion, SDXL and "
                                "FLUX do");
-  if (file.extension() != ".safetensors")
-    refuse_inversion(file,
-                     "is no safetensors file; a pickled one (.pt, .bin) is not read: in Python, "
-                     "safetensors.torch.save_file makes one of its tensors");
+  if (file.extension() != ".safetensors" && !spec::is_torch_name(file))
+    refuse_inversion(file, "is no .safetensors, .pt or .bin file");
+}
+
+/// Reads which tensors a file has. A1111's pickled files keep theirs one level deeper, under the
+/// name "*".
+spec::WeightIndex index_of(const fs::path& file, const std::string& bytes) {
+  if (!spec::is_torch_file(file) && !spec::is_torch_name(file))
+    return spec::WeightIndex::of_bytes(bytes, file, kMostHeader);
+  const auto index = spec::WeightIndex::read_file(file);
+  const auto* own = index.find("string_to_param.*");
+  if (own == nullptr) return index;
+  spec::TensorEntry renamed = *own;
+  renamed.name = kWebUiName;
+  return index.with_tensors({renamed});
 }
 
 }  // namespace
@@ -111,7 +123,7 @@ TextualInversion read_textual_inversion(const TextualInversionFile& asked,
   check_kind(file, model);
   const auto bytes = read_file(file, kMostBytes);
   if (const auto why = spec::lfs_pointer_text(bytes); !why.empty()) refuse_inversion(file, why);
-  const auto index = spec::WeightIndex::of_bytes(bytes, file, kMostHeader);
+  const auto index = index_of(file, bytes);
   const auto layout = layout_of(file, index);
   TextualInversion read;
   read.token = asked.token.empty() ? layout.token : asked.token;

@@ -121,8 +121,9 @@ TEST_CASE("textual inversions that cannot be one of the model are refused with f
   };
   for (const char* name : {"word.pt", "word.bin"})
     CHECK(contains(refusal_of({{scratch.file(name, "PK"), ""}}, sd15),
-                   "is no safetensors file; a pickled one (.pt, .bin) is not read: in Python, "
-                   "safetensors.torch.save_file makes one of its tensors"));
+                   "is no file of torch.save"));
+  CHECK(contains(refusal_of({{scratch.file("word.txt", "PK"), ""}}, sd15),
+                 "is no .safetensors, .pt or .bin file"));
   CHECK(contains(refusal_of({{scratch.path / "none.safetensors", ""}}, sd15), "none.safetensors"));
   CHECK(
       contains(refused("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", sd15),

@@ -8,6 +8,7 @@ const std::vector<Target>& targets() {
       {"request", run_request, seeds_request, 16384},
       {"safetensors", run_safetensors, seeds_safetensors, 16384},
       {"gguf", run_gguf, seeds_gguf, 8192},
+      {"torch", run_torch, seeds_torch, 4096},
       {"lora", run_lora, seeds_lora, 8192},
       {"embedding", run_embedding, seeds_embedding, 4096},
       {"shard_index", run_shard_index, seeds_shard_index, 4096},

@@ -11,6 +11,8 @@ void run_safetensors(std::string_view bytes);
 std::vector<std::string> seeds_safetensors();
 void run_gguf(std::string_view bytes);
 std::vector<std::string> seeds_gguf();
+void run_torch(std::string_view bytes);
+std::vector<std::string> seeds_torch();
 void run_shard_index(std::string_view bytes);
 std::vector<std::string> seeds_shard_index();
 void run_lora(std::string_view bytes);

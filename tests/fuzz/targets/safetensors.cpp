@@ -1,6 +1,7 @@
 #include "models/spec/weight_index.h"
 #include "tests/fuzz/targets/all.h"
 #include "tests/spec/gguf_bytes.h"
+#include "tests/spec/torch_bytes.h"
 #include "tests/support/scratch.h"
 
 namespace troupe::fuzz {
@@ -50,6 +51,28 @@ std::vector<std::string> seeds_gguf() {
               {gguf_text("general.architecture", "flux"), gguf_number("general.alignment", 64),
                gguf_texts("tokens", {"a", "b"}), gguf_shape("comfy.gguf.orig_shape.a", {1, 2, 64})},
               {gguf_tensor("a", {64, 2}, 8, 0), gguf_tensor("b", {3}, 0, 192)}, 204)};
+}
+
+void run_torch(std::string_view bytes) {
+  static const testing::Scratch scratch;
+  const auto file = scratch.file("x.ckpt", bytes);
+  refusable([&] { check(spec::WeightIndex::read_file(file)); });
+  // The pickle alone, which is most of what can go wrong.
+  const auto inner = scratch.file("y.ckpt", testing::zip_of({{"a/data.pkl", std::string(bytes)},
+                                                             {"a/data/0", std::string(16, '\0')}}));
+  refusable([&] { check(spec::WeightIndex::read_file(inner)); });
+}
+
+std::vector<std::string> seeds_torch() {
+  using namespace testing;
+  const std::string pickle = pickle_of_tensor();
+  return {pickle, pickle_of_tensor(1, 2),
+          zip_of({{"archive/data.pkl", pickle},
+                  {"archive/byteorder", "little"},
+                  {"archive/data/0", std::string(16, '\0')}}),
+          "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.\x80\x02}." +
+              pickle + "\x80\x02]" + pickled("0") + "a." + little(std::uint64_t{4}) +
+              std::string(16, '\0')};
 }
 
 void run_shard_index(std::string_view bytes) {
