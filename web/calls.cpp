@@ -67,7 +67,7 @@ void read_common(Fields& fields, Submission& submission) {
     request.init_image = picture_of_field("init_image", *image);
   if (const auto mask = fields.text("mask_image"))
     request.mask_image = picture_of_field("mask_image", *mask);
-  request.images_as_taken = fields.has("image");
+  request.images_as_taken = fields.has("image") || fields.has("image[]");
   if (const auto images = fields.texts("images")) {
     if (images->size() > wire::kMaxImages)
       throw bad_field("images", fmt::format("has {} pictures: at most {} are taken", images->size(),
@@ -214,12 +214,14 @@ Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases) {
   nlohmann::json fields = nlohmann::json::object();
+  std::string image_name;  // that of the first one, which all go by
   for (FormPart& part : parse_multipart(content_type, body)) {
     const bool is_mask = part.name == "mask";
     const bool is_image = std::ranges::count(images, part.name) > 0;
     if (is_image) {
-      aliases[images.front()] = "images";
-      fields[images.front()].push_back(base64(part.bytes));
+      if (image_name.empty()) image_name = part.name;
+      aliases[image_name] = "images";
+      fields[image_name].push_back(base64(part.bytes));
       continue;
     }
     if (fields.contains(part.name)) throw bad_field(part.name, "is there more than once");
