@@ -462,10 +462,6 @@ bool concerns_scales(std::string_view name) {
   return name.ends_with("scaled_fp8");
 }
 
-bool is_float8(Dtype dtype) {
-  return dtype == Dtype::float8_e4m3 || dtype == Dtype::float8_e5m2;
-}
-
 /// Returns the shape without sides of 1 behind the first number.
 std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
   if (!shape.empty())

@@ -94,8 +94,6 @@ bool is_ignorable_tensor(const TransformerSpec& spec, std::string_view name);
 /// Returns the threshold of a request that names none: diffusers' own for the first-block cache,
 /// TeaCache's mildest published one for TeaCache.
 double default_cache_threshold(StepCacheRule rule);
-/// Largest threshold that is taken.
-inline constexpr double kLargestCacheThreshold = 10;
 
 /// Returns the polynomial that turns the relative change of a model's step signal into that of its
 /// output, highest power first. It is published for FLUX.1 and Wan 2.1 1.3B and 14B from text; for

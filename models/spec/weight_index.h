@@ -50,9 +50,12 @@ DtypeBlock dtype_block(Dtype dtype);
 inline bool is_packed(Dtype dtype) {
   return dtype_block(dtype).elements > 1;
 }
+inline bool is_float8(Dtype dtype) {
+  return dtype == Dtype::float8_e4m3 || dtype == Dtype::float8_e5m2;
+}
 /// Returns whether values of the type have to be unpacked before anything is computed with them.
 inline bool needs_unpacking(Dtype dtype) {
-  return is_packed(dtype) || dtype == Dtype::float8_e4m3 || dtype == Dtype::float8_e5m2;
+  return is_packed(dtype) || is_float8(dtype);
 }
 
 /// Size of one element in bytes; throws std::invalid_argument for a type of blocks.

@@ -13,6 +13,7 @@
 
 using namespace troupe;
 using namespace troupe::actors;
+using troupe::testing::eventually;
 using namespace std::chrono_literals;
 
 namespace {
@@ -38,13 +39,6 @@ class Device {
   std::atomic<std::int64_t> now = 0;
   std::atomic<bool> fails = false;
 };
-
-bool eventually(const std::function<bool()>& holds) {
-  const auto end = std::chrono::steady_clock::now() + troupe::testing::kPatience;
-  while (!holds() && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(1ms);
-  return holds();
-}
 
 struct Told {
   int task;

@@ -12,6 +12,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "tests/support/patience.h"
 #include "transport/control/connection.h"
 #include "transport/control/endpoint.h"
 #include "transport/control/server.h"
@@ -98,14 +99,7 @@ class Event {
   std::future<T> future_ = state_->promise.get_future();
 };
 
-inline bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds limit = 60s) {
-  const auto until = Clock::now() + limit;
-  while (Clock::now() < until) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(2ms);
-  }
-  return holds();
-}
+using troupe::testing::eventually;
 
 inline ServerOptions server_at(const std::string& endpoint) {
   ServerOptions options;

@@ -1,5 +1,7 @@
 #pragma once
 #include <chrono>
+#include <functional>
+#include <thread>
 
 namespace troupe::testing {
 
@@ -9,6 +11,19 @@ inline constexpr std::chrono::seconds kPatience{120};
 
 inline double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Looks again every few milliseconds until it holds; false at the deadline.
+inline bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>& holds) {
+  const auto until = std::chrono::steady_clock::now() + deadline;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+inline bool eventually(const std::function<bool()>& holds) {
+  return eventually(kPatience, holds);
 }
 
 }  // namespace troupe::testing

@@ -19,15 +19,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>& holds) {
-  const auto until = std::chrono::steady_clock::now() + deadline;
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(5ms);
-  }
-  return true;
-}
-
 UserActorInfo info(Actors actors, std::uint64_t id) {
   for (auto& each : take(actors.list())) {
     if (each.id == id) return each;

@@ -24,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
 
 struct ProcessFacts {
   std::string name;
@@ -100,15 +99,6 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 }
 
 }  // namespace
-
-bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>& holds) {
-  const auto until = Clock::now() + deadline;
-  while (!holds()) {
-    if (Clock::now() > until) return false;
-    std::this_thread::sleep_for(2ms);
-  }
-  return true;
-}
 
 std::vector<pid_t> children_of(pid_t parent) {
   return children_called(parent, "");

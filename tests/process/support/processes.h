@@ -11,9 +11,6 @@
 
 namespace troupe::testing {
 
-/// Looks again every few milliseconds until it holds; false at the deadline.
-bool eventually(std::chrono::milliseconds deadline, const std::function<bool()>& holds);
-
 /// The living processes whose parent is `parent`.
 std::vector<pid_t> children_of(pid_t parent);
 /// The living actor processes whose parent is `parent`.
