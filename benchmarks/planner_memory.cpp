@@ -174,8 +174,8 @@ int run(const std::vector<std::string>& folders) {
   for (const auto& folder : folders)
     print_row(folder.c_str(), spec::read_model_spec(folder), request_of(5));
   if (!folders.empty()) return 0;
-  for (const char* name : {"pixart", "sd3", "sd3.5-large", "flux", "chroma", "ovis", "longcat", "hunyuan",
-                           "sdxl", "wan-1.3b", "wan-14b", "wan2.2-5b"})
+  for (const char* name : {"pixart", "sd3", "sd3.5-large", "flux", "chroma", "ovis", "longcat",
+                           "hunyuan", "sdxl", "wan-1.3b", "wan-14b", "wan2.2-5b", "wan2.2-a14b"})
     print_row(name, published::model_of(name), request_of(published::guidance_of(name)));
   std::printf("\n%-8s %-6s %-22s %10s %10s %14s %8s\n", "model", "pixels", "8 GPUs, by",
               "published", "predicted", "with encoders", "error");

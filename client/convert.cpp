@@ -65,7 +65,7 @@ void set_field(T& to, const T& from, const wire::RequestField&, Error&) {
 void set_field(std::vector<wire::Lora>& to, const std::vector<Lora>& from,
                const wire::RequestField&, Error&) {
   for (const Lora& lora : from)
-    to.push_back({lora.path, lora.scale});
+    to.push_back({lora.path, lora.scale, lora.of_second});
 }
 
 void set_field(std::vector<wire::Embedding>& to, const std::vector<Embedding>& from,

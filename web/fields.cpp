@@ -489,7 +489,8 @@ void Fields::read_files(const std::string& name, std::vector<File>& files) {
   if (!value) return;
   const auto wrong = [&] {
     return bad_field(asked, "is " + shown(*value) + ", not a list of {\"path\": FILE, " +
-                                (kScaled ? "\"scale\": NUMBER}" : "\"token\": WORD}"));
+                                (kScaled ? "\"scale\": NUMBER, \"transformer_2\": true or false}"
+                                         : "\"token\": WORD}"));
   };
   const auto read = [&](const json& one) {
     File file;
@@ -500,8 +501,12 @@ void Fields::read_files(const std::string& name, std::vector<File>& files) {
       for (const auto& [key, item] : one.items()) {
         if (key == "path") continue;
         if constexpr (kScaled) {
-          if (key != "scale" || !item.is_number()) throw wrong();
-          file.scale = item;
+          if (key == "transformer_2" && item.is_boolean())
+            file.of_second = item;
+          else if (key == "scale" && item.is_number())
+            file.scale = item;
+          else
+            throw wrong();
         } else {
           if (key != "token" || !(item.is_string() || item.is_null())) throw wrong();
           if (item.is_string()) file.token = item;

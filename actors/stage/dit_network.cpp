@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "actors/parallel/group_sum.h"
@@ -9,34 +10,83 @@
 #include "models/spec/transformer_spec.h"
 
 namespace troupe::actors {
+namespace {
+
+/// Returns TeaCache's polynomial. For models of two transformers none is published.
+std::vector<double> polynomial_of(const spec::ModelSpec& model) {
+  if (model.second_transformer) return {1, 0};
+  return spec::teacache_polynomial(model.transformer);
+}
+
+}  // namespace
 
 DitNetwork::DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
                        const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
                        const std::function<void()>& tick)
-    : spec_(spec), device_(device) {
-  const models::StagePart part{.blocks = {load.first_block, load.last_block},
-                               .embeds = load.embeds,
-                               .projects = load.projects,
-                               .shard = {load.tp_rank, load.tp_degree}};
+    : spec_(spec),
+      device_(device),
+      keeps_both_(load.keeps_both),
+      part_{.blocks = {load.first_block, load.last_block},
+            .embeds = load.embeds,
+            .projects = load.projects,
+            .shard = {load.tp_rank, load.tp_degree}} {
   using Keep = models::KeepBlocks;
   // If the device's memory is the host's, a copy there would save nothing.
   const auto streamed = device.is_cpu() ? Keep::from_files : Keep::from_host;
   const auto keep = load.offload == OffloadChoice::blocks ? streamed : Keep::all;
-  transformer_ = models::load_transformer(spec, part, dtype, device, tick, &loras,
-                                          weight_type(load.weight_dtype), keep);
+  load_ = [&spec, &loras, dtype, device, keep, type = weight_type(load.weight_dtype)](
+              const models::StagePart& part, const std::function<void()>& ticks) {
+    return models::load_transformer(spec, part, dtype, device, ticks, &loras, type, keep);
+  };
+  transformer(false, tick);
+  if (spec.second_transformer && keeps_both_) transformer(true, tick);
+}
+
+std::int64_t DitNetwork::bytes() const {
+  std::int64_t total = 0;
+  for (const Made& one : held_)
+    total += one ? one->bytes() : 0;
+  return total;
+}
+
+const models::DiffusionTransformer& DitNetwork::transformer(
+    bool second, const std::function<void()>& tick) const {
+  Made& wanted = held_.at(second ? 1 : 0);
+  if (!wanted) {
+    if (!keeps_both_) held_.at(second ? 0 : 1).reset();
+    auto part = part_;
+    part.of_second = second;
+    wanted = load_(part, tick);
+  }
+  return *wanted;
+}
+
+models::Caption DitNetwork::project_caption(const std::vector<models::EncoderOutput>& text) const {
+  const auto projected = [&](bool second) {
+    if (const Made& held = held_.at(second ? 1 : 0)) return held->project_caption(text);
+    auto ends = part_;
+    ends.blocks = {part_.blocks.begin, part_.blocks.begin};
+    ends.projects = false;
+    ends.of_second = second;
+    return load_(ends, {})->project_caption(text);
+  };
+  models::Caption caption = projected(false);
+  if (spec_.second_transformer)
+    caption.states = at::cat({caption.states, projected(true).states}, 2);
+  return caption;
 }
 
 std::unique_ptr<JobNetwork> DitNetwork::begin(const NetworkJob& job) const {
-  return std::make_unique<DitJob>(*transformer_, spec_.transformer, device_, job);
+  return std::make_unique<DitJob>(*this, job);
 }
 
-DitJob::DitJob(const models::DiffusionTransformer& transformer, const spec::TransformerSpec& facts,
-               at::Device device, const NetworkJob& job)
-    : transformer_(transformer),
-      facts_(facts),
-      device_(device),
+DitJob::DitJob(const DitNetwork& network, const NetworkJob& job)
+    : network_(network),
+      facts_(network.spec().transformer),
+      device_(network.device()),
       job_(job),
-      columns_(job.size.latent_width / transformer.patch_size()) {
+      second_(is_of_second(std::min(job.begin.first_step, job.begin.request.steps - 1))),
+      columns_(job.size.latent_width / facts_.patch_size) {
   attention_ = make_attention();
   if (job_.begin.groups.tp != 0) {
     sums_ = std::make_unique<GroupSum>(job_.group(job_.begin.groups.tp), job_.wait);
@@ -65,7 +115,8 @@ std::string DitJob::state(int step) const {
 GraphUse DitJob::graph_use() const {
   if (!graphs_) return {0, 0, why_plain()};
   const auto counts = graphs_->counts();
-  return {counts.recorded, counts.replayed, graphs_->failure()};
+  return {former_graphs_.recorded + counts.recorded, former_graphs_.replayed + counts.replayed,
+          former_graphs_.why_plain.empty() ? graphs_->failure() : former_graphs_.why_plain};
 }
 
 std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
@@ -74,7 +125,7 @@ std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
   const auto& groups = begin.groups;
   std::optional<HeadExchange> exchange;
   if (groups.ulysses != 0)
-    exchange.emplace(job_.group(groups.ulysses), transformer_.heads(), job_.wait);
+    exchange.emplace(job_.group(groups.ulysses), transformer().heads(), job_.wait);
   const bool step_before = request.method == Method::distrifusion;
   const bool naive = request.exchange == PatchExchange::naive;
   std::unique_ptr<models::KvStore> store;
@@ -82,15 +133,15 @@ std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
     using Freshness = models::KvStore::Freshness;
     store = std::make_unique<models::KvStore>(
         models::KvStore::Shape{
-            .blocks = transformer_.attentions(),
+            .blocks = transformer().attentions(),
             .batch = job_.images * job_.branches,
             .tokens =
-                text_tokens() + job_.size.latent_height / transformer_.patch_size() * columns_,
-            .heads = exchange ? exchange->own_heads() : transformer_.heads(),
-            .head_dim = transformer_.head_dim(),
+                text_tokens() + job_.size.latent_height / transformer().patch_size() * columns_,
+            .heads = exchange ? exchange->own_heads() : transformer().heads(),
+            .head_dim = transformer().head_dim(),
             .freshness = step_before ? Freshness::step_before : Freshness::newest,
             .predicts = request.kv == KvUse::predict},
-        transformer_.dtype(), device_);
+        transformer().dtype(), device_);
   }
   RingAttention::Links links{naive ? nullptr : job_.group(groups.ring),
                              job_.group(step_before ? groups.heads : groups.stage), job_.wait};
@@ -106,7 +157,7 @@ std::int64_t DitJob::text_tokens() const {
 
 std::int64_t DitJob::text_alone() const {
   return text_tokens() -
-         facts_.picture_fill(job_.size.latent_height / transformer_.patch_size() * columns_);
+         facts_.picture_fill(job_.size.latent_height / transformer().patch_size() * columns_);
 }
 
 spec::TextShare DitJob::text_of(int patch, int sequence_rank) const {
@@ -115,8 +166,27 @@ spec::TextShare DitJob::text_of(int patch, int sequence_rank) const {
                           job_.begin.request.method == Method::distrifusion);
 }
 
+void DitJob::turn_to(int step) {
+  if (is_of_second(step) == second_) return;
+  second_ = !second_;
+  caption_ = transformer().cache_caption(own_text(), text_mask_);
+  conditions_.clear();
+  if (!graphs_) return;
+  former_graphs_ = graph_use();
+  graphs_ = std::make_unique<BlockGraphs>(attention_->store());
+}
+
+models::Caption DitJob::own_text() const {
+  if (!network_.spec().second_transformer) return text_;
+  const auto width = text_.states.size(2) / 2;
+  return {text_.states.narrow(2, second_ ? width : 0, width), text_.pooled};
+}
+
 void DitJob::keep_text(const models::Caption& text, const at::Tensor& mask) {
-  caption_ = transformer_.cache_caption(text, mask);
+  text_ = text;
+  text_mask_ = mask;
+  caption_ = transformer().cache_caption(own_text(), mask);
+  if (!network_.spec().second_transformer) text_ = {};
   if (!facts_.joint || facts_.pads_text) return;
   std::vector<models::TokenRun> padding;
   const auto lengths = mask.sum(1).cpu();
@@ -134,30 +204,32 @@ std::shared_ptr<const models::CaptionCache> DitJob::caption_of(wire::RowRange it
 std::vector<std::int64_t> DitJob::input_shape(const NetworkStep& step) const {
   const auto tokens =
       own_text(step.place.patch).size() + count_rows(own_rows(step.place.patch)) * columns_;
-  return {step.items.end - step.items.begin, tokens, transformer_.input_width()};
+  return {step.items.end - step.items.begin, tokens, transformer().input_width()};
 }
 
 at::Tensor DitJob::embed(const NetworkStep& step, const at::Tensor& latents) {
+  turn_to(step.place.step);
   std::vector<at::Tensor> tokens;
   if (const auto text = own_text(step.place.patch); text.size() > 0)
-    tokens.push_back(transformer_.embed_text(*caption_of(step.items), text.begin, text.end));
+    tokens.push_back(transformer().embed_text(*caption_of(step.items), text.begin, text.end));
   std::int64_t offset = 0;
   for (const auto& run : own_rows(step.place.patch)) {
-    const auto rows = (run.end - run.begin) * transformer_.patch_size();
-    tokens.push_back(transformer_.embed(latents.slice(2, offset, offset + rows), job_.size, run));
+    const auto rows = (run.end - run.begin) * transformer().patch_size();
+    tokens.push_back(transformer().embed(latents.slice(2, offset, offset + rows), job_.size, run));
     offset += rows;
   }
   if (tokens.size() == 1) return tokens.front();
   if (!tokens.empty()) return at::cat(tokens, 1);
-  return at::empty({step.items.end - step.items.begin, 0, transformer_.hidden_width()},
-                   at::TensorOptions().dtype(transformer_.dtype()).device(device_));
+  return at::empty({step.items.end - step.items.begin, 0, transformer().hidden_width()},
+                   at::TensorOptions().dtype(transformer().dtype()).device(device_));
 }
 
 at::Tensor DitJob::run(const NetworkStep& step, at::Tensor hidden) {
+  turn_to(step.place.step);
   const auto& place = step.place;
   if (step.refill && place.part == 0) attention_->forget();
   if (cache_) return cache_->run(step, std::move(hidden), own_text(place.patch).size());
-  return run_blocks(step, std::move(hidden), step.items, transformer_.part().blocks, {true});
+  return run_blocks(step, std::move(hidden), step.items, transformer().part().blocks, {true});
 }
 
 const models::StepCondition& DitJob::condition(int step, wire::RowRange items) {
@@ -165,7 +237,7 @@ const models::StepCondition& DitJob::condition(int step, wire::RowRange items) {
     std::erase_if(conditions_, [&](const auto& kept) { return kept.second.step != step; });
   auto& kept = conditions_[{items.begin, items.end}];
   if (kept.step == step) return *kept.condition;
-  auto fresh = transformer_.condition(
+  auto fresh = transformer().condition(
       {job_.sampler.timestep(step), job_.begin.request.guidance_scale.value(), job_.size},
       *caption_of(items));
   if (kept.condition) {
@@ -200,10 +272,10 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
   auto call = call_tokens(place.patch);
   if (!columns[column_of(sequence_rank(job_.begin))]) {
     call = {job_.size, {}, 0, 0};
-    const auto& part = transformer_.part().blocks;
+    const auto& part = transformer().part().blocks;
     const auto width = facts_.edge_width(part.begin, part.end, blocks.begin);
     hidden = at::empty({items.end - items.begin, 0, width},
-                       at::TensorOptions().dtype(transformer_.dtype()).device(device_));
+                       at::TensorOptions().dtype(transformer().dtype()).device(device_));
   }
   call.blocks = blocks;
   const auto& of_step = condition(place.step, items);
@@ -213,7 +285,7 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
       job_.tick();
       watch(layers, slot, qkv);
     });
-    return transformer_.run_blocks(std::move(given), call, of_step, *caption, attention, *sums_);
+    return transformer().run_blocks(std::move(given), call, of_step, *caption, attention, *sums_);
   };
   if (!graphs_ || hidden.numel() == 0) return compute(std::move(hidden), job_.layers);
   job_.tick();
@@ -227,7 +299,7 @@ at::Tensor DitJob::run_blocks(const NetworkStep& step, at::Tensor hidden, wire::
 
 void DitJob::watch(LayerWatch& layers, int slot, const at::Tensor& qkv) const {
   if (qkv.numel() == 0) return;
-  int block = transformer_.part().blocks.begin;
+  int block = transformer().part().blocks.begin;
   while (facts_.attentions_before(block + 1) <= slot)
     ++block;
   // Blocks normalize a token before they project it: one channel tells of all.
@@ -241,9 +313,9 @@ at::Tensor DitJob::project(const NetworkStep& step, const at::Tensor& hidden) {
   for (const auto& run : own_rows(step.place.patch)) {
     const auto count = (run.end - run.begin) * columns_;
     const auto part = hidden.slice(1, offset, offset + count);
-    parts.push_back(
-        transformer_.project(part, condition(step.place.step, step.items), job_.size, run)
-            .to(at::kFloat));
+    parts.push_back(transformer()
+                        .project(part, condition(step.place.step, step.items), job_.size, run)
+                        .to(at::kFloat));
     offset += count;
   }
   if (parts.size() == 1) return parts.front();
@@ -253,7 +325,9 @@ at::Tensor DitJob::project(const NetworkStep& step, const at::Tensor& hidden) {
 }
 
 std::int64_t DitJob::bytes() const {
-  return attention_->bytes() + (caption_ ? caption_->bytes() : 0) + (cache_ ? cache_->bytes() : 0);
+  const auto text = text_.states.defined() ? static_cast<std::int64_t>(text_.states.nbytes()) : 0;
+  return attention_->bytes() + text + (caption_ ? caption_->bytes() : 0) +
+         (cache_ ? cache_->bytes() : 0);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> DitJob::tensors() const {
@@ -273,10 +347,10 @@ std::unique_ptr<StepCache> DitJob::make_cache() {
   const auto& request = begin.request;
   const bool side_by_side = request.method == Method::distrifusion;
   const auto micro_steps = static_cast<std::int64_t>(begin.micro_steps.size());
-  StepCache::Shape shape{.blocks = transformer_.part().blocks,
+  StepCache::Shape shape{.blocks = transformer().part().blocks,
                          .items = job_.images * job_.branches,
-                         .width = transformer_.hidden_width(),
-                         .edge = transformer_.output_width(),
+                         .width = transformer().hidden_width(),
+                         .edge = transformer().output_width(),
                          .watches_block = request.step_cache == StepCacheRule::first_block,
                          .patched = request.method != Method::exact,
                          .tells_apart = request.kv == KvUse::predict,
@@ -294,7 +368,7 @@ std::unique_ptr<StepCache> DitJob::make_cache() {
     shape.busy.push_back(std::move(busy));
   }
   SkipRule rule(request.step_cache_threshold,
-                shape.watches_block ? std::vector<double>{} : spec::teacache_polynomial(facts_),
+                shape.watches_block ? std::vector<double>{} : polynomial_of(network_.spec()),
                 shape.items, micro_steps * shape.columns);
   StepCache::Calls calls{
       .run =
@@ -304,8 +378,8 @@ std::unique_ptr<StepCache> DitJob::make_cache() {
           },
       .signal =
           [this](const NetworkStep& step, const at::Tensor& hidden) {
-            return transformer_.step_signal(hidden, call_tokens(step.place.patch),
-                                            condition(step.place.step, step.items));
+            return transformer().step_signal(hidden, call_tokens(step.place.patch),
+                                             condition(step.place.step, step.items));
           },
       .sum =
           [this](at::Tensor& sums) {

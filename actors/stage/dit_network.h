@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -13,30 +15,43 @@
 
 namespace troupe::actors {
 
-/// A stage of a diffusion transformer.
+/// A stage of a diffusion transformer, or of a model's two: both are in memory, or the one that
+/// computes.
 class DitNetwork final : public Network {
  public:
+  /// `loras` must outlive it.
   DitNetwork(const spec::ModelSpec& spec, const wire::LoadStage& load,
              const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
              const std::function<void()>& tick);
 
-  std::int64_t bytes() const override { return transformer_->bytes(); }
-  models::Caption project_caption(const std::vector<models::EncoderOutput>& text) const override {
-    return transformer_->project_caption(text);
-  }
+  std::int64_t bytes() const override;
+  models::Caption project_caption(const std::vector<models::EncoderOutput>& text) const override;
   std::unique_ptr<JobNetwork> begin(const NetworkJob& job) const override;
 
+  /// Returns the first transformer or the second; if it is not in memory, its weights are read in
+  /// the place of the other's, with a `tick` before each tensor. Valid until the other is asked
+  /// for.
+  const models::DiffusionTransformer& transformer(bool second,
+                                                  const std::function<void()>& tick) const;
+  const spec::ModelSpec& spec() const { return spec_; }
+  at::Device device() const { return device_; }
+
  private:
+  using Made = std::unique_ptr<models::DiffusionTransformer>;
+
   const spec::ModelSpec& spec_;
   at::Device device_;
-  std::unique_ptr<models::DiffusionTransformer> transformer_;
+  bool keeps_both_;
+  models::StagePart part_;
+  std::function<Made(const models::StagePart& part, const std::function<void()>& tick)> load_;
+  mutable std::array<Made, 2> held_;  // null where it is not in memory
 };
 
 /// A transformer's stage at work for one job, with stale K,V and the caption's values.
 class DitJob final : public JobNetwork {
  public:
-  DitJob(const models::DiffusionTransformer& transformer, const spec::TransformerSpec& facts,
-         at::Device device, const NetworkJob& job);
+  /// `network` must outlive it.
+  DitJob(const DitNetwork& network, const NetworkJob& job);
 
   void keep_text(const models::Caption& text, const at::Tensor& mask) override;
   std::vector<std::int64_t> input_shape(const NetworkStep& step) const override;
@@ -56,6 +71,18 @@ class DitJob final : public JobNetwork {
   std::vector<std::pair<std::string, at::Tensor>> tensors() const override;
 
  private:
+  /// Returns whether the second of two transformers computes a step.
+  bool is_of_second(int step) const {
+    return network_.spec().is_of_second(job_.sampler.timestep(step));
+  }
+  const models::DiffusionTransformer& transformer() const {
+    return network_.transformer(second_, job_.tick);
+  }
+  /// Makes the transformer of a step the one that computes. At a change nothing stays that the
+  /// other one made.
+  void turn_to(int step);
+  /// Returns the text as the transformer that computes has projected it.
+  models::Caption own_text() const;
   std::unique_ptr<SequenceAttention> make_attention() const;
   /// Returns the reason why a call of the blocks cannot be recorded as a whole; empty if it can.
   std::string why_plain() const;
@@ -82,11 +109,14 @@ class DitJob final : public JobNetwork {
   /// Returns the text of batch items.
   std::shared_ptr<const models::CaptionCache> caption_of(wire::RowRange items) const;
 
-  const models::DiffusionTransformer& transformer_;
+  const DitNetwork& network_;
   const spec::TransformerSpec& facts_;
   at::Device device_;
   NetworkJob job_;
+  bool second_;  // the second of two transformers computes
   std::int64_t columns_;
+  models::Caption text_;  // of both transformers, where there are two
+  at::Tensor text_mask_;
   std::shared_ptr<const models::CaptionCache> caption_;
   std::unique_ptr<SequenceAttention> attention_;
   std::unique_ptr<models::TensorParallelPort> sums_;
@@ -96,6 +126,7 @@ class DitJob final : public JobNetwork {
   };
   std::map<std::pair<int, int>, OfStep> conditions_;  // by batch items
   std::unique_ptr<BlockGraphs> graphs_;               // null where calls are not recorded
+  GraphUse former_graphs_;                            // of the other transformer
   std::unique_ptr<StepCache> cache_;                  // null without one
 };
 

@@ -134,7 +134,9 @@ at::Tensor JobStep::join_parts(at::Tensor prediction, StepPlace place) {
 
 at::Tensor JobStep::guide(at::Tensor prediction, StepPlace place) {
   const auto& begin = job_.begin;
-  const double scale = begin.request.guidance_scale.value();
+  const bool second = job_.tools.stage.spec().is_of_second(latents_.sampler().timestep(place.step));
+  const auto& request = begin.request;
+  const double scale = (second ? request.guidance_scale_2 : request.guidance_scale).value();
   if (!job_.guided()) return prediction;
   at::Tensor negative;
   at::Tensor positive;

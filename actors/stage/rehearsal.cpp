@@ -226,6 +226,7 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
   auto& request = alike.request;
   request.guidance_scale =
       spec.no_guidance() + (spec.has_branches(request.guidance_scale.value()) ? 1 : 0);
+  if (request.guidance_scale_2) request.guidance_scale_2 = 0;
   request.negative_prompt.reset();
   request.negative_prompts.clear();
   for (auto& prompt : request.prompts)

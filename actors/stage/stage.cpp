@@ -55,7 +55,7 @@ Stage::Stage(const wire::LoadStage& load, at::Device device, const Tick& tick)
   check_unchanged();
   std::vector<models::LoraChoice> choices;
   for (const auto& lora : load_.loras)
-    choices.push_back({lora.lora.path, lora.lora.scale});
+    choices.push_back({lora.lora.path, lora.lora.scale, lora.lora.of_second});
   loras_ = models::LoraWeights(choices, spec_);
   network_ = load_network(spec_, load_, loras_, dtype_, device_, tick);
   check_whole();
@@ -73,7 +73,9 @@ void Stage::check_unchanged() const {
 }
 
 void Stage::check_streamed() const {
-  if (load_.offload == OffloadChoice::blocks && device_.is_cpu()) check_unchanged();
+  const bool streams = load_.offload == OffloadChoice::blocks && device_.is_cpu();
+  const bool changes = spec_.second_transformer && !load_.keeps_both;
+  if (streams || changes) check_unchanged();
 }
 
 void Stage::note_rehearsed(const std::string& key) {

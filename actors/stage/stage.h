@@ -45,7 +45,8 @@ class Stage {
   std::uint64_t weight_bytes() const { return weight_bytes_; }
 
   /// Throws as the constructor if the folder's files have changed since the job was planned. Called
-  /// after a micro-step whose blocks were read from files (offload on a CPU).
+  /// after a micro-step whose blocks were read from files (offload on a CPU), or a transformer in
+  /// the place of another.
   void check_streamed() const;
 
   /// Throws if a file of the folder is shorter than when it was mapped. Called after anything that

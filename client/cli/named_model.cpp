@@ -220,6 +220,11 @@ void add_file(Replaced& replaced, const fs::path& file, const fs::path& base,
     throw std::runtime_error(file.string() + ": its tensors are not those of the " + only + " of " +
                              base.string());
   if (!only.empty()) components = {only};
+  if (std::ranges::count(components, "transformer_2") > 0)
+    throw std::runtime_error(
+        file.string() + ": has one of the two transformers of " + base.string() +
+        ", and its tensors do not say which: copy that folder without the weights of these, and "
+        "link the file of much noise into transformer, that of little noise into transformer_2");
   const auto known = spec::base_of(index);
   if (components.empty())
     throw std::runtime_error(

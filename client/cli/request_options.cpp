@@ -198,6 +198,12 @@ void add_request_options(Options& app, RequestOptions& options) {
       ->check(not_empty())
       ->type_name("FILE[:SCALE]")
       ->group(group);
+  app.add_option(std::string(wire::kJobOptions.second_lora), options.second_loras,
+                 "Add them to the second of a model's two transformers; --lora adds to the first")
+      ->allow_extra_args(false)
+      ->check(not_empty())
+      ->type_name("FILE[:SCALE]")
+      ->group(group);
   app.add_option(std::string(wire::kRequestFields.embeddings.option), options.embeddings,
                  "Let prompts use this learned word (textual inversion); repeat it for several")
       ->allow_extra_args(false)

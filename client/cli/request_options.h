@@ -35,6 +35,7 @@ struct RequestOptions {
   std::vector<std::uint64_t> seeds;           // one for all pictures, or one each
   std::vector<std::string> negative_prompts;  // one for all, or one for each prompt or picture
   std::vector<std::string> loras;             // FILE[:SCALE]
+  std::vector<std::string> second_loras;      // likewise, of a second transformer
   std::vector<std::string> embeddings;        // FILE[:WORD]
 };
 

@@ -19,6 +19,7 @@
 #include "models/spec/prompt_embeds.h"
 #include "models/text/textual_inversion.h"
 #include "transport/wire/job_field.h"
+#include "transport/wire/request_fields.h"
 #include "transport/wire/request_limits.h"
 #include "transport/wire/request_rules.h"
 
@@ -45,12 +46,12 @@ Lora whole_path(Lora lora) {
 /// `FILE[:SCALE]`: what follows the last colon is the scale where it is a number, else part of the
 /// name, which becomes absolute. Throws UsageError for a scale out of bounds, and where only the
 /// part before the colon is a file here: then what follows was meant to be a scale.
-Lora parse_lora(const std::string& text) {
+Lora parse_lora(const std::string& text, std::string_view name) {
   const auto colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0 || is_file(text)) return whole_path({text});
   const std::string file = text.substr(0, colon);
   const std::string after = text.substr(colon + 1);
-  const std::string option = "--lora \"" + text + "\": ";
+  const std::string option = std::string(name) + " \"" + text + "\": ";
   if (const auto scale = parse_number<double>(after)) {
     if (!(*scale >= -kMaxLoraScale && *scale <= kMaxLoraScale))
       throw UsageError(option + "the scale is not a number from " + number_text(-kMaxLoraScale) +
@@ -108,7 +109,11 @@ Submission without_files(const RequestOptions& options) {
   submission.may_batch = options.may_batch;
   submission.model = model_for_cluster(options.model);
   for (const std::string& lora : options.loras)
-    submission.request.loras.push_back(parse_lora(lora));
+    submission.request.loras.push_back(parse_lora(lora, wire::kRequestFields.loras.option));
+  for (const std::string& lora : options.second_loras) {
+    submission.request.loras.push_back(parse_lora(lora, wire::kJobOptions.second_lora));
+    submission.request.loras.back().of_second = true;
+  }
   for (const std::string& embedding : options.embeddings)
     submission.request.embeddings.push_back(parse_embedding(embedding));
   return submission;
@@ -232,8 +237,12 @@ Submission make_submission(const RequestOptions& options) {
 spec::ModelSpec read_model(const Submission& submission, std::vector<std::string>* warnings) {
   auto model = read_model_folder(submission.model);
   for (const auto& lora : submission.request.loras) {
-    const auto read = naming("--lora", [&] { return spec::read_lora_spec(lora.path, model); });
-    if (warnings != nullptr && !read.unused.empty()) warnings->push_back("--lora " + read.unused);
+    const std::string option(lora.of_second ? wire::kJobOptions.second_lora
+                                            : wire::kRequestFields.loras.option);
+    const auto read =
+        naming(option, [&] { return spec::read_lora_spec(lora.path, model, lora.of_second); });
+    if (warnings != nullptr && !read.unused.empty())
+      warnings->push_back(option + " " + read.unused);
   }
   const auto learned = naming("--embedding", [&] {
     std::vector<models::TextualInversionFile> files;

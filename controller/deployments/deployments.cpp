@@ -36,6 +36,12 @@ std::uint64_t Deployment::kind() const {
   return hash.digest();
 }
 
+std::size_t Deployment::most_jobs(std::size_t most) const {
+  for (std::size_t rank = 0; rank < needs.size(); ++rank)
+    if (needs[rank].second > 0 && seconds.at(rank) == 0) return std::min<std::size_t>(most, 1);
+  return most;
+}
+
 std::uint64_t Deployment::weight_bytes() const {
   std::uint64_t sum = 0;
   for (const auto& holding : holdings)
@@ -76,7 +82,9 @@ Deployments::Ptr Deployments::find(const Model& model, const plan::Plan& plan,
   Ptr best;
   const auto needs = needs_of(plan);
   for (const auto& [id, deployment] : deployments_) {
-    if (deployment->jobs.size() >= max_jobs || !matches(*deployment, model, plan)) continue;
+    if (deployment->jobs.size() >= deployment->most_jobs(max_jobs) ||
+        !matches(*deployment, model, plan))
+      continue;
     if (shares_actors(*deployment) || !evictions(rooms_for(*deployment, needs), id)) continue;
     if (!best || deployment->jobs.size() < best->jobs.size()) best = deployment;
   }
@@ -107,6 +115,8 @@ Deployments::Ptr Deployments::load(const Model& model, const plan::Plan& plan,
   deployment->holdings.resize(deployment->actor_of_rank.size());
   deployment->needs = needs;
   deployment->encoders.resize(needs.size());
+  for (std::size_t rank = 0; rank < needs.size(); ++rank)
+    deployment->seconds.push_back(room_for_second(deployment->actor_of_rank[rank], needs[rank]));
   deployment->last_used = environment_.now();
   deployments_[deployment->id] = deployment;
   for (std::size_t rank = 0; rank < deployment->actor_of_rank.size(); ++rank) {
@@ -162,7 +172,9 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
   for (auto& lora : loras)
     if (actor.remote) lora.fingerprint = 0;
   // What the place may hold may be less by now.
-  if (const auto room = room_of(actor.id); room.held() > room.limit) deployment->encoders[rank] = 0;
+  for (auto* given_up : {&deployment->encoders, &deployment->seconds}) {
+    if (const auto room = room_of(actor.id); room.held() > room.limit) given_up->at(rank) = 0;
+  }
   const wire::LoadStage message{.deployment = deployment->id,
                                 .model = deployment->model.folder,
                                 .fingerprint = fingerprint,
@@ -176,7 +188,8 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
                                 .tp_rank = at.tp,
                                 .tp_degree = deployment->degrees.tp,
                                 .loras = std::move(loras),
-                                .prompt_cache_bytes = prompt_cache_bytes_};
+                                .prompt_cache_bytes = prompt_cache_bytes_,
+                                .keeps_both = deployment->seconds[rank] > 0};
   const auto incarnation = actor.incarnation;
   deployment->holdings[rank] = {.asked = incarnation};
   const auto answer = [this, deployment, rank, incarnation](const control::Reply& reply) {
@@ -540,7 +553,7 @@ Room Deployments::room_of(ActorId id) const {
     const auto rank = static_cast<std::size_t>(actor.parts.at(deployment->id));
     const auto weights = deployment->needs.at(rank).weights;
     room.residents.push_back({.deployment = deployment->id,
-                              .weights = weights,
+                              .weights = weights + deployment->seconds.at(rank),
                               .working = deployment->bytes_at(rank) - weights,
                               .encoders = deployment->encoders.at(rank),
                               .last_used = deployment->last_used,
@@ -588,6 +601,15 @@ void Deployments::let_encoders_stay(Deployment& deployment, std::size_t rank, st
   if (!gone || !gone->deployments.empty()) return;
   give_up(gone->encoders);
   deployment.encoders[rank] = bytes;
+}
+
+std::uint64_t Deployments::room_for_second(ActorId id, const MemoryNeed& need) {
+  auto room = room_of(id);
+  room.wanted = need.total() + need.second;
+  const auto gone = evictions({room});
+  if (need.second == 0 || !gone || !gone->deployments.empty()) return 0;
+  give_up(gone->encoders);
+  return need.second;
 }
 
 void Deployments::give_up(const std::vector<Evictions::Encoders>& encoders) {
@@ -687,9 +709,10 @@ std::string Deployments::waits_for(const Model& model, const plan::Plan& plan,
   const auto needs = needs_of(plan);
   for (const auto& [id, deployment] : deployments_) {
     if (!matches(*deployment, model, plan) || shares_actors(*deployment)) continue;
-    if (deployment->jobs.size() >= max_jobs)
-      return max_jobs == 1 ? std::string("waits for the job on its actors to end")
-                           : fmt::format("waits for one of {} jobs on its actors to end", max_jobs);
+    const auto most = deployment->most_jobs(max_jobs);
+    if (deployment->jobs.size() >= most)
+      return most == 1 ? std::string("waits for the job on its actors to end")
+                       : fmt::format("waits for one of {} jobs on its actors to end", most);
     const auto rooms = rooms_for(*deployment, needs);
     for (const auto& room : rooms) {
       if (evictions({room}, id)) continue;

@@ -51,6 +51,9 @@ struct Deployment {
   std::vector<MemoryNeed> needs;  // by rank, of the job that the deployment was loaded for
   /// Bytes of text encoders by rank that stay there once they have been used; 0 = none stay.
   std::vector<std::uint64_t> encoders;
+  /// Bytes of the second of two transformers by rank where both stay; 0 = the one that computes is
+  /// there alone.
+  std::vector<std::uint64_t> seconds;
   /// Jobs that have it now: bytes that each needs beside the weights, by rank.
   std::map<std::uint64_t, std::vector<std::uint64_t>> jobs;
   double load_seconds = 0;  // of the slowest actor
@@ -64,6 +67,9 @@ struct Deployment {
   /// also when one is loaded anew: files, types, mesh and stages. LoRAs change values only.
   std::uint64_t kind() const;
   std::uint64_t weight_bytes() const;
+  /// Returns how many jobs it may have at once, of `most`: one where its two transformers take
+  /// turns in memory, which jobs at different steps would make them do all the time.
+  std::size_t most_jobs(std::size_t most) const;
   /// Bytes that plans foresee at the actor of a rank, but for what can be given up at any time.
   std::uint64_t bytes_at(std::size_t rank) const;
 };
@@ -164,6 +170,9 @@ class Deployments {
   /// Lets the rank's text encoders, so many bytes, stay if there is room for them once the text
   /// encoders of unused deployments have gone.
   void let_encoders_stay(Deployment& deployment, std::size_t rank, std::uint64_t bytes);
+  /// Makes room at an actor for both transformers of a part that is to be loaded, once text
+  /// encoders of others have gone; returns the second's bytes, or 0 where only one of them fits.
+  std::uint64_t room_for_second(ActorId id, const MemoryNeed& need);
   void give_up(const std::vector<Evictions::Encoders>& encoders);
   void advance(const Ptr& deployment);
   /// Chooses as many of the actors, which come least used first, as there are ranks, by

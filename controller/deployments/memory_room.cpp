@@ -85,7 +85,7 @@ std::vector<MemoryNeed> needs_of(const plan::Plan& plan) {
   std::vector<MemoryNeed> needs;
   for (const auto& own : plan.memory) {
     const auto kept = own.weights + own.decoder;
-    needs.push_back({kept, own.peak() - kept, own.encoders});
+    needs.push_back({kept, own.peak() - kept, own.encoders, own.second});
   }
   needs.resize(static_cast<std::size_t>(plan.degrees.world()));
   return needs;

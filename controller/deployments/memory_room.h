@@ -15,11 +15,13 @@ namespace troupe::cluster {
 
 /// Bytes that a rank of a plan needs at its actor: `weights`, the decoder's among them, as long as
 /// the actor keeps its deployment, `working` beside them while a job runs. `encoders`: the bytes of
-/// its text encoders' weights where there is room for them, too; nothing depends on it.
+/// its text encoders' weights where there is room for them, too; nothing depends on it. `second`:
+/// likewise those of the second of two transformers.
 struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t working = 0;
   std::uint64_t encoders = 0;
+  std::uint64_t second = 0;
 
   std::uint64_t total() const { return weights + working; }
 };

@@ -1,6 +1,7 @@
 #include "controller/plan/memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "controller/plan/layout.h"
 #include "controller/plan/vae_traffic.h"
@@ -173,10 +174,12 @@ spec::KeptAs kept_as(const Plan& plan) {
   return plan.request.loras.empty() ? spec::KeptAs::stored : spec::KeptAs::computed;
 }
 
-std::uint64_t stage_weights(const Plan& plan, const StagePart& part) {
+/// `transformer`: that of the part, or a second one of its shape.
+std::uint64_t stage_weights(const Plan& plan, const StagePart& part,
+                            const spec::TransformerSpec& transformer) {
   const auto in_memory =
       plan.request.offload == OffloadChoice::blocks ? spec::streamed_bytes : spec::kept_bytes;
-  return in_memory(part.transformer,
+  return in_memory(transformer,
                    {.first_block = part.stage.first_block,
                     .last_block = part.stage.last_block,
                     .embeds = part.at.pp == 0,
@@ -240,10 +243,21 @@ std::uint64_t stage_activations(const Plan& plan, const StagePart& part) {
   return bytes;
 }
 
-ActorMemory stage_memory(const Plan& plan, const StagePart& part) {
+ActorMemory stage_memory(const Plan& plan, const spec::ModelSpec& model, const StagePart& part) {
   ActorMemory own;
-  own.weights = stage_weights(plan, part);
+  own.weights = stage_weights(plan, part, part.transformer);
+  if (model.second_transformer) {
+    auto second = part.transformer;
+    second.kept = model.second_transformer->kept;
+    own.second = stage_weights(plan, part, second);
+    // Their files may be packed differently: the larger one is what an actor of either needs.
+    if (own.second > own.weights) std::swap(own.second, own.weights);
+  }
   own.kv = stage_kept(plan, part);
+  // The text waits for the second transformer.
+  if (model.second_transformer)
+    own.kv += part.batch * part.size * part.transformer.caption_width *
+              part.transformer.caption_tokens(plan.request.max_sequence_length);
   own.activations = stage_activations(plan, part);
   return own;
 }
@@ -259,6 +273,14 @@ void add_ends(ActorMemory& own, const Plan& plan, const spec::ModelSpec& model,
     const auto& encoder = model.text_encoders[i];
     own.text = std::max(own.text, spec::encoder_peak_bytes(encoder, size));
     own.encoders += spec::encoder_bytes(encoder, size);
+  }
+  // What projects the text for the second transformer may be read for that alone.
+  if (model.second_transformer && rank == plan.text_rank(dp)) {
+    const mesh::Coordinates at = mesh::Mesh(plan.degrees).coordinates(rank);
+    own.text = std::max(
+        own.text, spec::kept_bytes(model.transformer,
+                                   {.embeds = true, .shard = at.tp, .shards = plan.degrees.tp},
+                                   size, spec::KeptAs::computed));
   }
   const auto decoders = plan.decoders(dp);
   if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
@@ -285,7 +307,7 @@ std::vector<ActorMemory> estimate_memory(const Plan& plan, const spec::ModelSpec
   for (int rank = 0; rank < plan.degrees.world(); ++rank) {
     const auto at = mesh.coordinates(rank);
     memory[rank] = model.transformer.unet() ? unet_memory(plan, model, rank)
-                                            : stage_memory(plan, {plan, model, layout, at});
+                                            : stage_memory(plan, model, {plan, model, layout, at});
     add_ends(memory[rank], plan, model, decoder, rank, at.dp);
   }
   return memory;

@@ -175,6 +175,12 @@ void warn_of_scale(Plan& plan, const spec::ModelSpec& model) {
       plan.request.guidance_scale.value_or(0) > 1)
     plan.warnings.emplace_back(
         "this model was distilled without guidance: the scale changes nothing");
+  const double first =
+      plan.request.guidance_scale.value_or(model.defaults.generation.guidance_scale);
+  if (plan.request.guidance_scale_2 && !model.has_branches(first))
+    plan.warnings.push_back("`guidance_scale_2` changes nothing: `guidance_scale` is " +
+                            number_text(first) + ", and above " + number_text(model.no_guidance()) +
+                            " is needed for guidance in any step");
 }
 
 /// Refuses more text tokens than the model has positions for.

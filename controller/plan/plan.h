@@ -17,6 +17,8 @@ namespace troupe::plan {
 /// their peak together.
 struct ActorMemory {
   std::uint64_t weights = 0;      // its stage's shard, in the compute type
+  std::uint64_t second = 0;       // the same of the second of two transformers, beside the peak:
+                                  // where there is room for it both stay
   std::uint64_t kv = 0;           // K,V of its blocks and heads, kept over steps, and caption
   std::uint64_t activations = 0;  // hidden states, transfers, latents: an upper estimate
   std::uint64_t text = 0;         // text encoders while they run: the largest block
@@ -73,7 +75,7 @@ struct Plan {
   std::vector<GroupPlan> groups;
   std::vector<ActorMemory> memory;  // by world rank
   std::vector<std::string> warnings;
-  int synchronous_steps = 0;  // steps that take the whole picture at once
+  int synchronous_steps = 0;  // first steps, which take the whole picture at once
   /// Batch items (branches × pictures) of an actor, by dp rank, that a step of the whole picture
   /// takes one part after another, to fill the pipeline and to let others, or a cancel, come
   /// between.
@@ -94,16 +96,32 @@ struct Plan {
   /// step (models::model_calls), and an initial picture's strength leaves the first ones out.
   int sampler_steps = 0;
   int skipped_steps = 0;  // calls that the strength leaves out
+  /// First step that the second of two transformers computes; the number of steps where none is.
+  int second_from = 0;
   /// States of the files of request.loras; filled in by who has looked at them.
   std::vector<std::uint64_t> lora_fingerprints;
 
+  /// Returns whether actors keep keys and values, or what a step cache adds, for later steps.
+  bool keeps_values() const {
+    return request.step_cache != StepCacheRule::none ||
+           (patches.size() > 1 && request.exchange != PatchExchange::naive);
+  }
   wire::StepKind step_kind(int step) const {
+    // What one transformer left is of no use to the other.
+    if (step > 0 && step == second_from && keeps_values()) return wire::StepKind::refill;
     if (std::ranges::find(request.refill_steps, step) != request.refill_steps.end())
       return wire::StepKind::refill;
     return step < synchronous_steps ? wire::StepKind::whole : wire::StepKind::patches;
   }
   /// True when the step takes the whole picture at once, not patch by patch.
   bool is_whole(int step) const { return wire::is_whole(step_kind(step)); }
+  /// Returns the number of steps that take the whole picture at once.
+  int whole_steps() const {
+    int count = 0;
+    for (int step = 0; step < request.steps; ++step)
+      count += is_whole(step) ? 1 : 0;
+    return count;
+  }
   /// True when prompts, or negative ones alone, are encoded; else the request brings all of the
   /// text encoders' output.
   bool encodes_text() const { return request.prompt_embeds.empty() || encodes_negative; }

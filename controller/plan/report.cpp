@@ -309,7 +309,7 @@ std::string method_text(const Plan& plan) {
   const auto& request = plan.request;
   return fmt::format(
       "pictures  {}, steps {}{} ({} synchronous), method {}{}{}{}{}\n", plan.picture_count(),
-      plan.sampler_steps, calls_text(plan), plan.synchronous_steps, to_string(request.method),
+      plan.sampler_steps, calls_text(plan), plan.whole_steps(), to_string(request.method),
       request.method == Method::exact ? "" : ", K,V " + to_string(request.kv),
       request.group_norm == GroupNormMoments::corrected
           ? ""
@@ -361,11 +361,17 @@ std::string parts_text(const Plan& plan) {
   return text;
 }
 
+/// Returns "at step 18".
+std::string takes_over(const Plan& plan) {
+  return plan.second_from < plan.request.steps ? fmt::format("at step {}", plan.second_from)
+                                               : "by a later job";
+}
+
 std::string actors_text(const Plan& plan, const mesh::Mesh& mesh) {
   std::string text =
       "rank  stage cfg dp  weights      K,V          activations  text         vae          peak\n";
   std::uint64_t picture = 0;
-  std::string encoders;
+  std::string encoders, seconds;
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const auto at = mesh.coordinates(rank);
     const ActorMemory& own = plan.memory[rank];
@@ -377,10 +383,18 @@ std::string actors_text(const Plan& plan, const mesh::Mesh& mesh) {
     if (own.encoders > 0)
       encoders += fmt::format("{}{} at rank {}", encoders.empty() ? "" : ", ",
                               megabytes(own.encoders), rank);
+    if (own.second > 0)
+      seconds +=
+          fmt::format("{}{} at rank {}", seconds.empty() ? "" : ", ", megabytes(own.second), rank);
   }
   if (picture > 0)
     text += "picture to begin with: " + megabytes(picture) +
             " while it is decoded, resized and encoded\n";
+  if (!seconds.empty())
+    text += fmt::format(
+        "second transformer: {}; it stays beside the first where there is room for it beside the "
+        "peak, else its weights are read in the place of the first's {}\n",
+        seconds, takes_over(plan));
   if (!encoders.empty())
     text +=
         "text encoders stay in memory where there is room for them beside the peak: " + encoders +
@@ -420,7 +434,7 @@ nlohmann::json to_json(const Plan& plan) {
   out["steps"] = plan.sampler_steps;
   out["model_calls"] = plan.request.steps;
   out["skipped_steps"] = plan.skipped_steps;
-  out["synchronous_steps"] = plan.synchronous_steps;
+  out["synchronous_steps"] = plan.whole_steps();
   out["stages"] = json::array();
   for (const auto& stage : plan.stages)
     out["stages"].push_back({stage.first_block, stage.last_block});
@@ -446,6 +460,7 @@ nlohmann::json to_json(const Plan& plan) {
     const ActorMemory& own = plan.memory[rank];
     out["memory"].push_back({{"rank", rank},
                              {"weights", own.weights},
+                             {"second_transformer", own.second},
                              {"kv", own.kv},
                              {"activations", own.activations},
                              {"text", own.text},

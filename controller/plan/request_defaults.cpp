@@ -316,6 +316,19 @@ void set_skipped_steps(Plan& plan, const spec::ModelSpec& model) {
   }
 }
 
+/// Returns the first step that the second of two transformers computes, or the number of steps.
+int first_of_second(const spec::ModelSpec& model, const spec::SchedulerConfig& sampler,
+                    const models::SamplerRun& run) {
+  if (sampler.kind == spec::SamplerKind::kUser)
+    refuse(JobField::sampler,
+           "`sampler` is a plugin's, whose timesteps plans do not know, and the model's two "
+           "transformers divide the steps by these: choose another sampler");
+  const auto times = models::scheduled_times(sampler, run);
+  const auto first = std::find_if(times.begin() + run.first, times.end(),
+                                  [&](double time) { return model.is_of_second(time); });
+  return static_cast<int>(first - times.begin()) - run.first;
+}
+
 }  // namespace
 
 int skipped_steps(int steps, double strength, bool flow) {
@@ -328,6 +341,8 @@ void set_defaults(wire::ImageRequest& request, const spec::ModelSpec& model) {
   if (request.steps == 0) request.steps = own.steps;
   if (!request.guidance_scale) request.guidance_scale = own.guidance_scale;
   if (!request.strength) request.strength = own.strength;
+  if (model.second_transformer && !request.guidance_scale_2)
+    request.guidance_scale_2 = request.guidance_scale;
 }
 
 spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
@@ -356,12 +371,15 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
     spec::check_steps(chosen, run.num_steps, run.settings);
     return models::model_calls(chosen, run) - run.first;
   });
+  plan.second_from = request.steps;
+  if (model.second_transformer) plan.second_from = first_of_second(model, chosen, run);
   set_interval(request);
 }
 
 void take_calls(Plan& plan, const Plan& same) {
   plan.sampler_steps = same.sampler_steps;
   plan.skipped_steps = same.skipped_steps;
+  plan.second_from = same.second_from;
   plan.request.steps = same.request.steps;
   plan.request.progress_interval = same.request.progress_interval;
 }

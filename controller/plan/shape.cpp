@@ -208,7 +208,7 @@ JobShape shape_of(const Plan& plan) {
   shape.pictures = plan.picture_count();
   shape.guidance = plan.guidance;
   shape.steps = plan.request.steps;
-  shape.synchronous_steps = plan.synchronous_steps;
+  shape.synchronous_steps = plan.whole_steps();
   if (!plan.batch_parts.empty()) shape.most_items = plan.batch_parts.front().front().end;
   shape.encodes = plan.request.init_image_bytes > 0;
   shape.alone = plan.request.exchange == PatchExchange::naive;

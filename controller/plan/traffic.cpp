@@ -53,21 +53,22 @@ class Rank {
 
   RankTraffic add_up() {
     const Bytes steps = plan_.request.steps;
-    const Bytes whole_steps = plan_.synchronous_steps;
+    const Bytes whole_steps = plan_.whole_steps();
     const Bytes patch_steps = steps - whole_steps;
+    const Bytes ends_whole = plan_.is_whole(plan_.request.steps - 1) ? 1 : 0;
     std::vector<Bytes> parts;
     for (const auto& part : plan_.batch_parts[at_.dp])
       parts.push_back(part.end - part.begin);
-    add_micro_step(-1, parts, whole_steps, whole_steps, patch_steps == 0 ? steps - 1 : whole_steps);
+    add_micro_step(-1, parts, whole_steps, whole_steps, whole_steps - ends_whole);
     // What is of use in the next step only is not sent in the last one.
     const bool later = plan_.request.method == Method::distrifusion && plan_.patches.size() > 1;
     const bool naive = plan_.request.exchange == PatchExchange::naive;
-    const Bytes exchanges = naive ? 0 : later && patch_steps > 0 ? patch_steps - 1 : patch_steps;
+    const Bytes fed_back = patch_steps - (1 - ends_whole);
+    const Bytes exchanges = naive ? 0 : later ? fed_back : patch_steps;
+    const Bytes extrapolated = extrapolated_steps();
     for (int micro = 0; micro < layout_.micro_steps(); ++micro) {
-      if (patch_steps > 0) add_micro_step(micro, {batch_}, patch_steps, exchanges, patch_steps - 1);
-      // Rows are extrapolated once they have the values of two steps.
-      const Bytes before = std::max<Bytes>(whole_steps, 2);
-      if (plan_.request.kv == KvUse::predict && steps > before) add_sums(micro, steps - before);
+      if (patch_steps > 0) add_micro_step(micro, {batch_}, patch_steps, exchanges, fed_back);
+      if (extrapolated > 0) add_sums(micro, extrapolated);
     }
     add_caption();
     std::erase_if(traffic_.sent, [](const auto& entry) { return entry.second == 0; });
@@ -75,6 +76,16 @@ class Rank {
   }
 
  private:
+  /// Returns in how many steps rows are extrapolated: they have the values of two steps then.
+  Bytes extrapolated_steps() const {
+    Bytes count = 0;
+    if (plan_.request.kv != KvUse::predict) return count;
+    for (int step = 0, known = 0; step < plan_.request.steps; ++step, ++known) {
+      if (plan_.step_kind(step) == wire::StepKind::refill) known = 0;
+      if (!plan_.is_whole(step) && known >= 2) ++count;
+    }
+    return count;
+  }
   /// Number of a micro-step: a patch or a wave of them, or with -1 the whole picture.
   using Micro = int;
 

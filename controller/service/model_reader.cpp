@@ -87,9 +87,9 @@ class ModelReader::Memory {
       const auto found = allowed_.resolve_file(lora.path, spec::kAdapterConfig);
       if (!found) throw std::runtime_error(AllowedFolders::refusal(lora.path));
       reading.lora_fingerprints.push_back(spec::lora_fingerprint(*found));
-      const auto read = spec::read_lora_spec(*found, *reading.model);
+      const auto read = spec::read_lora_spec(*found, *reading.model, lora.of_second);
       if (!read.unused.empty()) reading.lora_warnings.push_back(read.unused);
-      reading.loras.push_back({*found, lora.scale});
+      reading.loras.push_back({*found, lora.scale, lora.of_second});
     }
   }
 

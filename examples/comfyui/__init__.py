@@ -61,14 +61,17 @@ class TroupeLora:
             "cluster": ("TROUPE",),
             "path": ("STRING", {"default": "", "tooltip": "A safetensors file on the cluster's hosts"}),
             "scale": ("FLOAT", {"default": 1.0, "min": -1000.0, "max": 1000.0, "step": 0.05}),
+        }, "optional": {
+            "transformer_2": ("BOOLEAN", {"default": False, "tooltip": "For the second of a model's two transformers"}),
         }}
 
     RETURN_TYPES = ("TROUPE",)
     FUNCTION = "add"
     CATEGORY = CATEGORY
 
-    def add(self, cluster, path, scale):
-        return (cluster._replace(loras=[*cluster.loras, {"path": path, "scale": scale}]),)
+    def add(self, cluster, path, scale, transformer_2=False):
+        lora = {"path": path, "scale": scale, **({"transformer_2": True} if transformer_2 else {})}
+        return (cluster._replace(loras=[*cluster.loras, lora]),)
 
 
 class TroupeEmbedding:

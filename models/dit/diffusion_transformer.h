@@ -44,6 +44,7 @@ struct StagePart {
   bool embeds = true;
   bool projects = true;
   WeightShard shard = {};
+  bool of_second = false;  ///< true for the second of a model's two transformers
 };
 
 /// Rows and columns of the whole picture's latents. A video is a tall picture: its latent frames

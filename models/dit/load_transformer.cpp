@@ -71,20 +71,22 @@ std::unique_ptr<DiffusionTransformer> load_transformer(const spec::ModelSpec& sp
                                                        const LoraWeights* loras,
                                                        kernels::WeightType type, KeepBlocks keep) {
   kernels::require_weight_type(type, device);
-  const WeightStore store(spec.transformer_weights);
+  const WeightStore store(part.of_second ? spec.second_transformer.value().weights
+                                         : spec.transformer_weights);
+  const std::string component = part.of_second ? spec::kSecondTransformer : spec::kDenoiser;
   WeightLoader weights;
   weights.type = type;
   if (keep != KeepBlocks::all) weights.stream = std::make_shared<BlockStream>(device);
   weights.from_host = keep == KeepBlocks::from_host;
   // Tensors that a LoRA is added to are rounded to the compute dtype once, afterwards.
-  const auto touched = [loras](const std::string& name) {
-    return loras != nullptr && loras->touches("transformer", name);
+  const auto touched = [loras, component](const std::string& name) {
+    return loras != nullptr && loras->touches(component, name);
   };
   // Streamed blocks are read later, too, and then nobody counts.
   const auto counted = std::make_shared<std::function<void()>>(tick);
   const auto adapted = [=](const std::string& name, const at::Tensor& stored, int64_t row,
                            int64_t column) {
-    const auto sum = loras->add("transformer", name, stored, row, column).to(compute);
+    const auto sum = loras->add(component, name, stored, row, column).to(compute);
     if (compute == at::kHalf)
       require_finite(sum.cpu().contiguous(), "with its LoRA in float16, tensor \"" + name + "\" ");
     return sum;

@@ -95,14 +95,15 @@ const spec::WeightIndex& weights_of(const spec::ModelSpec& model, const std::str
   for (const auto& encoder : model.text_encoders) {
     if (encoder.component == component) return encoder.weights;
   }
-  return model.transformer_weights;
+  return component == spec::kSecondTransformer ? model.second_transformer.value().weights
+                                               : model.transformer_weights;
 }
 
 }  // namespace
 
 LoraWeights::LoraWeights(const std::vector<LoraChoice>& loras, const spec::ModelSpec& model) {
   for (const LoraChoice& choice : loras) {
-    auto spec = spec::read_lora_spec(choice.file, model);
+    auto spec = spec::read_lora_spec(choice.file, model, choice.of_second);
     files_.push_back({choice.scale, WeightStore(std::move(spec.weights)), std::move(spec.layers)});
     const std::size_t file = files_.size() - 1;
     const auto& layers = files_.back().layers;

@@ -17,6 +17,7 @@ namespace troupe::models {
 struct LoraChoice {
   std::filesystem::path file;
   double scale = 1;
+  bool of_second = false;  ///< true for the second of two transformers
 };
 
 /// LoRAs over a model, by read-only memory mapping. Copies are cheap and share the mappings.

@@ -10,7 +10,6 @@
 #include "models/samplers/single_step_schedules.h"
 
 namespace troupe::models {
-namespace {
 
 std::vector<double> scheduled_times(const spec::SchedulerConfig& config, const SamplerRun& run) {
   switch (config.kind) {
@@ -37,8 +36,6 @@ std::vector<double> scheduled_times(const spec::SchedulerConfig& config, const S
   }
   return std::vector<double>(run.num_steps);
 }
-
-}  // namespace
 
 int model_calls(const spec::SchedulerConfig& config, const SamplerRun& run) {
   const auto times = scheduled_times(config, run);

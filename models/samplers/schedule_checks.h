@@ -1,10 +1,15 @@
 #pragma once
 #include <cstddef>
 #include <initializer_list>
+#include <vector>
 
 #include "models/samplers/sampler_run.h"
 
 namespace troupe::models {
+
+/// Returns the times that the model is given in a run, those that it leaves out included. Refuses
+/// what model_calls does. Those of a plugin's sampler are not known: zeros.
+std::vector<double> scheduled_times(const spec::SchedulerConfig& config, const SamplerRun& run);
 
 /// Number of calls of the model in a run, those that it leaves out included: PNDM visits its second
 /// time twice or begins with rounds of Runge-Kutta, and clipped lambdas may leave fewer than were

@@ -30,8 +30,7 @@ struct ApproximatorSpec {
 enum class FluxKind {
   flux,     ///< timestep, guidance and a vector of the text modulate them; text has no positions
   ovis,     ///< Ovis-Image: timestep alone; text is normed and has positions; gated feed-forwards
-  longcat,  ///< LongCat-Image: timestep alone; text has positions, and the picture's lie behind
-            ///< them
+  longcat,  ///< LongCat-Image: timestep alone; text has positions, the picture's behind them
 };
 
 /// `transformer/config.json` of a FluxTransformer2DModel: FLUX.1 dev and schnell. Defaults are

@@ -48,9 +48,6 @@ class LoraProducts {
   std::map<std::string, std::vector<LoraPart>> dotted_, flat_;
 };
 
-/// Name of the transformer or U-Net in LoRAs.
-constexpr const char* kDenoiser = "transformer";
-
 /// A component, and the rest of the name within it; or why there is none.
 struct LoraOwner {
   std::string component;
@@ -905,7 +902,9 @@ std::string LoraLayer::tensor(LoraRole role) const {
   return found == tensors.end() ? "" : found->second;
 }
 
-LoraSpec read_lora_spec(const std::filesystem::path& file, const ModelSpec& model) {
+LoraSpec read_lora_spec(const std::filesystem::path& file, const ModelSpec& model, bool of_second) {
+  if (of_second && !model.second_transformer)
+    refuse_lora(file, "is to be added to a second transformer, and this model has one");
   LoraSpec spec;
   spec.weights = WeightIndex::read_file(file);
   if (spec.weights.tensors().empty()) refuse_lora(file, "has no tensors");
@@ -917,6 +916,8 @@ LoraSpec read_lora_spec(const std::filesystem::path& file, const ModelSpec& mode
   spec.layers = finder.take();
   if (spec.layers.empty()) unused.refuse_all();
   spec.unused = unused.text(spec.weights);
+  for (LoraLayer& layer : spec.layers)
+    if (of_second && layer.component == kDenoiser) layer.component = kSecondTransformer;
   return spec;
 }
 

@@ -20,6 +20,10 @@ std::string in_quotes(const std::string& text);
 [[noreturn]] void refuse_lora(const std::filesystem::path& file, const std::string& why);
 [[noreturn]] void refuse_lora(const TensorEntry& entry, const std::string& why);
 
+/// Names of components: the transformer or U-Net, and the second of two transformers.
+inline constexpr const char* kDenoiser = "transformer";
+inline constexpr const char* kSecondTransformer = "transformer_2";
+
 /// Name of the file of settings that PEFT writes beside its weights.
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
 
@@ -91,6 +95,9 @@ struct LoraSpec {
 /// file say, or PEFT's adapter_config.json beside a file of PEFT's; else those of the file; without
 /// one the product is added as it is. Throws std::runtime_error naming file and tensor for half of
 /// a pair, other shapes, and a file of which nothing belongs to this model.
-LoraSpec read_lora_spec(const std::filesystem::path& file, const ModelSpec& model);
+/// `of_second`: what is for the transformer is for the second of two, as diffusers'
+/// `load_into_transformer_2` says; throws where there is none.
+LoraSpec read_lora_spec(const std::filesystem::path& file, const ModelSpec& model,
+                        bool of_second = false);
 
 }  // namespace troupe::spec

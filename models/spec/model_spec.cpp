@@ -1,6 +1,7 @@
 #include "models/spec/model_spec.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <iterator>
 #include <map>
@@ -159,17 +160,17 @@ std::vector<Spelling> vae_spellings(OriginalTensors original) {
 
 /// Notes files of weights in the network's folder that are not read, because diffusers' own are
 /// there, whose variants and shards are no such files.
-void note_unread_weights(ModelSpec& spec, const fs::path& folder,
+void note_unread_weights(ModelSpec& spec, const WeightIndex& weights, const fs::path& folder,
                          std::span<const std::string_view> stems) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const auto name = entry.path().filename().string();
     const bool own = std::ranges::any_of(
         stems, [&name](std::string_view stem) { return name.starts_with(stem); });
     if (own || !is_weight_file(entry.path()) ||
-        std::ranges::count(spec.transformer_weights.files(), entry.path()) > 0)
+        std::ranges::count(weights.files(), entry.path()) > 0)
       continue;
-    spec.notes.push_back(name + " in " + folder.filename().string() + " is not read: " +
-                         spec.transformer_weights.label().filename().string() + " is there");
+    spec.notes.push_back(name + " in " + folder.filename().string() +
+                         " is not read: " + weights.label().filename().string() + " is there");
   }
 }
 
@@ -300,6 +301,33 @@ TokenizerSpec find_tokenizer(const fs::path& folder) {
 
 namespace {
 
+/// Returns the share of the training's timesteps below which the second of two transformers
+/// computes; nothing where there is one transformer.
+std::optional<double> read_boundary_ratio(const ConfigReader& index, const Pipeline& pipeline) {
+  constexpr const char* kRatio = "boundary_ratio";
+  const std::string& second = pipeline.second_network;
+  if (second.empty()) return std::nullopt;
+  const auto ratio = index.optional_number(kRatio);
+  if (!index.has_value(second) || is_absent(index, second)) {
+    if (ratio) index.refuse(kRatio, "is given, but there is no " + second);
+    index.harmless({second});
+    return std::nullopt;
+  }
+  component_class(index, second, pipeline.transformers);
+  if (!ratio) index.refuse(second, std::string("needs ") + kRatio + ", which says its steps");
+  if (!(*ratio > 0 && *ratio < 1)) index.refuse(kRatio, "must be between 0 and 1");
+  return ratio;
+}
+
+/// Refuses a second transformer whose shape is not the first's.
+void check_second(const fs::path& file, const Pipeline& pipeline, const TransformerSpec& first) {
+  const auto config = ConfigReader::read(file);
+  check_class(config, pipeline.transformers);
+  if (read_transformer_spec(config, pipeline.transformers.front()) != first)
+    refuse_model(file, "differs from " + pipeline.network +
+                           "/config.json: two transformers must have one shape");
+}
+
 /// Reads all that is not weights.
 ModelSpec read_configs(const fs::path& folder) {
   if (!is_folder(folder)) refuse_model(folder, "no such folder");
@@ -337,16 +365,9 @@ ModelSpec read_configs(const fs::path& folder) {
   spec.scheduler.class_name = class_of(index, "scheduler");
   spec.scheduler.mends_old_settings = pipeline.mends_old_settings;
   accept_absent_components(index, pipeline.network == "unet", spec);
-  if (spec.pipeline_class == "WanPipeline") {
-    for (const char* key : {"transformer_2", "boundary_ratio"}) {
-      if (index.has_value(key) && !is_absent(index, key))
-        index.refuse(key,
-                     "is not supported: Wan 2.2's A14B models, of two transformers, do not open; "
-                     "Wan 2.2 TI2V-5B and Wan 2.1, of one, do");
-    }
-    // Whether each token has a timestep of its own, which are the same where text is all there is.
-    index.harmless({"transformer_2", "boundary_ratio", "expand_timesteps"});
-  }
+  const auto boundary_ratio = read_boundary_ratio(index, pipeline);
+  // Whether each token has a timestep of its own, which are the same where text is all there is.
+  if (spec.pipeline_class == "WanPipeline") index.harmless({"expand_timesteps"});
   const bool is_distilled =
       spec.pipeline_class == "Flux2KleinPipeline" && index.boolean_or("is_distilled", false);
   // The pipeline's default is true. No watermark is drawn into pictures.
@@ -372,6 +393,14 @@ ModelSpec read_configs(const fs::path& folder) {
   }
   if (pipeline.mends_old_settings)
     spec.transformer = with_mended_size(std::move(spec.transformer), transformer);
+  if (boundary_ratio) {
+    check_second(folder / pipeline.second_network / "config.json", pipeline, spec.transformer);
+    // The text comes as either of them projects it, side by side.
+    spec.transformer.caption_width *= 2;
+    const auto trained = spec::scheduler_config_for(spec.scheduler, "").num_train_timesteps;
+    spec.inputs.second_guidance = true;
+    spec.second_transformer = {.boundary = *boundary_ratio * trained, .weights = {}, .kept = {}};
+  }
   const auto vae = ConfigReader::read(folder / "vae" / "config.json");
   check_class(vae, {pipeline.vae});
   if (pipeline.vae == kPatchedVae) {
@@ -402,19 +431,29 @@ ModelSpec read_model_spec(const fs::path& folder) {
   ModelSpec spec = read_configs(folder);
   const std::string network = network_folder(spec);
   constexpr std::string_view kDiffusers[] = {"diffusion_pytorch_model", "model"};
-  spec.transformer_weights = with_diffusers_names(
-      WeightIndex::read_folder(folder / network, kDiffusers), expected_tensors(spec.transformer),
-      [&] { return spellings_of(spec.transformer); });
-  note_unread_weights(spec, folder / network, kDiffusers);
+  const auto read_network = [&](const std::string& component) {
+    auto weights = with_diffusers_names(WeightIndex::read_folder(folder / component, kDiffusers),
+                                        expected_tensors(spec.transformer),
+                                        [&] { return spellings_of(spec.transformer); });
+    note_unread_weights(spec, weights, folder / component, kDiffusers);
+    check_tensors(weights, expected_tensors(spec.transformer), [&](std::string_view name) {
+      return is_ignorable_tensor(spec.transformer, name);
+    });
+    return weights;
+  };
+  const auto planned = planned_tensors(spec.transformer);
+  spec.transformer_weights = read_network(network);
+  spec.transformer.kept = KeptWeights(planned, &spec.transformer_weights);
+  if (auto& second = spec.second_transformer) {
+    second->weights = read_network(pipeline_of(spec.pipeline_class, folder).second_network);
+    second->kept = KeptWeights(planned, &second->weights);
+  }
   for (TextEncoderSpec& encoder : spec.text_encoders) {
     read_weights(encoder, folder);
     if (has_vision_tower(encoder.weights))
       spec.notes.push_back("the vision tower in " + encoder.component + " is not read");
   }
   spec.vae_weights = read_vae_weights(spec, WeightIndex::read_folder(folder / "vae", kDiffusers));
-  check_tensors(spec.transformer_weights, expected_tensors(spec.transformer),
-                [&](std::string_view name) { return is_ignorable_tensor(spec.transformer, name); });
-  spec.transformer.kept = KeptWeights(planned_tensors(spec.transformer), &spec.transformer_weights);
   check_tensors(spec.vae_weights, decoder_tensors(spec), [&](std::string_view name) {
     // Wan's authors call the encoder's last layer so.
     return is_ignorable_vae_tensor(name) || (spec.video_vae && name.starts_with("conv1."));
@@ -437,6 +476,8 @@ std::vector<std::string> components_of(const WeightIndex& file, const fs::path& 
   };
   look(network_folder(spec), expected_tensors(spec.transformer),
        [&] { return spellings_of(spec.transformer); });
+  if (spec.second_transformer && !components.empty())
+    components.push_back(pipeline_of(spec.pipeline_class, folder).second_network);
   for (const TextEncoderSpec& encoder : spec.text_encoders)
     if (!encoder.absent)
       look(encoder.component,
@@ -448,6 +489,24 @@ std::vector<std::string> components_of(const WeightIndex& file, const fs::path& 
   });
   return components;
 }
+
+namespace {
+
+constexpr std::string_view kWan14b = "wan2.1-t2v-14b";
+
+/// Returns whether a file's name says that it has one of two transformers, as files of Wan 2.2 are
+/// called.
+bool is_of_two(std::string name) {
+  std::ranges::transform(name, name.begin(), [](unsigned char c) {
+    return static_cast<char>(c == '-' || c == '_' ? ' ' : std::tolower(c));
+  });
+  constexpr std::string_view kMarks[] = {"high noise", "low noise", "highnoise", "lownoise",
+                                         "a14b"};
+  return std::ranges::any_of(
+      kMarks, [&](std::string_view mark) { return name.find(mark) != std::string::npos; });
+}
+
+}  // namespace
 
 std::string base_of(const WeightIndex& file) {
   struct Mark {
@@ -477,7 +536,7 @@ std::string base_of(const WeightIndex& file) {
       {"sd1.5",
        {{"input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight", 768},
         {"input_blocks.0.0.weight", 4}}},
-      {"wan2.1-t2v-14b", {{"blocks.39.self_attn.q.weight"}, {"patch_embedding.weight", 16}}},
+      {kWan14b, {{"blocks.39.self_attn.q.weight"}, {"patch_embedding.weight", 16}}},
       {"wan2.1-t2v-1.3b", {{"blocks.29.self_attn.q.weight", 1536}, {"patch_embedding.weight", 16}}},
   };
   const auto has = [&file](const Mark& mark) {
@@ -489,9 +548,11 @@ std::string base_of(const WeightIndex& file) {
     }
     return false;
   };
-  for (const Base& base : kBases)
-    if (std::ranges::all_of(base.marks, has)) return std::string(base.name);
-  return "";
+  const auto found = std::ranges::find_if(
+      kBases, [&](const Base& base) { return std::ranges::all_of(base.marks, has); });
+  if (found == kBases.end()) return "";
+  if (found->name == kWan14b && is_of_two(file.label().filename().string())) return "";
+  return std::string(found->name);
 }
 
 std::uint64_t encoder_peak_bytes(const TextEncoderSpec& encoder, std::size_t element) {

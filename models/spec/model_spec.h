@@ -65,9 +65,9 @@ enum class ChatTemplate {
 
 /// Length that each token of a guided prediction gets.
 enum class GuidanceRenorm {
-  none,     ///< its own
-  of_text,  ///< that of the text's own prediction
-  shorten,  ///< that of the text's own prediction, where this is shorter
+  none,     ///< length as it is
+  of_text,  ///< length of the text's own prediction
+  shorten,  ///< length of the text's own prediction, where this is shorter
 };
 
 /// Text that a pipeline puts around every prompt.
@@ -164,6 +164,17 @@ struct TaskDefaults {
   bool operator==(const TaskDefaults&) const = default;
 };
 
+/// The second of a pipeline's two transformers, of the shape of the first: it computes the steps of
+/// little noise.
+struct SecondTransformer {
+  /// Timestep below which it computes.
+  double boundary = 0;
+  WeightIndex weights;
+  KeptWeights kept;  ///< bytes that actors keep, as TransformerSpec::kept has the first one's
+
+  bool operator==(const SecondTransformer&) const = default;
+};
+
 /// Everything that a plan must know of a model folder. A plain value.
 struct ModelSpec {
   std::filesystem::path folder;
@@ -178,6 +189,8 @@ struct ModelSpec {
   std::optional<WanVaeSpec> video_vae;
   SchedulerSpec scheduler;
   WeightIndex transformer_weights;
+  /// The second transformer of a pipeline that has two.
+  std::optional<SecondTransformer> second_transformer;
   WeightIndex vae_weights;
 
   /// Number of tokens that a prompt is padded or cut to, unless the request says.
@@ -237,6 +250,10 @@ struct ModelSpec {
     return transformer.sample_width > 0 ? transformer.sample_width * vae.scale_factor()
                                         : default_size();
   }
+  /// Returns whether the second of two transformers computes the step of a timestep.
+  bool is_of_second(double timestep) const {
+    return second_transformer && timestep < second_transformer->boundary;
+  }
   bool makes_videos() const { return transformer.sample_frames > 0; }
   /// Returns the latent frames of `frames` frames; 1 for a picture.
   std::int64_t latent_frames(std::int64_t frames) const {
@@ -253,14 +270,17 @@ struct ModelSpec {
 ModelSpec read_model_spec(const std::filesystem::path& folder);
 
 /// Returns the components of the model in a folder whose tensors a file has, whatever names it
-/// gives them: "transformer", "vae", … The folder's own weights need not be there. Throws
-/// std::runtime_error as `read_model_spec` does.
+/// gives them: "transformer", "vae", …; both transformers of a model that has two, where it has one
+/// of them. The folder's own weights need not be there. Throws std::runtime_error as
+/// `read_model_spec` does.
 std::vector<std::string> components_of(const WeightIndex& file,
                                        const std::filesystem::path& folder);
 
 /// Returns the short name (`known_models`) of the published model whose transformer or U-Net a file
 /// has, by the names and shapes of its tensors, diffusers' or its authors'; "" where it is none of
-/// them. That model's folder has the configs and parts that the file lacks.
+/// them. That model's folder has the configs and parts that the file lacks. Each of the two
+/// transformers of Wan 2.2's A14B has the tensors of Wan 2.1's 14B: "" where the file's name says
+/// that it is one of the two.
 std::string base_of(const WeightIndex& file);
 
 /// Bytes of weights in their stored dtype, by the part that needs them.

@@ -34,6 +34,8 @@ struct Pipeline {
   std::vector<EncoderRole> encoders;
   /// The folder of the network that denoises.
   std::string network = "transformer";
+  /// The folder of a second transformer, which a model may have; "": none has one.
+  std::string second_network = {};
   std::int64_t text_tokens = 0;
   TaskDefaults defaults = {};
   /// Pixels of what is made where a request names no size; 0: as many as the transformer says.

@@ -122,6 +122,7 @@ std::vector<Pipeline> WanSpec::pipelines() {
   return {
       {.name = "WanPipeline",
        .encoders = {{"text_encoder", "tokenizer", kUmt5, kT5Tokenizers, TextUse::zeroed_states}},
+       .second_network = "transformer_2",
        .text_tokens = 512,
        .defaults = {{50, 5}},
        .height = 480,

@@ -56,6 +56,14 @@ class TroupePipelineOutput:
 class _Adapter:
     path: str
     weight: float = 1.0
+    second: bool = False  # of the second of two transformers
+
+    def scaled(self, scale: float) -> "_Adapter":
+        return _Adapter(self.path, self.weight * scale, self.second)
+
+    def field(self) -> Dict[str, Any]:
+        """As requests have it."""
+        return {"path": self.path, "scale": self.weight, **({"transformer_2": True} if self.second else {})}
 
 
 class TroupePipeline(Parts):
@@ -220,7 +228,7 @@ class TroupePipeline(Parts):
         if self.model is not None:
             request.setdefault("model", self.model)
         if loras:
-            request.setdefault("loras", [{"path": lora.path, "scale": lora.weight} for lora in loras.values()])
+            request.setdefault("loras", [lora.field() for lora in loras.values()])
         if self._embeddings:
             request.setdefault("embeddings", [{"path": file, "token": token} for file, token in self._embeddings])
         try:
@@ -318,13 +326,12 @@ class TroupePipeline(Parts):
             if settings and given.get("loras"):
                 raise ValueError(f"{name}: loras=[…] have scales of their own")
             scale *= number(name, settings.get("scale", 1))
-        active = {name: _Adapter(self._adapters[name].path, self._adapters[name].weight * scale)
-                  for name in self._active if self._lora_enabled and name not in self._fused}
+        active = {name: self._adapters[name].scaled(scale) for name in self._active if self._lora_enabled and name not in self._fused}
         return {**self._fused, **active}
 
     def load_lora_weights(self, pretrained_model_name_or_path: Path, adapter_name: Optional[str] = None,
-                          weight_name: Optional[str] = None) -> None:
-        """Adds a LoRA file to the jobs that follow. The path is one on the cluster's hosts; of a folder `weight_name`
+                          weight_name: Optional[str] = None, load_into_transformer_2: bool = False) -> None:
+        """Adds a LoRA file to the jobs that follow, to the second of a model's two transformers with `load_into_transformer_2`. The path is one on the cluster's hosts; of a folder `weight_name`
         names the file; without it a folder that this program sees has its only one read. The newest one is active, until `set_adapters`
         says which are. Whether the file is there and fits shows at the next call, which raises BadRequestError;
         `unload_lora_weights()` takes it away again."""
@@ -333,7 +340,8 @@ class TroupePipeline(Parts):
         name = adapter_name or f"default_{len(self._adapters)}"
         if name in self._adapters:
             raise ValueError(f'adapter_name: "{name}" is loaded already')
-        self._adapters[name] = _Adapter(f"{folder.rstrip('/')}/{weight_name}" if weight_name else folder)
+        self._adapters[name] = _Adapter(f"{folder.rstrip('/')}/{weight_name}" if weight_name else folder,
+                                        second=plain("load_into_transformer_2", load_into_transformer_2) is True)
         self._active = [name]
 
     def fuse_lora(self, components: Any = None, lora_scale: float = 1.0, safe_fusing: bool = False,
@@ -343,7 +351,7 @@ class TroupePipeline(Parts):
         names = self._active if adapter_names is None else texts("adapter_names", adapter_names)
         self._check_adapters(names)
         scale = number("lora_scale", lora_scale)
-        self._fused.update({name: _Adapter(self._adapters[name].path, self._adapters[name].weight * scale) for name in names})
+        self._fused.update({name: self._adapters[name].scaled(scale) for name in names})
 
     def unfuse_lora(self, *args: Any, **kwargs: Any) -> None:
         """Undoes `fuse_lora`."""

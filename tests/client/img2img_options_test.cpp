@@ -38,9 +38,9 @@ const std::string kPng(
 TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
   const auto loras =
       parse_submission({"--lora", "/a/b.safetensors", "--lora", "/a:b/c.safetensors:-0.5", "--lora",
-                        "x.safetensors:2", "--lora", "/a/d:e"})
+                        "x.safetensors:2", "--lora-2", "/low.safetensors:0.5", "--lora", "/a/d:e"})
           .request.loras;
-  REQUIRE(loras.size() == 4);
+  REQUIRE(loras.size() == 5);
   CHECK(loras[0].path == "/a/b.safetensors");
   CHECK(loras[0].scale == 1);
   CHECK(loras[1].path == "/a:b/c.safetensors");
@@ -48,9 +48,14 @@ TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
   CHECK(std::filesystem::path(loras[2].path).is_absolute());
   CHECK(loras[2].scale == 2);
   CHECK(loras[3].path == "/a/d:e");
+  CHECK_FALSE(loras[3].of_second);
+  CHECK(loras[4].path == "/low.safetensors");
+  CHECK(loras[4].scale == 0.5);
+  CHECK(loras[4].of_second);
   // What follows the colon was meant to be a scale where only what precedes it is a file.
   const Scratch folder;
   const auto file = folder.file("a", "").string();
+  CHECK(has(message_of([&] { parse_submission({"--lora-2", file + ":abc"}); }), "--lora-2 "));
   CHECK(has(message_of([&] {
               parse_submission({"--lora", file + ":abc"});
             }),

@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "tests/client/run_command.h"
 #include "tests/support/doctest.h"
@@ -201,4 +202,28 @@ TEST_CASE("a file without --base, and --base without a file, are refused with wh
   CHECK(has(start.err, "--vae does not go with no --model"));
   const auto serve = troupe::testing::troupe("serve --vae " + kDemo + "/vae");
   CHECK(serve.exit_code == 2);
+}
+
+TEST_CASE("a file of one of a model's two transformers is refused with what is needed") {
+  const Scratch scratch;
+  const fs::path folder = scratch.path / "two";
+  fs::copy(TROUPE_SOURCE_DIR "/tests/fixtures/tiny-wan", folder, fs::copy_options::recursive);
+  fs::copy(folder / "transformer", folder / "transformer_2");
+  auto index = nlohmann::json::parse(read_all(folder / "model_index.json"));
+  index["transformer_2"] = index.at("transformer");
+  index["boundary_ratio"] = 0.875;
+  scratch.file("two/model_index.json", index.dump());
+
+  const auto whole = troupe::testing::troupe("inspect " + folder.string());
+  CHECK(whole.exit_code == 0);
+  CHECK(has(whole.out, "transformer_2"));
+  CHECK(has(whole.out, "in steps below timestep 875"));
+  const auto plan = troupe::testing::troupe("plan --model " + folder.string());
+  CHECK(has(plan.out, "second transformer: "));
+
+  const auto file = (folder / "transformer/diffusion_pytorch_model.safetensors").string();
+  const auto alone = troupe::testing::troupe("plan --model " + file + " --base " + folder.string());
+  CHECK(alone.exit_code == 1);
+  CHECK(has(alone.err, file + ": has one of the two transformers of " + folder.string()));
+  CHECK(has(alone.err, "that of little noise into transformer_2"));
 }

@@ -72,6 +72,44 @@ TEST_CASE("published video models are planned at one to sixteen actors") {
   check_plans("Wan 2.1 1.3B", PublishedWanFolder(kWan13bConfig), kWan13bConfig);
   check_plans("Wan 2.1 14B", PublishedWanFolder(kWan14bConfig), kWan14bConfig);
   check_plans("Wan 2.2 TI2V-5B", published_wan22(), kWan22Ti2vConfig);
+  check_plans("Wan 2.2 A14B", published_wan_a14b(), kWan14bConfig);
+}
+
+TEST_CASE("a plan of two transformers says when the second takes over, and what it would keep") {
+  const auto folder = published_wan_a14b();
+  const auto model = spec::read_model_spec(folder.path());
+  auto request = video_request();
+  const auto exact = plan::make_plan(model, request, {.pp = 2});
+  // The last of the first one's timesteps is 875.
+  CHECK(exact.second_from == 16);
+  CHECK(exact.whole_steps() == 50);
+  CHECK(exact.step_kind(16) == wire::StepKind::whole);
+  for (const auto& own : exact.memory)
+    CHECK(own.second == own.weights);
+  const auto kv = [&](const spec::ModelSpec& of) {
+    return plan::make_plan(of, request, {}).memory.front().kv;
+  };
+  auto one = model;
+  one.second_transformer.reset();
+  CHECK(kv(model) - kv(one) == 2 * 512 * 2 * 5120 * 2);  // the text waits for the second
+  CHECK(plan::make_plan(one, request, {}).memory.front().second == 0);
+
+  request.method = Method::pipefusion;
+  request.num_pipeline_patch = 7;
+  request.warmup_steps = 1;
+  const auto patched = plan::make_plan(model, request, {.pp = 2});
+  CHECK(patched.step_kind(15) == wire::StepKind::patches);
+  CHECK(patched.step_kind(16) == wire::StepKind::refill);
+  CHECK(patched.step_kind(17) == wire::StepKind::patches);
+  CHECK(patched.whole_steps() == 2);
+  request.method = Method::distrifusion;
+  request.exchange = PatchExchange::naive;
+  CHECK(plan::make_plan(model, request, {.ring = 7}).step_kind(16) == wire::StepKind::patches);
+  request.exchange = PatchExchange::stale;
+  request.method = Method::exact;
+  request.num_pipeline_patch = 1;
+  request.step_cache = StepCacheRule::teacache;
+  CHECK(plan::make_plan(model, request, {}).step_kind(16) == wire::StepKind::refill);
 }
 
 TEST_CASE("frames decide what a plan of a video computes") {

@@ -264,6 +264,12 @@ class Arguments(WithServer):
         self.pipe.submit("a")
         self.assertEqual(self.request()["loras"], [{"path": "/loras/style.safetensors", "scale": 0.8},
                                                    {"path": "/loras/detail.safetensors", "scale": -0.3}])
+        self.pipe.load_lora_weights("/loras/low.safetensors", adapter_name="low", load_into_transformer_2=True)
+        self.pipe.set_adapters("low", 0.5)
+        self.pipe.submit("a")
+        self.assertEqual(self.request()["loras"], [{"path": "/loras/low.safetensors", "scale": 0.5, "transformer_2": True}])
+        self.pipe.delete_adapters("low")
+        self.pipe.set_adapters(["default_0", "detail"])
         self.pipe.disable_lora()
         self.pipe.submit("a")
         self.assertNotIn("loras", self.request())

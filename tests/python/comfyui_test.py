@@ -103,7 +103,7 @@ class Nodes(unittest.TestCase):
     def test_a_chain_of_nodes(self):
         cluster = self.run_node("TroupeConnect", url=self.server.url, model="/models/pixart", options='{"pp": 2}')
         with_loras = self.run_node("TroupeLora", cluster=cluster, path="/loras/a.safetensors", scale=0.5)
-        with_loras = self.run_node("TroupeLora", cluster=with_loras, path="/loras/b.safetensors")
+        with_loras = self.run_node("TroupeLora", cluster=with_loras, path="/loras/b.safetensors", transformer_2=True)
         with_loras = self.run_node("TroupeEmbedding", cluster=with_loras, path="/words/cat.safetensors", token="<cat>")
         images = self.run_node("TroupeGenerate", cluster=with_loras, prompt="a cat", steps=3, guidance_scale=0.0, batch_size=2, width=64, seed=5,
                                image=Tensor(np.full((1, 2, 4, 3), 1.1, np.float32)), mask=Tensor(np.ones((1, 2, 4), np.float32)),
@@ -115,7 +115,7 @@ class Nodes(unittest.TestCase):
         self.assertEqual(request, {
             "prompts": ["a cat"], "seed": 5, "steps": 3, "guidance_scale": 0.0, "width": 64,
             "images_per_prompt": 2, "strength": 0.6, "preview_every": 1, "model": "/models/pixart", "pp": 2,
-            "loras": [{"path": "/loras/a.safetensors", "scale": 0.5}, {"path": "/loras/b.safetensors", "scale": 1.0}],
+            "loras": [{"path": "/loras/a.safetensors", "scale": 0.5}, {"path": "/loras/b.safetensors", "scale": 1.0, "transformer_2": True}],
             "embeddings": [{"path": "/words/cat.safetensors", "token": "<cat>"}]})
         with self.assertRaisesRegex(ValueError, 'negative_prompt: has "embedding:bad"; the node'):
             self.run_node("TroupeGenerate", cluster=cluster, prompt="a cat", negative_prompt="dull, embedding:bad")

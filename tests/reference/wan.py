@@ -25,11 +25,11 @@ def make_text_encoder(vocabulary):
     return randomise(UMT5EncoderModel(config), 41, {"SelfAttention.q": 0.5})
 
 
-def make_transformer(**changes):
+def make_transformer(seed=42, **changes):
     config = dict(patch_size=(1, 2, 2), num_attention_heads=3, attention_head_dim=16, in_channels=4, out_channels=4, text_dim=24, freq_dim=256, ffn_dim=72,
                   num_layers=4, cross_attn_norm=True, rope_max_seq_len=64)
     transformer = WanTransformer3DModel(**{**config, **changes})
-    return randomise(transformer, 42, {"to_q": 1.5, "text_embedder": 2.0, "time_proj": 0.5, "proj_out": 0.6})
+    return randomise(transformer, seed, {"to_q": 1.5, "text_embedder": 2.0, "time_proj": 0.5, "proj_out": 0.6})
 
 
 def make_vae(**changes):
@@ -102,6 +102,12 @@ def decode(pipe, latents):
     return pipe.vae.decode(latents / (1.0 / std) + mean, return_dict=False)[0]
 
 
+def pictures(pipe, latents):
+    """The videos of final latents as uint8 [n, F·H, W, 3], frame below frame."""
+    frames = pipe.video_processor.postprocess_video(decode(pipe, latents), output_type="pil")
+    return torch.from_numpy(np.stack([np.concatenate([np.asarray(f) for f in video]) for video in frames]))
+
+
 def make_decodes():
     pipe = load()
     book = Book("wan_vae", "tiny-wan's decoder: latents [b,4,f·h,w], frame below frame, as the sampler leaves them → pixels [b,3,F·H,W], frames likewise, clamped.")
@@ -129,7 +135,7 @@ VIDEOS = [("wan_plain", dict(image=True)), ("wan_alone", dict(guidance=1.0, seed
 def draw(pipe, case):
     """Final latents [n,C,f,h,w]."""
     return pipe(prompt=case["prompts"], negative_prompt=case["negative_prompt"], height=case["height"], width=case["width"], num_frames=case["num_frames"],
-                num_inference_steps=case["steps"], guidance_scale=case["guidance"], num_videos_per_prompt=case["n"], generator=generator(case["seed"]),
+                num_inference_steps=case["steps"], guidance_scale=case["guidance"], guidance_scale_2=case.get("guidance_2"), num_videos_per_prompt=case["n"], generator=generator(case["seed"]),
                 max_sequence_length=case["max_sequence_length"], output_type="latent").frames
 
 
@@ -152,8 +158,7 @@ def make_videos():
         print(f"  {name}: latents {tuple(latents.shape)} {latents.min():.2f} to {latents.max():.2f}, std {latents.std():.2f}", flush=True)
         tensors = {"latents": tall(latents)}
         if case["image"]:
-            frames = pipe.video_processor.postprocess_video(decode(pipe, latents), output_type="pil")
-            tensors["image"] = torch.from_numpy(np.stack([np.concatenate([np.asarray(f) for f in video]) for video in frames]))
+            tensors["image"] = pictures(pipe, latents)
         book.case(name, case, tensors)
     book.save()
 

@@ -1,10 +1,9 @@
 """Wan 2.2's TI2V-5B, video from text: small random checkpoints, their decoder, and whole videos."""
-import numpy as np
 import torch
 from diffusers import UniPCMultistepScheduler, WanPipeline
 
 from common import FIXTURES, PROMPT, Book, generator
-from wan import FLOW, TRAINED, decode, draw, load, make_text_encoder, make_transformer, make_vae, tall
+from wan import FLOW, TRAINED, decode, draw, load, make_text_encoder, make_transformer, make_vae, pictures, tall
 from checkpoints import make_tokenizer
 
 NAME = "tiny-wan22"
@@ -48,8 +47,7 @@ def make_videos():
         print(f"  {name}: latents {tuple(latents.shape)} {latents.min():.2f} to {latents.max():.2f}, std {latents.std():.2f}", flush=True)
         tensors = {"latents": tall(latents)}
         if case["image"]:
-            frames = pipe.video_processor.postprocess_video(decode(pipe, latents), output_type="pil")
-            tensors["image"] = torch.from_numpy(np.stack([np.concatenate([np.asarray(f) for f in video]) for video in frames]))
+            tensors["image"] = pictures(pipe, latents)
         book.case(name, case, tensors)
     book.save()
 

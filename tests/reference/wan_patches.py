@@ -45,8 +45,9 @@ def forward(model, attentions, latents, step, rows, text, timestep):
 
 
 def denoise(pipe, case):
-    """Final latents [1, C, f·h, w]."""
-    model, guided = pipe.transformer, case["guidance"] > 1
+    """Final latents [1, C, f·h, w]. The second of two transformers begins with a step of all rows, from keys and values of its own."""
+    guided = case["guidance"] > 1
+    boundary = (pipe.config.boundary_ratio or 0) * pipe.scheduler.config.num_train_timesteps
     positive, negative = pipe.encode_prompt(case["prompts"], case["negative_prompt"], guided, max_sequence_length=case["max_sequence_length"])
     text = torch.cat([negative, positive]) if guided else positive
     shape = (1, 4, (case["num_frames"] - 1) // 4 + 1, case["height"] // 8, case["width"] // 8)
@@ -56,24 +57,32 @@ def denoise(pipe, case):
     scheduler.set_begin_index(0)
     steppers = [copy.deepcopy(scheduler) for _ in rows]
     tall = torch.randn(shape, generator=generator(case["seed"])).reshape(1, 4, -1, shape[4])
-    attentions = [WanPatchAttention(tall.shape[2] // 2 * tall.shape[3] // 2, case["method"], case["kv"]) for _ in model.blocks]
-    before = [block.attn1.processor for block in model.blocks]
-    for block, processor in zip(model.blocks, attentions):
-        block.attn1.processor = processor
+    of_models = []
+    for model in [m for m in (pipe.transformer, pipe.transformer_2) if m is not None]:
+        attentions = [WanPatchAttention(tall.shape[2] // 2 * tall.shape[3] // 2, case["method"], case["kv"]) for _ in model.blocks]
+        of_models.append((model, attentions, [block.attn1.processor for block in model.blocks]))
+        for block, processor in zip(model.blocks, attentions):
+            block.attn1.processor = processor
+    former = 0
     for step, t in enumerate(scheduler.timesteps):
-        for first, last in [(0, len(rows))] if step < case["warmup"] else [(m, m + 1) for m in range(len(rows))]:
+        now = int(t < boundary)
+        model, attentions, _ = of_models[now]
+        scale = case.get("guidance_2", case["guidance"]) if now else case["guidance"]
+        whole, former = step < case["warmup"] or now != former, now
+        for first, last in [(0, len(rows))] if whole else [(m, m + 1) for m in range(len(rows))]:
             part = (rows[first][0], rows[last - 1][1])
             x = torch.cat([tall] * 2) if guided else tall
             out = forward(model, attentions, x.reshape(-1, *shape[1:]), step, part, text, t.expand(x.shape[0]))
             if guided:
                 uncond, cond = out.chunk(2)
-                out = uncond + case["guidance"] * (cond - uncond)
+                out = uncond + scale * (cond - uncond)
             for m in range(first, last):
                 mine, offset = slice(2 * rows[m][0], 2 * rows[m][1]), 2 * part[0]
                 v = out[:, :, mine.start - offset:mine.stop - offset]
                 tall[:, :, mine] = steppers[m].step(v, t, tall[:, :, mine].clone(), return_dict=False)[0]
-    for block, processor in zip(model.blocks, before):
-        block.attn1.processor = processor
+    for model, _, before in of_models:
+        for block, processor in zip(model.blocks, before):
+            block.attn1.processor = processor
     return tall
 
 

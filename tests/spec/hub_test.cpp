@@ -33,11 +33,13 @@ double billions(const WeightIndex& weights) {
 void check_sizes(const std::string& name, const ModelSpec& model) {
   const auto known = std::ranges::find(known_models(), name, &KnownModel::name);
   REQUIRE(known != known_models().end());
+  double network = billions(model.transformer_weights);
+  if (model.second_transformer) network += billions(model.second_transformer->weights);
   double encoders = 0;
   for (const auto& encoder : model.text_encoders)
     encoders += billions(encoder.weights);
-  INFO(name << ": " << billions(model.transformer_weights) << " + " << encoders);
-  CHECK(std::abs(known->network - billions(model.transformer_weights)) <= 0.05);
+  INFO(name << ": " << network << " + " << encoders);
+  CHECK(std::abs(known->network - network) <= 0.05);
   CHECK(std::abs(known->encoders - encoders) <= 0.05);
 }
 
@@ -161,6 +163,16 @@ TEST_CASE("a file's tensors say which published model it goes with") {
   CHECK(base(published_sd3(kSd35LargeConfig)) == "sd3.5-large");
   CHECK(base(PublishedWanFolder(kWan13bConfig)) == "wan2.1-t2v-1.3b");
   CHECK(base(PublishedWanFolder(kWan14bConfig)) == "wan2.1-t2v-14b");
+  const auto wan = PublishedWanFolder(kWan14bConfig);
+  std::vector<ExpectedTensor> tensors;
+  for (const auto& entry : of_authors(read_model_spec(wan.path()).transformer).tensors())
+    tensors.push_back({entry.name, entry.shape});
+  for (const auto& [name, known] : {std::pair{"wan14b.safetensors", "wan2.1-t2v-14b"},
+                                    {"wan2.2_t2v_high_noise_14B_fp8.safetensors", ""},
+                                    {"Wan2.2-T2V-A14B-LowNoise-Q4.safetensors", ""}}) {
+    write_sparse_weights(wan.path() / name, tensors, Dtype::bfloat16);
+    CHECK(base_of(WeightIndex::read_file(wan.path() / name)) == known);
+  }
   CHECK(base(published_zimage()) == "z-image-turbo");
   CHECK(base(published_hunyuan(kHunyuanV12Config)) == "");
   const auto flux = published_flux(kFluxDevConfig);
@@ -188,6 +200,7 @@ TEST_CASE("sizes of the models with short names are those of the published shape
   check_sizes("sd3.5-large", read(published_sd3(kSd35LargeConfig)));
   check_sizes("sdxl", read(PublishedUNetFolder(true)));
   check_sizes("wan2.1-t2v-1.3b", read(PublishedWanFolder(kWan13bConfig)));
+  check_sizes("wan2.2-t2v-a14b", read(published_wan_a14b()));
   check_sizes("wan2.1-t2v-14b", read(PublishedWanFolder(kWan14bConfig)));
   check_sizes("wan2.2-ti2v-5b", read(published_wan22()));
   check_sizes("z-image-turbo", read(published_zimage()));

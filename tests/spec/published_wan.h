@@ -55,6 +55,15 @@ inline constexpr const char* kWan22ModelIndex = R"({
   "transformer": ["diffusers", "WanTransformer3DModel"], "transformer_2": [null, null],
   "vae": ["diffusers", "AutoencoderKLWan"]})";
 
+inline constexpr const char* kWanA14bModelIndex = R"({
+  "_class_name": "WanPipeline", "_diffusers_version": "0.35.0.dev0", "boundary_ratio": 0.875,
+  "scheduler": ["diffusers", "UniPCMultistepScheduler"],
+  "text_encoder": ["transformers", "UMT5EncoderModel"],
+  "tokenizer": ["transformers", "T5TokenizerFast"],
+  "transformer": ["diffusers", "WanTransformer3DModel"],
+  "transformer_2": ["diffusers", "WanTransformer3DModel"],
+  "vae": ["diffusers", "AutoencoderKLWan"]})";
+
 inline constexpr const char* kWan22VaeConfig = R"({
   "_class_name": "AutoencoderKLWan", "_diffusers_version": "0.35.0.dev0", "attn_scales": [],
   "base_dim": 160, "clip_output": false, "decoder_base_dim": 256, "dim_mult": [1, 2, 4, 4],
@@ -78,12 +87,11 @@ class PublishedWanFolder {
                               const char* index = kWanModelIndex, const char* vae = kWanVaeConfig) {
     write("model_index.json", index);
     write("scheduler/scheduler_config.json", kWanScheduler);
-    write("transformer/config.json", transformer.config);
     write("vae/config.json", vae);
     write("text_encoder/config.json", kUmt5XxlConfig);
     write("tokenizer/spiece.model", "x");
-    weights("transformer", "diffusion_pytorch_model",
-            spec::expected_tensors(spec::read_transformer_spec(config("transformer"), "")));
+    add_transformer("transformer", transformer);
+    if (index == kWanA14bModelIndex) add_transformer("transformer_2", transformer);
     weights("vae", "diffusion_pytorch_model",
             spec::expected_tensors(spec::read_wan_vae_spec(config("vae"))));
     weights("text_encoder", "model",
@@ -92,6 +100,11 @@ class PublishedWanFolder {
   const std::filesystem::path& path() const { return folder_.path; }
 
  private:
+  void add_transformer(const std::string& folder, const PublishedTransformer& transformer) const {
+    write(folder + "/config.json", transformer.config);
+    weights(folder, "diffusion_pytorch_model",
+            spec::expected_tensors(spec::read_transformer_spec(config(folder), "")));
+  }
   spec::ConfigReader config(const std::string& component) const {
     return spec::ConfigReader::read(path() / component / "config.json");
   }
@@ -106,6 +119,11 @@ class PublishedWanFolder {
 
   Scratch folder_;
 };
+
+/// Wan 2.2's A14B: two transformers of the shape of Wan 2.1's 14B.
+inline PublishedWanFolder published_wan_a14b() {
+  return PublishedWanFolder(kWan14bConfig, kWanA14bModelIndex);
+}
 
 inline PublishedWanFolder published_wan22() {
   return PublishedWanFolder(kWan22Ti2vConfig, kWan22ModelIndex, kWan22VaeConfig);

@@ -4,6 +4,7 @@
 
 #include "tests/spec/published_wan.h"
 #include "tests/support/doctest.h"
+#include "tests/support/text.h"
 
 using namespace troupe;
 using namespace troupe::testing;
@@ -83,6 +84,37 @@ TEST_CASE("Wan 2.2's folder of one transformer loads, with the pipeline's size i
   CHECK(spec::weight_bytes(model).vae_decoder == 2 * 555051580);
 }
 
+TEST_CASE("Wan 2.2's folder of two transformers loads, and says which steps are the second's") {
+  const auto folder = published_wan_a14b();
+  const auto model = spec::read_model_spec(folder.path());
+  REQUIRE(model.second_transformer);
+  CHECK(model.second_transformer->weights.tensors().size() ==
+        model.transformer_weights.tensors().size());
+  CHECK_FALSE(model.is_of_second(875));
+  CHECK(model.is_of_second(874));
+  CHECK(model.transformer.caption_width == 2 * 5120);
+  CHECK(spec::components_of(model.transformer_weights, folder.path()) ==
+        std::vector<std::string>{"transformer", "transformer_2"});
+
+  const auto refusal = [&](const std::string& file, const auto& change) {
+    const auto path = folder.path() / file;
+    const std::string before = read_all(path);
+    auto config = nlohmann::json::parse(before);
+    change(config);
+    write_bytes(path, config.dump());
+    const auto what = error_of([&] { spec::read_model_spec(folder.path()); });
+    write_bytes(path, before);
+    return what;
+  };
+  CHECK(contains(refusal("transformer_2/config.json", [](auto& of) { of["eps"] = 1e-5; }),
+                 "two transformers must have one shape"));
+  CHECK(contains(refusal("model_index.json", [](auto& of) { of.erase("boundary_ratio"); }),
+                 "needs boundary_ratio"));
+  for (const double ratio : {0.0, 1.0, -1.0})
+    CHECK(contains(refusal("model_index.json", [&](auto& of) { of["boundary_ratio"] = ratio; }),
+                   "boundary_ratio"));
+}
+
 TEST_CASE("what Wan's configs may not say is refused by key") {
   const auto refusal = [](const char* key, const nlohmann::json& value) {
     auto config = nlohmann::json::parse(kWan13bConfig.config);
@@ -106,10 +138,9 @@ TEST_CASE("what Wan's configs may not say is refused by key") {
     write_bytes(folder.path() / "model_index.json", index.dump());
     return error_of([&] { spec::read_model_spec(folder.path()); });
   };
-  CHECK(contains(with_index("boundary_ratio", 0.875), "boundary_ratio"));
-  const auto second = with_index("transformer_2", {"diffusers", "WanTransformer3DModel"});
-  CHECK(contains(second, "transformer_2"));
-  CHECK(contains(second, "Wan 2.2 TI2V-5B and Wan 2.1, of one, do"));
+  CHECK(contains(with_index("boundary_ratio", 0.875), "but there is no transformer_2"));
+  CHECK(contains(with_index("transformer_2", {"diffusers", "WanTransformer3DModel"}),
+                 "transformer_2: component folder is missing"));
   CHECK(with_index("expand_timesteps", true).empty());
   CHECK(contains(with_index("text_encoder", {"transformers", "T5EncoderModel"}), "T5EncoderModel"));
 }

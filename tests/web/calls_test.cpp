@@ -92,6 +92,10 @@ TEST_CASE("every field of the table is taken under its own name") {
   CHECK(request.vae_tiling);
   CHECK(request.loras.size() == 1);
   CHECK(request.loras[0].scale == 0.5);
+  CHECK_FALSE(request.loras[0].of_second);
+  const auto second =
+      parse_job(R"({"prompt": "a", "loras": [{"path": "/l", "transformer_2": true}]})");
+  CHECK(second.submission.request.loras.at(0).of_second);
   REQUIRE(request.embeddings.size() == 2);
   CHECK(request.embeddings[0].path == "/e");
   CHECK(request.embeddings[0].token == "<cat>");
@@ -149,6 +153,7 @@ TEST_CASE("what is wrong with a job is said of its field") {
       {R"({"prompt": "a", "sampler": "x"})", "sampler"},
       {R"({"prompt": "a", "loras": [{"scale": 1}]})", "loras"},
       {R"({"prompt": "a", "loras": [{"path": "a", "weight": 1}]})", "loras"},
+      {R"({"prompt": "a", "loras": [{"path": "a", "transformer_2": 1}]})", "loras"},
       {R"({"prompt": "a", "embeddings": [{"token": "a"}]})", "embeddings"},
       {R"({"prompt": "a", "embedding": {"path": "a", "scale": 1}})", "embedding"},
       {R"({"prompt": "a", "embeddings": [{"path": "a", "token": 1}]})", "embeddings"},

@@ -41,7 +41,9 @@ RecordedRequest recorded(const nlohmann::json& record, const std::set<std::strin
   if (!record.value("init_image", false)) request.erase("strength");
   if (request.contains("loras") && request.at("loras").is_array())
     for (auto& lora : request["loras"])
-      lora = {{"path", lora.value("file", "")}, {"scale", lora.value("scale", 1.0)}};
+      lora = {{"path", lora.value("file", "")},
+              {"scale", lora.value("scale", 1.0)},
+              {"transformer_2", lora.value("transformer_2", false)}};
   if (request.contains("embeddings") && request.at("embeddings").is_array())
     for (auto& embedding : request["embeddings"])
       embedding = {{"path", embedding.value("file", "")}, {"token", embedding.value("token", "")}};

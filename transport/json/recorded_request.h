@@ -73,6 +73,8 @@ void read_recorded_field(const nlohmann::json& request, const std::string& name,
       if constexpr (requires { read.scale; }) {
         check(file.at("scale").is_number());
         file.at("scale").get_to(read.scale);
+        check(file.at("transformer_2").is_boolean());
+        file.at("transformer_2").get_to(read.of_second);
       } else {
         check(file.at("token").is_string());
         file.at("token").get_to(read.token);

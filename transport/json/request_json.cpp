@@ -23,8 +23,10 @@ std::string json_value(const E& value) {
 
 nlohmann::json json_value(const std::vector<Lora>& loras) {
   auto list = nlohmann::json::array();
-  for (const auto& lora : loras)
+  for (const auto& lora : loras) {
     list.push_back({{"file", lora.path}, {"scale", lora.scale}});
+    if (lora.of_second) list.back()["transformer_2"] = true;
+  }
   return list;
 }
 

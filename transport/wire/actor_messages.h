@@ -41,11 +41,12 @@ struct LoadStage {
   std::int32_t tp_degree = 1;
   std::vector<LoraFile> loras;           // added to the weights in this order
   std::uint64_t prompt_cache_bytes = 0;  // of encoded prompts that are kept; 0 = none is
+  bool keeps_both = false;  // of two transformers; else the one that computes is in memory
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(deployment, model, fingerprint, dtype, weight_dtype, offload, first_block, last_block,
-       embeds, projects, tp_rank, tp_degree, loras, prompt_cache_bytes);
+       embeds, projects, tp_rank, tp_degree, loras, prompt_cache_bytes, keeps_both);
   }
 };
 

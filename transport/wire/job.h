@@ -13,11 +13,12 @@ namespace troupe::wire {
 struct Lora {
   std::string path;  // safetensors, in diffusers' or kohya's naming
   double scale = 1;
+  bool of_second = false;  // what it has for the transformer is for the second one, transformer_2
 
   bool operator==(const Lora&) const = default;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(path, scale);
+    ar(path, scale, of_second);
   }
 };
 

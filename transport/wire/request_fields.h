@@ -102,6 +102,7 @@ struct JobOptions {
   std::string_view mask_image = "--mask";
   std::string_view images = "--image";
   std::string_view last_image = "--last-image";
+  std::string_view second_lora = "--lora-2";
   std::string_view automatic = "--parallel";  // auto
   std::string_view stages = "--stages";
   std::string_view priority = "--priority";

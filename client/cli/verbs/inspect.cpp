@@ -150,6 +150,11 @@ nlohmann::json model_json(const spec::ModelSpec& model, const std::string& name)
                 fmt::format("{} blocks, {} heads of {}", transformer.num_layers,
                             transformer.num_attention_heads, transformer.attention_head_dim),
                 model.transformer_weights));
+  if (model.second_transformer)
+    parts.push_back(part_json("transformer_2",
+                              fmt::format("the same, in steps below timestep {}",
+                                          number_text(model.second_transformer->boundary)),
+                              model.second_transformer->weights));
   constexpr std::array kEncoders = {"T5", "CLIP", "BERT", "Qwen"};
   static_assert(kEncoders.size() == std::variant_size_v<decltype(spec::TextEncoderSpec::config)>);
   for (const auto& encoder : model.text_encoders)

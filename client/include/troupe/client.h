@@ -34,10 +34,12 @@ struct Tensor {
 using Latents = Tensor;
 
 /// Weights of low rank that are added to a model's own, times `scale`. The file (safetensors, in
-/// diffusers' or kohya's naming) lies where the cluster sees it.
+/// diffusers' or kohya's naming) lies where the cluster sees it. Of a model's two transformers it
+/// is for the first, or `of_second`.
 struct Lora {
   std::string path;
   double scale = 1;
+  bool of_second = false;
 };
 
 /// A textual inversion (safetensors), which lies where the cluster sees it, and the word that

@@ -35,7 +35,8 @@ BytesByRole sent_by(const nlohmann::json& actor) {
 
 void check_weights(const nlohmann::json& report, const Foreseen& foreseen) {
   for_each_rank(report, foreseen, [&](std::size_t rank, const auto& actor) {
-    CHECK(actor.at("weight_bytes") == foreseen.plan.memory.at(rank).weights);
+    const auto& own = foreseen.plan.memory.at(rank);
+    CHECK(actor.at("weight_bytes") == own.weights + own.second);
   });
 }
 

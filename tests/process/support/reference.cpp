@@ -49,6 +49,7 @@ Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) 
   request.num_frames = of.value("num_frames", 0);
   request.steps = of.at("steps");
   request.guidance_scale = of.at("guidance").get<double>();
+  if (of.contains("guidance_2")) request.guidance_scale_2 = of.at("guidance_2").get<double>();
   request.seed = of.at("seed");
   request.max_sequence_length = of.at("max_sequence_length");
   request.want_latents = true;
