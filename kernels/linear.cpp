@@ -332,6 +332,11 @@ void Linear::run_quantized(const at::Tensor& x, at::Tensor& out, Tail tail,
   }
   at::Tensor largest;
   const at::Tensor bytes = bytes_of_rows(x, &largest);
+  write_of_bytes(bytes, largest, out, tail, gate);
+}
+
+void Linear::write_of_bytes(const at::Tensor& bytes, const at::Tensor& largest, at::Tensor& out,
+                            Tail tail, const at::Tensor& gate) const {
   for (int64_t row = 0; row < bytes.size(0); row += kBlockRows) {
     const at::Tensor block = bytes.slice(0, row, row + kBlockRows);
     scale_sums(detail::byte_products(block, quantized_.values), largest, out, tail, gate, row);

@@ -51,6 +51,11 @@ class Linear {
   /// together they have the bits of the product that is not cut (below 2^24).
   bool quantized() const { return quantized_.type != WeightType::as_computed; }
   at::Tensor sums(const at::Tensor& x, const at::Tensor& largest) const;
+  /// Writes the values [rows, out] of rows that are bytes already, by their `largest` magnitudes,
+  /// in float32 on a CPU.
+  void of_bytes(const at::Tensor& bytes, const at::Tensor& largest, at::Tensor& out) const {
+    write_of_bytes(bytes, largest, out, Tail::kNone, {});
+  }
   /// Computes residual += gate · (values of the sums + bias); without a gate, residual += values of
   /// the sums + bias.
   void add_sums_to(at::Tensor& residual, const at::Tensor& sums, const at::Tensor& largest,
@@ -77,6 +82,8 @@ class Linear {
   bool has_panels(const at::Tensor& x) const;
   at::Tensor empty_like_rows(const at::Tensor& x) const;
   void run_quantized(const at::Tensor& x, at::Tensor& out, Tail tail, const at::Tensor& gate) const;
+  void write_of_bytes(const at::Tensor& bytes, const at::Tensor& largest, at::Tensor& out,
+                      Tail tail, const at::Tensor& gate) const;
   bool scales_in_place(const at::Tensor& out) const;
   /// sums of the rows from `first_row` on; largest and out of all.
   void scale_sums(const at::Tensor& sums, const at::Tensor& largest, at::Tensor& out, Tail tail,

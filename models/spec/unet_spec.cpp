@@ -97,7 +97,7 @@ class UNetWalk {
   explicit UNetWalk(const UNetSpec& spec) : work(spec.levels.size()), spec_(spec) { walk(); }
 
   std::vector<ExpectedTensor> tensors;
-  std::vector<std::size_t> products;  // of tokens: which of the tensors are their weights
+  std::vector<std::size_t> products;  // that may be quantized: which tensors are their weights
   std::vector<UNetSite> sites;
   std::vector<std::int64_t> text_attentions;
   std::vector<UNetWork> work;  // by level
@@ -113,7 +113,7 @@ class UNetWalk {
     const auto& levels = spec_.levels;
     const std::int64_t time = spec_.time_embed_dim();
     const std::int64_t first = levels.front().channels;
-    convolution("conv_in", spec_.in_channels, first, 0, 0);
+    convolution("conv_in", spec_.in_channels, first, 0, 0, false);
     linear("time_embedding.linear_1", first, time);
     linear("time_embedding.linear_2", time, time);
     if (spec_.addition_time_embed_dim > 0) {
@@ -147,13 +147,15 @@ class UNetWalk {
       if (l > 0) convolution(block + "upsamplers.0.conv", in, in, l, l - 1);
     }
     norm("conv_norm_out", in, 0);
-    convolution("conv_out", in, spec_.out_channels, 0, 0);
+    convolution("conv_out", in, spec_.out_channels, 0, 0, false);
   }
 
   static double share_of(int level) { return std::pow(0.25, level); }
 
-  /// Adds a convolution of side 3.
-  void convolution(const std::string& name, std::int64_t in, std::int64_t out, int from, int to) {
+  /// Adds a convolution of side 3, which may be `quantized`.
+  void convolution(const std::string& name, std::int64_t in, std::int64_t out, int from, int to,
+                   bool quantized = true) {
+    if (quantized) products.push_back(tensors.size());
     tensors.push_back({name + ".weight", {out, in, 3, 3}});
     tensors.push_back({name + ".bias", {out}});
     sites.push_back({Kind::conv, from, in});

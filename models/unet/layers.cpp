@@ -93,18 +93,25 @@ at::Tensor rows_of(const at::Tensor& tokens, std::int64_t rows, std::int64_t wid
 }
 
 Conv2d::Conv2d(const Builder& build, const std::string& name, std::int64_t in, std::int64_t out,
-               Way way)
-    : weight_(build.load.get_kernel(name + ".weight", {out, in, 3, 3})),
-      bias_(build.load.get(name + ".bias", {out})),
-      way_(way),
-      index_(build.sites.convs++) {}
+               Way way, bool quantized)
+    : out_(out), way_(way), index_(build.sites.convs++) {
+  const at::Tensor bias = build.load.get(name + ".bias", {out});
+  if (quantized && build.products != kernels::WeightType::as_computed) {
+    const at::Tensor weight = build.load.get(name + ".weight", {out, in, 3, 3});
+    windows_.emplace(weight, bias, build.products);
+    build.saved += static_cast<std::int64_t>(weight.nbytes() + bias.nbytes()) - windows_->bytes();
+    return;
+  }
+  weight_ = build.load.get_kernel(name + ".weight", {out, in, 3, 3});
+  bias_ = bias;
+}
 
 at::Tensor Conv2d::convolve(const at::Tensor& x, RowRun own, const Halo& halo, RowRun out,
                             const Call& call, int level) const {
   const std::int64_t height = call.port.height(level);
   const std::int64_t width = call.widths.at(level);
   if (out.size() == 0) {
-    return at::empty({x.size(0), weight_.size(0), 0, width}, x.options());
+    return at::empty({x.size(0), out_, 0, width}, x.options());
   }
   const std::int64_t stride = way_ == Way::down ? 2 : 1;
   // Rows that are read, counted at the level that the kernel slides over.
@@ -125,6 +132,7 @@ at::Tensor Conv2d::convolve(const at::Tensor& x, RowRun own, const Halo& halo, R
   if (first > begin || last < end) {
     rows = at::constant_pad_nd(rows, {0, 0, first - begin, end - last});
   }
+  if (windows_) return (*windows_)(rows, stride);
   return at::conv2d(rows, weight_, bias_, stride, at::IntArrayRef{0, 1});
 }
 

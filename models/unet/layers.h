@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/linear.h"
+#include "kernels/window_conv.h"
 #include "models/unet/unet_port.h"
 #include "models/unpack_weights.h"
 #include "models/vae/layers.h"
@@ -56,8 +57,9 @@ struct Call {
 class Conv2d {
  public:
   enum class Way { level, down, up };
+  /// `quantized`: it keeps its weight as products of tokens do.
   Conv2d(const Builder& build, const std::string& name, std::int64_t in, std::int64_t out,
-         Way way = Way::level);
+         Way way = Way::level, bool quantized = true);
 
   Features operator()(const Features& x, const Call& call) const;
 
@@ -65,7 +67,9 @@ class Conv2d {
   at::Tensor convolve(const at::Tensor& x, RowRun own, const Halo& halo, RowRun out,
                       const Call& call, int level) const;
 
-  at::Tensor weight_, bias_;
+  std::int64_t out_;
+  at::Tensor weight_, bias_;  // undefined where it is a product of windows
+  std::optional<kernels::WindowConv> windows_;
   Way way_;
   int index_;
 };

@@ -71,7 +71,7 @@ UNet2DConditionModel::UNet2DConditionModel(const spec::UNetSpec& spec, const Wei
   const auto& levels = spec_.levels;
   const std::int64_t time = spec_.time_embed_dim();
   const std::int64_t first = levels.front().channels;
-  ends_.emplace_back(build, "conv_in", spec_.in_channels, first);
+  ends_.emplace_back(build, "conv_in", spec_.in_channels, first, Conv2d::Way::level, false);
   time_embedding_ = {linear_of(load, "time_embedding.linear_1", first, time),
                      linear_of(load, "time_embedding.linear_2", time, time)};
   if (spec_.addition_time_embed_dim > 0) {
@@ -113,7 +113,7 @@ UNet2DConditionModel::UNet2DConditionModel(const spec::UNetSpec& spec, const Wei
     up_blocks_.push_back(std::move(block));
   }
   conv_norm_out_.emplace_back(build, "conv_norm_out", in, spec_.norm_eps);
-  ends_.emplace_back(build, "conv_out", in, spec_.out_channels);
+  ends_.emplace_back(build, "conv_out", in, spec_.out_channels, Conv2d::Way::level, false);
 }
 
 std::vector<TextKeys> UNet2DConditionModel::keys_of(const at::Tensor& states) const {

@@ -10,6 +10,7 @@
 
 #include "kernels/linear.h"
 #include "kernels/simd/isa.h"
+#include "kernels/window_conv.h"
 #include "tests/kernels/errors.h"
 #include "tests/support/doctest.h"
 
@@ -241,4 +242,54 @@ TEST_CASE("fp8 sums and what they stand for, in LibTorch's form for the CPU") {
     CHECK(error(linear(x), want) < error(linear(x), exact(x, weight) + bias) + 1e-6);
     CHECK(error(linear.gelu(x), at::gelu(want, "tanh")) < 1e-2);
   }
+}
+
+TEST_CASE("an int8 convolution is the product of its windows, whichever rows are computed") {
+  at::manual_seed(27);
+  std::mt19937 random(27);
+  for (int round = 0; round < 30; ++round) {
+    const int64_t batch = 1 + random() % 2, in = 1 + random() % 40, out = 1 + random() % 50;
+    const int64_t height = 5 + random() % 12, width = 1 + random() % 14, stride = 1 + random() % 2;
+    CAPTURE(in);
+    CAPTURE(out);
+    CAPTURE(height);
+    CAPTURE(width);
+    CAPTURE(stride);
+    const at::Tensor x = at::randn({batch, in, height, width});
+    const at::Tensor weight = at::randn({out, in, 3, 3});
+    const at::Tensor bias = round % 3 ? at::randn({out}) : at::Tensor();
+    const kernels::WindowConv conv(weight, bias, WeightType::int8);
+    const at::Tensor got = conv(x, stride);
+    const auto windows = [&](const at::Tensor& of) {
+      const at::Tensor columns = at::im2col(of, {3, 3}, {1, 1}, {0, 1}, {stride, stride});
+      return columns.view({batch, in, 9, -1}).permute({0, 3, 2, 1}).reshape({-1, 9 * in});
+    };
+    const at::Tensor rows = weight.permute({0, 2, 3, 1}).reshape({out, -1});
+    const kernels::Linear product(kernels::quantize_weight(rows, WeightType::int8), bias);
+    CHECK(at::equal(got.permute({0, 2, 3, 1}).reshape({-1, out}), product(windows(x))));
+    const at::Tensor want =
+        at::conv2d(x.to(at::kDouble), weight.to(at::kDouble),
+                   bias.defined() ? std::optional<at::Tensor>(bias.to(at::kDouble)) : std::nullopt,
+                   at::IntArrayRef{stride, stride}, at::IntArrayRef{0, 1});
+    REQUIRE(got.sizes() == want.sizes());
+    const at::Tensor away = (got.to(at::kDouble) - want).permute({0, 2, 3, 1}).reshape({-1, out});
+    CHECK((away.abs() <= int8_bound(windows(x), rows) * 1.001 + 1e-4).all().item<bool>());
+    CHECK(at::equal(conv(x.slice(2, stride), stride), got.slice(2, 1)));
+    CHECK(conv.bytes() == out * (9 * in + 4) + (bias.defined() ? 4 * out : 0));
+
+    const at::Tensor half = conv(x.to(at::kBFloat16), stride);
+    CHECK((half.scalar_type() == at::kBFloat16));
+    CHECK(error(half, got) < 2e-2);
+    at::Tensor broken = x.clone();
+    broken[0][0][2][0] = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor poisoned = conv(broken, stride);
+    CHECK(at::equal(
+        poisoned.isnan(),
+        at::conv2d(broken, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt,
+                   at::IntArrayRef{stride, stride}, at::IntArrayRef{0, 1})
+            .isnan()));
+  }
+  CHECK_THROWS_AS(
+      kernels::WindowConv(at::ones({4, 3, 3, 3}), {}, WeightType::int8)(at::ones({1, 2, 5, 5}), 1),
+      std::invalid_argument);
 }
