@@ -1,4 +1,5 @@
-"""What weights in 8 bits cost in quality and save in time and memory, beside float32 and bfloat16, taking turns in one run.
+"""What weights in 8 bits, and weights that stay in GGUF's blocks, cost in quality and save in time and memory, beside float32 and
+bfloat16, taking turns in one run.
 
     OMP_NUM_THREADS=1 .deps/reference/bin/python benchmarks/quantized.py OUT
 
@@ -9,17 +10,21 @@ A cluster of one actor for each way of keeping and multiplying weights makes the
                  of weights
 Captions and seeds are the same every time: caption k is drawn with seed --seed + k. Seconds are those of the actor's processor time, of
 the least of all captions, so that a machine's other work counts little; what a picture of one step takes is taken off as text and
-decoding. --random makes a model of that size around the demo's text encoder and VAE: PixArt-XL's width is 16 heads."""
+decoding. q8_0 and q4_0 are the model with its denoiser's matrices in a GGUF file. --random-unet makes a U-Net of Stable Diffusion
+1.5's size, of random weights, around a small text encoder and VAE. --random makes a model of that size around the demo's text encoder and VAE: PixArt-XL's width is 16 heads."""
+import argparse
 import contextlib
 import json
 import pathlib
+import shutil
 import subprocess
 import tempfile
 
 from command_line import ROOT, Parser, add_captions, add_model, add_number, add_out, add_troupe, numbers
 
 WAYS = {"float32": [], "bfloat16": ["--dtype", "bfloat16"], "int8": ["--weight-dtype", "int8"],
-        "int8 in bfloat16": ["--weight-dtype", "int8", "--dtype", "bfloat16"]}
+        "int8 in bfloat16": ["--weight-dtype", "int8", "--dtype", "bfloat16"], "q8_0": [], "q4_0": [], "q8_0 in bfloat16": ["--dtype", "bfloat16"],
+        "q8_0 as int8": ["--weight-dtype", "int8"]}
 HEADER = "| weights | PSNR, dB | worst, dB | attributes, % | CPU s per step | faster | weights, MB |\n|---|---|---|---|---|---|---|\n"
 
 
@@ -29,6 +34,7 @@ def options():
     add_troupe(parser)
     add_model(parser)
     parser.add_argument("--random", type=numbers("HEADS,BLOCKS", 2), metavar="HEADS,BLOCKS", help="random weights, heads of 72, instead of --model")
+    parser.add_argument("--random-unet", action="store_true", help="a random U-Net of Stable Diffusion 1.5's size, instead of --model")
     add_captions(parser, captions=20, least_steps=2)
     add_number(parser, "--threads", 1, 1024, "threads of each actor")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="float32 first; all of them")
@@ -62,6 +68,39 @@ def random_model(folder, heads, blocks):
     return folder
 
 
+def random_unet(folder):
+    import torch
+    from diffusers import UNet2DConditionModel
+    small = ROOT / "tests/fixtures/tiny-sd15"
+    shutil.copytree(small, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("unet"))
+    torch.manual_seed(0)
+    width = json.loads((small / "unet/config.json").read_text())["cross_attention_dim"]
+    UNet2DConditionModel(sample_size=64, cross_attention_dim=width, attention_head_dim=8).save_pretrained(folder / "unet")
+    return folder
+
+
+def packed_model(folder, model, kind):
+    """The model with the matrices of its denoiser in blocks, as far as rows are whole blocks."""
+    import gguf
+    (denoiser,) = [model / name for name in ("transformer", "unet") if (model / name).is_dir()]
+    for part in model.iterdir():
+        if part != denoiser:
+            (folder / part.name).symlink_to(part.resolve())
+    (folder / denoiser.name).mkdir()
+    shutil.copy(denoiser / "config.json", folder / denoiser.name)
+    writer = gguf.GGUFWriter(folder / denoiser.name / f"{kind}.gguf", "troupe-benchmark")
+    blocks, plain = gguf.GGMLQuantizationType[kind.upper()], gguf.GGMLQuantizationType.F32
+    for file in denoiser.glob("*.safetensors"):
+        for name, tensor in load_file(file).items():
+            fits = tensor.ndim == 2 and tensor.shape[1] % 32 == 0
+            writer.add_tensor(name, gguf.quants.quantize(tensor, blocks) if fits else tensor, raw_dtype=blocks if fits else plain)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return folder
+
+
 def draw(args, endpoint, way, caption, seed, steps):
     """One picture: latents, pixels, the actor's processor seconds, bytes of weights."""
     before = processor_seconds(args, endpoint)
@@ -83,14 +122,19 @@ def table(args, results):
     lines = []
     step = {way: (min(r["seconds"] for r in rows) - min(r["one"] for r in rows)) / (args.steps - 1) for way, rows in results.items()}
     for way, rows in results.items():
-        attributes = "" if args.random else f"{100 * sum(r['right'] for r in rows) / sum(r['attributes'] for r in rows):.1f}"
+        attributes = "" if args.random or args.random_unet else f"{100 * sum(r['right'] for r in rows) / sum(r['attributes'] for r in rows):.1f}"
         psnr = [r["psnr"] for r in rows]
         quality_cells = "| |" if way == "float32" else f"{np.mean(psnr):.1f} | {min(psnr):.1f} |"
         lines.append(f"| {way} | {quality_cells} {attributes} | {step[way]:.4f} | {step['float32'] / step[way]:.2f} × | {rows[0]['bytes'] / 1e6:.1f} |\n")
     count = min(len(rows) for rows in results.values())
-    what = "random weights, {} heads of 72, {} blocks".format(*args.random) if args.random else args.model.name
+    what = "random weights, {} heads of 72, {} blocks".format(*args.random) if args.random else \
+        "random weights of Stable Diffusion 1.5's U-Net" if args.random_unet else args.model.name
     (args.out / "quantized.md").write_text(f"{what}: {count} captions, {args.size} px, {args.steps} steps, guidance 4.5, {args.threads} threads.\n\n" + HEADER +
                                            "".join(lines), encoding="utf-8")
+
+
+def new_folder(stack):
+    return pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
 
 def main(args):
@@ -100,8 +144,14 @@ def main(args):
     results = {way: [] for way in args.ways}
     with contextlib.ExitStack() as stack:
         if args.random:
-            args.model = random_model(pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())), *args.random)
-        endpoints = {way: stack.enter_context(quality.cluster(args)) for way in args.ways}
+            args.model = random_model(new_folder(stack), *args.random)
+        if args.random_unet:
+            args.model = random_unet(new_folder(stack))
+        models = {kind: packed_model(new_folder(stack), args.model, kind) for kind in sorted({way.split()[0] for way in args.ways} & {"q8_0", "q4_0"})}
+        endpoints = {}
+        for way in args.ways:
+            own = argparse.Namespace(**{**vars(args), "model": models.get(way.split()[0], args.model)})
+            endpoints[way] = stack.enter_context(quality.cluster(own))
         for way, endpoint in endpoints.items():
             draw(args, endpoint, way, captions[0], args.seed, 1)  # loads the model
         for index, caption in enumerate(captions):
