@@ -8,9 +8,11 @@
 #include "models/spec/gguf.h"
 #include "models/spec/hub.h"
 #include "models/spec/model_plugin.h"
+#include "models/spec/torch_file.h"
 #include "models/text/tokenizers.h"
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 namespace troupe::cli {
@@ -164,21 +166,36 @@ spec::ModelSpec read_model_folder(const std::string& folder) {
   }
 }
 
+namespace {
+
+/// Returns the name of a model that the Hugging Face cache has, all of it or not: by the name, or
+/// by the folder of its snapshot.
+std::optional<spec::HubName> cached_name(const std::string& text) {
+  const fs::path path = fs::path(text).lexically_normal();
+  const bool is_snapshot = path.parent_path().filename() == "snapshots";
+  auto name = spec::hub_name(is_snapshot ? spec::model_label(text) : text);
+  if (!name || (!is_snapshot && fs::exists(path))) return std::nullopt;
+  const auto own = spec::cached_model(*name);
+  if (!own) return std::nullopt;
+  if (is_snapshot && own->filename() != path.filename()) name->revision = path.filename();
+  return name;
+}
+
+}  // namespace
+
 std::string model_hint(const std::string& folder) {
   std::error_code error;
+  if (const auto name = cached_name(folder))
+    return "; `" + spec::fetch_command(*name) +
+           "` fetches what the Hugging Face cache lacks of it, as --fetch does where a command has "
+           "that";
   if (fs::is_directory(folder, error)) return "";
   if (fs::exists(folder, error)) {
-    const auto kind = fs::path(folder).extension();
     const std::string file = ": it is a file, and a model is a folder in diffusers' layout";
-    if (spec::is_weight_file(folder))
+    if (spec::is_weight_file(folder) || spec::is_torch_name(folder))
       return file +
              "; `troupe run --model FILE --base DIR|NAME`, as start and serve, takes it with "
              "the other parts of the model that --base names (docs/files.md)";
-    if (kind == ".ckpt" || kind == ".pt" || kind == ".pth" || kind == ".bin")
-      return file +
-             "; pickled weights are not read: in Python diffusers makes a folder of it, "
-             "StableDiffusionXLPipeline (or that of its family).from_single_file(FILE)"
-             ".save_pretrained(DIR)";
     return file;
   }
   const fs::path here = fs::current_path(error);

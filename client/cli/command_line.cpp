@@ -97,6 +97,14 @@ std::map<std::string, client::Default> lines_for(const Options& verb, const std:
   return own;
 }
 
+/// Warns of a line of the file that is for an option which takes no default.
+void warn_of_line(const Option& option, const std::map<std::string, client::Default>& lines) {
+  for (const std::string& name : long_names(option))
+    if (const auto found = lines.find(name); found != lines.end())
+      std::cerr << "troupe: warning: " << found->second.place << ": " << name
+                << " has no effect: --" << name << " is taken from the command line alone\n";
+}
+
 /// Returns the defaults of the options that the command line does not have.
 std::vector<Setting> settings_for(const Options& verb) {
   const std::string path = client::defaults_file();
@@ -104,7 +112,11 @@ std::vector<Setting> settings_for(const Options& verb) {
       path.empty() ? std::map<std::string, client::Default>{} : lines_for(verb, path);
   std::vector<Setting> settings;
   for (const auto& option : verb.all()) {
-    if (!option->is_configurable() || option->count() > 0) continue;
+    if (!option->is_configurable()) {
+      warn_of_line(*option, lines);
+      continue;
+    }
+    if (option->count() > 0) continue;
     const std::string set = option->environment();
     const std::string value = set.empty() ? "" : variable(set.c_str());
     if (!value.empty()) {
@@ -224,18 +236,26 @@ void take_defaults(Options& verb, const std::function<void()>& check) {
 }
 
 /// Returns an error's text behind the variables and lines of the file that set options which it
-/// names: "TROUPE_STEPS: --steps is …".
+/// names: "TROUPE_STEPS: --steps is …". What stands behind "; " or in backquotes is advice, and
+/// what is part of a path is no option.
 std::string with_places(const Options& verb, const std::string& what) {
   std::map<std::size_t, std::string> places;  // by where the option is named
-  const auto goes_on = [&](std::size_t at) {
+  const auto is_part = [&](std::size_t at) {
     return at < what.size() &&
            (std::isalnum(static_cast<unsigned char>(what[at])) != 0 || what[at] == '-');
+  };
+  const auto is_named = [&](std::size_t at, std::size_t size) {
+    const bool in_path = at > 0 && (is_part(at - 1) || what[at - 1] == '/' || what[at - 1] == '.');
+    const bool is_advice = what.rfind("; ", at) != std::string::npos ||
+                           std::count(what.begin(), what.begin() + at, '`') % 2 == 1;
+    return !in_path && !is_advice && !is_part(at + size) &&
+           (at + size >= what.size() || what[at + size] != '/');
   };
   for (const auto& option : verb.all()) {
     if (option->place().empty()) continue;
     for (const std::string& name : long_names(*option)) {
       std::size_t at = what.find("--" + name);
-      while (at != std::string::npos && goes_on(at + 2 + name.size()))
+      while (at != std::string::npos && !is_named(at, 2 + name.size()))
         at = what.find("--" + name, at + 1);
       if (at != std::string::npos) places[at] = option->place();
     }

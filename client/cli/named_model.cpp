@@ -22,6 +22,7 @@
 #include "models/spec/gguf.h"
 #include "models/spec/hub.h"
 #include "models/spec/model_spec.h"
+#include "models/spec/torch_file.h"
 #include "models/text/tokenizers.h"
 
 namespace troupe::cli {
@@ -71,8 +72,8 @@ int run_program(const std::vector<std::string>& words) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void run_hf(const spec::HubName& name, bool dry) {
-  auto words = spec::fetch_words(name);
+void run_hf(const spec::HubName& name, bool dry, const std::vector<std::string>& replaced) {
+  auto words = spec::fetch_words(name, replaced);
   if (dry) words.push_back("--dry-run");
   if (const int code = run_program(words); code != 0)
     throw std::runtime_error(
@@ -82,8 +83,10 @@ void run_hf(const spec::HubName& name, bool dry) {
 }
 
 /// Fetches what the cache lacks of a model. `hf` says before how much that is; without `fetch` the
-/// terminal is asked then. Returns whether it was fetched.
-bool fetch_model(const spec::HubName& name, bool fetch) {
+/// terminal is asked then. Weights of the parts that are `replaced` are left out. Returns whether
+/// it was fetched.
+bool fetch_model(const spec::HubName& name, bool fetch,
+                 const std::vector<std::string>& replaced = {}) {
   const bool asks = !fetch && isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
   if (!fetch && !asks) return false;
   if (spec::hub_is_offline()) {
@@ -93,7 +96,7 @@ bool fetch_model(const spec::HubName& name, bool fetch) {
   }
   try {
     if (asks) say(spec::hub_text(name) + " is no folder here, and not in the Hugging Face cache");
-    run_hf(name, true);
+    run_hf(name, true, replaced);
   } catch (const std::runtime_error& error) {
     if (!asks) throw;
     say(error.what());
@@ -106,19 +109,24 @@ bool fetch_model(const spec::HubName& name, bool fetch) {
     std::getline(std::cin, answer);
     if (answer != "y" && answer != "Y" && answer != "yes") return false;
   }
-  run_hf(name, false);
+  run_hf(name, false, replaced);
   return true;
+}
+
+/// Returns whether a folder has all that is read of a model.
+bool opens(const fs::path& folder) {
+  try {
+    models::read_model_folder(folder);
+    return true;
+  } catch (const std::runtime_error&) {
+    return false;  // who reads it next says what is wrong with it
+  }
 }
 
 /// Returns whether the cache has all that is read of a model.
 bool is_whole(const spec::HubName& name) {
-  try {
-    const auto folder = spec::cached_model(name);
-    if (folder) models::read_model_folder(*folder);
-    return folder.has_value();
-  } catch (const std::runtime_error&) {
-    return false;  // who reads it next says what is wrong with it
-  }
+  const auto folder = spec::cached_model(name);
+  return folder && opens(*folder);
 }
 
 }  // namespace
@@ -156,7 +164,7 @@ using Replaced = std::map<std::string, fs::path>;
 /// Returns whether a file of a component's folder says which weights there are, or is one of them.
 bool is_of_weights(const fs::path& file) {
   const auto name = file.filename().string();
-  return spec::is_weight_file(file) || name.ends_with(".bin") ||
+  return spec::is_weight_file(file) || spec::is_torch_name(file) ||
          name.find(".index.") != std::string::npos;
 }
 
@@ -175,9 +183,6 @@ std::map<fs::path, fs::path> links_of(const fs::path& base, const Replaced& repl
       if (!is_of_weights(file.path())) links[name / file.path().filename()] = file.path();
     links[name / found->second.filename()] = found->second;
   }
-  for (const auto& [component, path] : replaced)
-    if (!fs::is_directory(base / component))
-      throw std::runtime_error(path.string() + ": " + base.string() + " has no " + component);
   return links;
 }
 
@@ -187,11 +192,7 @@ fs::path linked_folder(const std::string& name, const std::map<fs::path, fs::pat
   for (const auto& [place, target] : links)
     for (const fs::path* path : {&place, &target})
       digest.update(path->c_str(), path->native().size() + 1);
-  const char* set = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const fs::path caches =
-      set != nullptr && *set != '\0' ? fs::path(set) : fs::path(home ? home : "") / ".cache";
-  const fs::path all = fs::absolute(caches / "troupe" / "models");
+  const fs::path all = fs::absolute(spec::user_caches() / "troupe" / "models");
   const fs::path folder = all / fmt::format("{}-{:016x}", name, digest.digest());
   if (fs::is_directory(folder)) return folder;
   fs::create_directories(all);
@@ -234,17 +235,51 @@ void add_file(Replaced& replaced, const fs::path& file, const fs::path& base,
     replaced.emplace(component, file);
 }
 
+}  // namespace
+
+void warn_of_shadow(const std::string& option, const std::string& text) {
+  const auto name = spec::hub_name(text);
+  if (name && is_there(text) && spec::cached_model(*name))
+    say("warning: " + option + (option.empty() ? "" : " ") + text +
+        " is the folder here, not the model of that name in the Hugging Face cache");
+}
+
+namespace {
+
+/// Returns whether the cache has a model's configs, which say what its parts are.
+bool has_configs(const spec::HubName& name) {
+  try {
+    const auto folder = spec::cached_model(name);
+    if (folder) spec::components_of(spec::WeightIndex(), *folder);
+    return folder.has_value();
+  } catch (const std::runtime_error&) {
+    return false;
+  }
+}
+
 /// Returns the folder of `--base`, which need not have the weights that a file brings.
 fs::path found_base(const std::string& text, bool fetch) {
   const auto name = spec::hub_name(text);
-  if (name && !is_there(text) && !spec::cached_model(*name)) fetch_model(*name, fetch);
+  warn_of_shadow("--base", text);
+  if (name && !is_there(text) && (fetch ? !has_configs(*name) : !spec::cached_model(*name))) {
+    // What weights are wanted beside the file's is known when the configs are there.
+    static const std::vector<std::string> kParts = {
+        "transformer", "unet", "vae", "text_encoder", "text_encoder_2", "text_encoder_3"};
+    fetch_model(*name, fetch, fetch ? kParts : std::vector<std::string>());
+  }
   return fs::absolute(spec::model_folder(text)).lexically_normal();
 }
 
-/// Returns the folder of links for a file, or a model some of whose parts are replaced.
-std::string composed_model(const std::string& model, bool is_file, const fs::path& base,
-                           const ModelParts& parts) {
+/// A folder of links, and the parts in it that are not the base's.
+struct Composition {
+  fs::path folder;
   Replaced replaced;
+};
+
+/// Makes the folder of links for a file, or a model some of whose parts are replaced.
+Composition composed_model(const std::string& model, bool is_file, const fs::path& base,
+                           const ModelParts& parts) {
+  Composition made;
   for (const auto& [option, component, path] :
        {std::tuple("--vae", "vae", parts.vae),
         {"--text-encoder", "text_encoder", parts.text_encoder},
@@ -253,67 +288,85 @@ std::string composed_model(const std::string& model, bool is_file, const fs::pat
     if (path.empty()) continue;
     const fs::path whole = absolute_path(path);
     naming(option, [&] {
+      if (!fs::is_directory(base / component))
+        throw std::runtime_error(path + ": " + base.string() + " has no " + component);
       if (fs::is_directory(whole))
-        replaced.emplace(component, whole);
+        made.replaced.emplace(component, whole);
       else
-        add_file(replaced, whole, base, component);
+        add_file(made.replaced, whole, base, component);
     });
   }
   return naming("--model", [&] {
     const fs::path whole = absolute_path(model);
-    if (is_file) add_file(replaced, whole, base);
+    if (is_file) add_file(made.replaced, whole, base);
     const std::string name = is_file ? whole.stem().string() : spec::model_label(base.string());
     std::string plain = name.substr(0, 200);  // of a file's name, which ends with a number
     std::ranges::replace(plain, '/', '-');
-    const auto folder = linked_folder(plain, links_of(base, replaced));
-    for (const auto& [component, path] : replaced)
-      say(component + ": " + path.string());
-    say("all else: " + base.string());
-    return folder.string();
+    made.folder = linked_folder(plain, links_of(base, made.replaced));
+    return made;
+  });
+}
+
+/// Makes the same with what `--fetch` completes the base by, and says which parts are whose.
+std::string completed_model(const std::string& model, bool is_file, const fs::path& base,
+                            const ModelParts& parts) {
+  Composition made = composed_model(model, is_file, base, parts);
+  const auto name = spec::hub_name(is_file ? parts.base : model);
+  if (parts.fetch && name && !is_there(is_file ? parts.base : model) && !opens(made.folder)) {
+    std::vector<std::string> replaced;
+    for (const auto& [component, path] : made.replaced)
+      replaced.push_back(component);
+    naming(is_file ? "--base" : "--model", [&] { return fetch_model(*name, true, replaced); });
+    made = composed_model(model, is_file, base, parts);
+  }
+  for (const auto& [component, path] : made.replaced)
+    say(component + ": " + path.string());
+  say("all else: " + base.string());
+  return made.folder.string();
+}
+
+/// Returns the folder of a model that is no file.
+std::string found_folder(const std::string& text, bool fetch, bool is_completed) {
+  const auto name = spec::hub_name(text);
+  if (!name || is_there(text)) {
+    if (fetch) say("warning: --fetch has no effect: --model " + text + " is the folder here");
+    warn_of_shadow("--model", text);
+    return absolute_path(text);
+  }
+  return naming("--model", [&] {
+    if (fetch && !is_completed ? !is_whole(*name) : !spec::cached_model(*name))
+      fetch_model(*name, fetch);
+    try {
+      return absolute_path(spec::model_folder(text).string());
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(error.what() + std::string(", and so does --fetch"));
+    }
   });
 }
 
 }  // namespace
 
 std::string found_model(const std::string& text, const ModelParts& parts) {
-  const auto name = spec::hub_name(text);
-  const bool is_file = spec::is_weight_file(text) && fs::is_regular_file(text);
+  const bool is_weights = spec::is_weight_file(text) || spec::is_torch_name(text);
+  const bool is_file = is_weights && fs::is_regular_file(text);
+  if (is_weights && !is_there(text))
+    throw std::runtime_error("--model " + text + ": there is no such file");
   const bool composed =
       is_file ||
       !(parts.vae + parts.text_encoder + parts.text_encoder_2 + parts.text_encoder_3).empty();
   if (!parts.base.empty() && !is_file)
     throw UsageError(
-        "--base goes with --model FILE.safetensors or FILE.gguf: a folder has its own");
+        "--base goes with --model FILE.safetensors or FILE.gguf (or .ckpt, .pt, .bin): a folder "
+        "has its own");
   if (is_file && parts.base.empty()) throw naming_base(text);
-  const auto folder = [&]() -> std::string {
-    if (is_file)
-      return naming("--base", [&] { return found_base(parts.base, parts.fetch).string(); });
-    const auto is_folder = [&] {
-      if (parts.fetch)
-        say("warning: --fetch has no effect: --model " + text + " is the folder here");
-      return absolute_path(text);
-    };
-    if (!name) return is_folder();
-    return naming("--model", [&] {
-      if (is_there(text)) {
-        if (spec::cached_model(*name))
-          say("warning: --model " + text + " is the folder here, not the model of that name in " +
-              "the Hugging Face cache");
-        return is_folder();
-      }
-      if (parts.fetch ? !is_whole(*name) : !spec::cached_model(*name))
-        fetch_model(*name, parts.fetch);
-      try {
-        return absolute_path(spec::model_folder(text).string());
-      } catch (const std::runtime_error& error) {
-        throw std::runtime_error(error.what() + std::string(", and so does --fetch"));
-      }
-    });
-  }();
-  return composed ? composed_model(text, is_file, folder, parts) : folder;
+  const std::string folder =
+      is_file ? naming("--base", [&] { return found_base(parts.base, parts.fetch).string(); })
+              : found_folder(text, parts.fetch, composed);
+  return composed ? completed_model(text, is_file, folder, parts) : folder;
 }
 
 std::string model_for_cluster(const std::string& text) {
+  warn_of_shadow("--model", text);
   return spec::hub_name(text) && !is_there(text) ? text : absolute_path(text);
 }
 

@@ -25,6 +25,10 @@ void add_parts_options(Options& app, ModelParts& parts, const std::string& group
 /// the option where there is no such model, UsageError for parts that nothing goes with.
 std::string found_model(const std::string& text, const ModelParts& parts);
 
+/// Warns where a folder here hides a model of the same name in the Hugging Face cache; `option` is
+/// what names it, or "".
+void warn_of_shadow(const std::string& option, const std::string& text);
+
 /// Returns what a cluster is told of `--model`: the whole path of a folder, and a name of the hub
 /// as it stands, which the cluster looks up in the cache of its own machine.
 std::string model_for_cluster(const std::string& text);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -296,6 +297,18 @@ std::string shorten(const std::string& text, std::size_t length) {
 
 void say(const std::string& what) {
   std::cerr << coloured("troupe:", Colour::red, STDERR_FILENO) << " " << what << std::endl;
+}
+
+std::string shell_word(const std::string& text) {
+  const auto is_plain = [](unsigned char letter) {
+    return std::isalnum(letter) != 0 ||
+           std::string_view("_-+=.,:/@%").find(static_cast<char>(letter)) != std::string_view::npos;
+  };
+  if (!text.empty() && std::ranges::all_of(text, is_plain)) return text;
+  std::string word = "'";
+  for (const char letter : text)
+    word += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return word + "'";
 }
 
 }  // namespace troupe::cli

@@ -72,4 +72,7 @@ std::string shorten(const std::string& text, std::size_t length);
 /// Prints what went wrong on standard error, as "troupe: WHAT".
 void say(const std::string& what);
 
+/// Returns a text as one word of a shell's line, in quotes where it needs them.
+std::string shell_word(const std::string& text);
+
 }  // namespace troupe::cli

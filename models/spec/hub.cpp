@@ -1,5 +1,8 @@
 #include "models/spec/hub.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -31,6 +34,12 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+std::string home() {
+  if (std::string set = variable("HOME"); !set.empty()) return set;
+  const passwd* user = getpwuid(getuid());
+  return user == nullptr || user->pw_dir == nullptr ? "/" : user->pw_dir;
+}
+
 /// Returns a folder as huggingface_hub takes it from a variable: $NAME and ${NAME} are put in where
 /// they are set, and ~ at the beginning is the home.
 fs::path expanded(const std::string& text) {
@@ -47,7 +56,7 @@ fs::path expanded(const std::string& text) {
     from = text.begin() + found->position() + found->length();
   }
   out.append(from, text.end());
-  if (out == "~" || out.starts_with("~/")) out.replace(0, 1, variable("HOME"));
+  if (out == "~" || out.starts_with("~/")) out.replace(0, 1, home());
   return out;
 }
 
@@ -70,9 +79,9 @@ bool is_word(std::string_view text, std::string_view marks) {
 
 /// Returns whether a text names a file of those that Troupe reads or writes.
 bool is_file_name(const std::string& text) {
-  return std::ranges::any_of(
-      std::array{".png", ".jpg", ".jpeg", ".webp", ".mp4", ".webm", ".safetensors", ".gguf"},
-      [&](const char* ending) { return text.ends_with(ending); });
+  return std::ranges::any_of(std::array{".png", ".jpg", ".jpeg", ".webp", ".mp4", ".webm",
+                                        ".safetensors", ".gguf", ".ckpt", ".pt", ".pth", ".bin"},
+                             [&](const char* ending) { return text.ends_with(ending); });
 }
 
 /// Returns the commit that a branch or tag stood for when it was fetched; else the text itself.
@@ -120,12 +129,16 @@ std::string hub_text(const HubName& name) {
   return name.repository + (name.revision == "main" ? "" : "@" + name.revision);
 }
 
+fs::path user_caches() {
+  const std::string set = variable("XDG_CACHE_HOME");
+  return expanded(set.empty() ? "~/.cache" : set);
+}
+
 fs::path hub_cache() {
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
     if (const std::string set = variable(name); !set.empty()) return expanded(set);
   if (const std::string home = variable("HF_HOME"); !home.empty()) return expanded(home) / "hub";
-  const std::string caches = variable("XDG_CACHE_HOME");
-  return expanded(caches.empty() ? "~/.cache" : caches) / "huggingface" / "hub";
+  return user_caches() / "huggingface" / "hub";
 }
 
 bool hub_is_offline() {
@@ -208,7 +221,7 @@ fs::path cached_model_folder_or_text(const std::string& text) {
 }
 
 std::string model_label(const std::string& folder) {
-  if (const auto name = hub_name(folder)) return name->repository;
+  if (const auto name = hub_name(folder)) return hub_text(*name);
   fs::path path = fs::path(folder).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // of "DIR/"
   const fs::path snapshots = path.parent_path();
@@ -218,7 +231,8 @@ std::string model_label(const std::string& folder) {
   return last_name(folder);
 }
 
-std::vector<std::string> fetch_words(const HubName& name) {
+std::vector<std::string> fetch_words(const HubName& name,
+                                     const std::vector<std::string>& replaced) {
   std::vector<std::string> words = {"hf", "download", name.repository};
   if (name.revision != "main") words.insert(words.end(), {"--revision", name.revision});
   for (const char* read :
@@ -227,6 +241,8 @@ std::vector<std::string> fetch_words(const HubName& name) {
     words.insert(words.end(), {"--include", read});
   for (const char* unread : {"*.fp16.*", "*.bf16.*", "*non_ema*"})
     words.insert(words.end(), {"--exclude", unread});
+  for (const std::string& part : replaced)
+    words.insert(words.end(), {"--exclude", part + "/*.safetensors*"});
   return words;
 }
 

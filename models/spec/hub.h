@@ -25,6 +25,10 @@ std::optional<HubName> hub_name(const std::string& text);
 /// Returns the name as it is typed: without the revision where that is "main".
 std::string hub_text(const HubName& name);
 
+/// Returns the folder of the user's caches, as huggingface_hub finds it: XDG_CACHE_HOME, else
+/// ~/.cache, where the home is HOME or what the system says of the user.
+std::filesystem::path user_caches();
+
 /// Returns the folder in which huggingface_hub keeps what it has fetched, by the same variables:
 /// HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, `hub` in HF_HOME, or in `huggingface` of XDG_CACHE_HOME,
 /// else of ~/.cache.
@@ -58,8 +62,9 @@ std::filesystem::path cached_model_folder_or_text(const std::string& text);
 std::string model_label(const std::string& folder);
 
 /// Returns the words of the command that fetches a model into the cache: the files that are read,
-/// no others.
-std::vector<std::string> fetch_words(const HubName& name);
+/// no others, and no weights of the parts that are `replaced`.
+std::vector<std::string> fetch_words(const HubName& name,
+                                     const std::vector<std::string>& replaced = {});
 /// Returns the same as a line for a shell.
 std::string fetch_command(const HubName& name);
 

@@ -85,8 +85,28 @@ TEST_CASE("what the cache has of a model in part is completed by --fetch, and li
   const auto listed = hub.run("models");
   CHECK(has(listed.out, "CANNOT RUN"));
   CHECK(has(listed.out, "component folder is missing"));
-  CHECK(hub.run("plan an-org/demo x").exit_code == 1);
+  const auto in_part = hub.run("plan an-org/demo x");
+  CHECK(in_part.exit_code == 1);
+  CHECK(has(in_part.err, "`hf download an-org/demo --include model_index.json"));
+  CHECK(has(in_part.err, "fetches what the Hugging Face cache lacks of it, as --fetch does"));
   CHECK(hub.run("plan an-org/demo x --fetch").exit_code == 0);
+}
+
+TEST_CASE("--fetch with a file fetches the base without what the file replaces") {
+  const Hub hub;
+  const std::string file = hub.scratch / "mine.safetensors";
+  fs::copy_file(kDemo + "/transformer/diffusion_pytorch_model.safetensors", file);
+  const std::string with = "plan --fetch --base an-org/demo --model " + file;
+  const std::string caches = "XDG_CACHE_HOME=" + hub.scratch / "caches";
+  CHECK(hub.run(with, caches).exit_code == 0);
+  CHECK(has(hub.asked(), "--exclude transformer/*.safetensors* --exclude unet/*.safetensors*"));
+  // What the base has in part is completed, and again without that.
+  fs::remove(hub.scratch.path / "cache/models--an-org--demo/snapshots" / kCommit /
+             "vae/diffusion_pytorch_model.safetensors");
+  fs::remove(hub.scratch.path / "asked");
+  CHECK(hub.run(with, caches).exit_code == 0);
+  CHECK(has(hub.asked(), "--exclude transformer/*.safetensors*\n"));
+  CHECK(!has(hub.asked(), "--exclude vae/"));
 }
 
 TEST_CASE("what keeps a model from being fetched is said") {
@@ -140,6 +160,11 @@ TEST_CASE("a folder of the name's spelling goes before the name, and that is sai
   CHECK(found.exit_code == 1);
   CHECK(has(found.err, "warning: --model an-org/demo is the folder here"));
   CHECK(has(found.err, "/here/an-org/demo: has no model_index.json"));
+  const auto inspected =
+      run_command("sh -c 'cd " + hub.scratch / "here" +
+                      " && " TROUPE_BINARY_DIR "/bin/troupe inspect an-org/demo'",
+                  hub.before());
+  CHECK(has(inspected.err, "warning: an-org/demo is the folder here, not the model"));
 }
 
 TEST_CASE("models with short names are listed, and a slip in one is told") {
@@ -185,7 +210,9 @@ TEST_CASE("a file is a model with --base: its latents are those of the folder th
   CHECK(has(wrong.err, "--vae " + file + ": its tensors are not those of the vae of " + kDemo));
   const auto none = run("plan --model " + kDemo + " --text-encoder-2 " + vae);
   CHECK(none.exit_code == 1);
-  CHECK(has(none.err, "has no text_encoder_2"));
+  CHECK(has(none.err, "--text-encoder-2 " + vae + ": " + kDemo + " has no text_encoder_2"));
+  CHECK(has(run("plan --model nowhere.safetensors --base " + base).err,
+            "--model nowhere.safetensors: there is no such file"));
 }
 
 TEST_CASE("a file without --base, and --base without a file, are refused with what is missing") {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/cli/show_picture.h"
+#include "client/cli/terminal.h"
 #include "tests/client/fake_controller.h"
 #include "tests/client/run_command.h"
 #include "tests/support/doctest.h"
@@ -78,6 +79,13 @@ TEST_CASE("bash completes commands, options, words, files and folders") {
   CHECK(choices("troupe inspect -- on") == "one.png\n");
   CHECK(choices("troupe status -- --j") == "\n");
   CHECK(has(choices("troupe logs co"), "controller"));
+}
+
+TEST_CASE("words of a command that is printed are in quotes where a shell needs them") {
+  CHECK(cli::shell_word("/models/flux1-dev-Q8_0.gguf") == "/models/flux1-dev-Q8_0.gguf");
+  CHECK(cli::shell_word("my model.gguf") == "'my model.gguf'");
+  CHECK(cli::shell_word("it's; $HOME") == "'it'\\''s; $HOME'");
+  CHECK(cli::shell_word("") == "''");
 }
 
 TEST_CASE("zsh and fish read their scripts, where they are installed") {
@@ -174,6 +182,16 @@ TEST_CASE("defaults that make no sense are named with where they stand") {
   CHECK(has(said("TROUPE_ADRESS=x"), "did you mean TROUPE_ADDRESS?"));
   CHECK(has(said("TROUPE_VAE=x"),
             "warning: TROUPE_VAE has no effect: --vae is taken from the command line alone"));
+  std::ofstream(scratch / "c.toml") << "vae = 'x'\n[plan]\nbase = 'y'\n";
+  const auto typed = said("TROUPE_CONFIG=" + scratch / "c.toml");
+  CHECK(has(typed, "c.toml:1: vae has no effect: --vae is taken from the command line alone"));
+  CHECK(has(typed, "c.toml:3: base has no effect: --base is taken from the command line alone"));
+  // Options of a remedy, and what is part of a path, are not to blame.
+  CHECK(!has(
+      troupe::testing::troupe("plan an-org/none x", "HF_HUB_CACHE=/nowhere TROUPE_FETCH=0").err,
+      "TROUPE_FETCH"));
+  CHECK(!has(troupe::testing::troupe("plan -m /nowhere/--steps", "TROUPE_STEPS=3").err,
+             "TROUPE_STEPS"));
   for (const char* other :
        {"TROUPE_API_KEY", "TROUPE_BUILD", "TROUPE_CONFIG", "TROUPE_DEPS", "TROUPE_INCARNATION",
         "TROUPE_JOBS", "TROUPE_PORT", "TROUPE_PYTHON", "TROUPE_SERVICE_HOST", "TROUPE_UNITY",

@@ -98,6 +98,7 @@ TEST_CASE("a model in the cache, by its branch, by its commit, by a request to m
   CHECK(model_label(cache.snapshot()) == "an-org/a-model");
   CHECK(model_label(cache.snapshot().string() + "/") == "an-org/a-model");
   CHECK(model_label("z-image-turbo") == "Tongyi-MAI/Z-Image-Turbo");
+  CHECK(model_label("an-org/a-model@v1.0") == "an-org/a-model@v1.0");
   CHECK(model_label("/models/pixart/") == "pixart");
 
   const auto other = message_of([] { model_folder("an-org/other@v2"); });
@@ -174,9 +175,36 @@ TEST_CASE("a file's tensors say which published model it goes with") {
     CHECK(base_of(WeightIndex::read_file(wan.path() / name)) == known);
   }
   CHECK(base(published_zimage()) == "z-image-turbo");
+  CHECK(base(published_chroma()) == "chroma1-hd");
+  CHECK(base(published_klein(kKlein4bConfig, kQwen34bConfig)) == "flux.2-klein-4b");
+  CHECK(base(published_klein(kKlein9bConfig, kQwen38bConfig)) == "flux.2-klein-9b");
+  const auto klein = published_klein(kKlein4bConfig, kQwen34bConfig);
+  CHECK(base_of(read_model_spec(klein.path()).transformer_weights) == "flux.2-klein-4b");
+  CHECK(base_of(read_model_spec(published_chroma().path()).transformer_weights) == "chroma1-hd");
   CHECK(base(published_hunyuan(kHunyuanV12Config)) == "");
   const auto flux = published_flux(kFluxDevConfig);
   CHECK(base_of(read_model_spec(flux.path()).transformer_weights) == "flux.1-dev");
+}
+
+TEST_CASE("each short name stands for its repository, and for no other's") {
+  std::set<std::string_view> names, repositories;
+  for (const KnownModel& model : known_models()) {
+    CAPTURE(model.name);
+    CHECK(names.insert(model.name).second);
+    CHECK(repositories.insert(model.repository).second);
+    const auto name = hub_name(std::string(model.name));
+    REQUIRE(name);
+    CHECK(name->repository == model.repository);
+    CHECK(name->revision == "main");
+    CHECK(hub_name(std::string(model.repository)) == name);
+    CHECK(!model.licence.empty());
+  }
+}
+
+TEST_CASE("without a home in the environment caches are those of the system's user") {
+  const testing::CacheVariables none_set;
+  CHECK(user_caches().is_absolute());
+  CHECK(user_caches().filename() == ".cache");
 }
 
 TEST_CASE("sizes of the models with short names are those of the published shapes") {

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "client/cli/files.h"
 #include "client/cli/json.h"
+#include "client/cli/named_model.h"
 #include "client/cli/terminal.h"
 #include "client/cli/verb.h"
 #include "models/image/clip_text.h"
@@ -22,6 +23,7 @@
 #include "models/spec/hub.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/scheduler_config.h"
+#include "models/spec/torch_file.h"
 #include "models/spec/weight_index.h"
 #include "models/text/tokenizers.h"
 #ifdef TROUPE_WITH_PLAN
@@ -185,9 +187,9 @@ nlohmann::json model_json(const spec::ModelSpec& model, const std::string& name)
 class InspectVerb : public Verb {
  public:
   explicit InspectVerb(Options& options) : Verb(options) {
-    app_->add_option(
-        "FILE", file_,
-        "A .png, .mp4, .webm, .safetensors or .gguf file, or a model's folder or name");
+    app_->add_option("FILE", file_,
+                     "A .png, .mp4, .webm, .safetensors, .gguf, .ckpt, .pt or .bin file, or a "
+                     "model's folder or name");
     set_footer("",
                {"troupe inspect out.png", "troupe inspect latents.safetensors --json",
                 "troupe inspect MODELDIR"},
@@ -197,9 +199,10 @@ class InspectVerb : public Verb {
   int run() override {
     if (file_.empty()) throw UsageError("inspect needs a FILE");
     std::error_code ignored;
+    warn_of_shadow("", file_);
     if (!std::filesystem::exists(file_, ignored)) file_ = spec::model_folder(file_).string();
     if (std::filesystem::is_directory(file_, ignored)) return inspect_model();
-    if (spec::is_weight_file(file_)) return inspect_tensors();
+    if (spec::is_weight_file(file_) || spec::is_torch_name(file_)) return inspect_tensors();
     return inspect_picture();
   }
 
@@ -258,8 +261,8 @@ class InspectVerb : public Verb {
               << bytes_cell(index.bytes()) << "\n";
     if (const auto base = spec::base_of(index); !base.empty())
       std::cout << "the transformer or U-Net of " << base
-                << ", which has the configs and other parts: `troupe run --model " << file_
-                << " --base " << base << " \"a lighthouse\"`\n";
+                << ", which has the configs and other parts: `troupe run --model "
+                << shell_word(file_) << " --base " << base << " \"a lighthouse\"`\n";
     std::cout << table({"NAME", "TYPE", "SHAPE"}, rows) << std::flush;
     return kOk;
   }
