@@ -349,6 +349,9 @@ JobInputs WorkerJobs::fetch_inputs(const wire::BeginJob& begin) {
       inputs.mask_image =
           fetch_input(begin.epoch, "mask image", request.mask_image_blob, request.mask_image_bytes);
   }
+  if (begin.vae.degree > 0 && begin.vae.rank == 0)
+    for (const auto& image : request.images)
+      inputs.images.push_back(fetch_input(begin.epoch, "image", image.blob, image.bytes));
   if (!request.prompt_embeds.empty() && begin.caption_rank == begin.caption_root)
     inputs.prompt_embeds = fetch_input(begin.epoch, "prompt embeds", request.prompt_embeds_blob,
                                        request.prompt_embeds_bytes);

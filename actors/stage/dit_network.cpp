@@ -152,7 +152,10 @@ std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
 }
 
 std::int64_t DitJob::text_tokens() const {
-  return facts_.joint_tokens(job_.begin.request.max_sequence_length);
+  auto tokens = facts_.joint_tokens(job_.begin.request.max_sequence_length);
+  for (const auto& picture : job_.references)
+    tokens += models::picture_tokens(picture, transformer().patch_size());
+  return tokens;
 }
 
 std::int64_t DitJob::text_alone() const {

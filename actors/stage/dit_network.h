@@ -87,7 +87,8 @@ class DitJob final : public JobNetwork {
   /// Returns the reason why a call of the blocks cannot be recorded as a whole; empty if it can.
   std::string why_plain() const;
   std::unique_ptr<StepCache> make_cache();
-  /// Number of text tokens that are part of the sequence; 0 if the text is cross-attended to.
+  /// Number of text tokens that are part of the sequence, with those of pictures to edit, which are
+  /// computed as the text is; 0 if the text is cross-attended to.
   std::int64_t text_tokens() const;
   /// Text tokens without the last ones, which fill up the picture's.
   std::int64_t text_alone() const;

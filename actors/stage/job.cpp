@@ -9,7 +9,7 @@ StageJob::StageJob(wire::BeginJob begin, const JobTools& tools, const JobInputs&
       transfers_(context_, latents_, *network_),
       step_(context_, latents_, *network_, transfers_),
       text_(context_, *network_, {context_, latents_, inputs.init_image, inputs.mask_image},
-            inputs.prompt_embeds),
+            {context_, inputs.images}, inputs.prompt_embeds),
       decoder_(context_, latents_, transfers_, step_) {
   // For each task under way at an actor one answer may be outstanding, and one more. Each job has
   // blocks of its own: those of other jobs are still in use.
@@ -22,6 +22,7 @@ std::unique_ptr<JobNetwork> StageJob::begin_network() {
       {.begin = context_.begin,
        .sampler = latents_.sampler(),
        .size = context_.size,
+       .references = context_.references,
        .images = context_.images(),
        .branches = context_.branches(),
        .wait = [this](const tensor::Work& work) { context_.waits.wait(work); },

@@ -19,9 +19,10 @@ namespace troupe::actors {
 struct JobInputs {
   at::Tensor init_latents;  // float32 [n, C, h, w] of the whole batch
   at::Tensor boundary;      // as assemble_boundary gives it, of this replica's pictures
-  control::BlobBytes init_image = nullptr;     // a PNG, where this actor helps to encode it
-  control::BlobBytes mask_image = nullptr;     // a PNG, at the first of those who encode it
-  control::BlobBytes prompt_embeds = nullptr;  // where this actor projects them for its replica
+  control::BlobBytes init_image = nullptr;      // a PNG, where this actor helps to encode it
+  control::BlobBytes mask_image = nullptr;      // a PNG, at the first of those who encode it
+  std::vector<control::BlobBytes> images = {};  // pictures to edit, where this actor encodes them
+  control::BlobBytes prompt_embeds = nullptr;   // where this actor projects them for its replica
 };
 
 /// One job at one actor: its parts, each of which does some of its tasks. Used by the work loop

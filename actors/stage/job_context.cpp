@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "models/spec/resolution_bins.h"
+
 namespace troupe::actors {
 namespace {
 
@@ -116,12 +118,24 @@ models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRe
   return size;
 }
 
+std::vector<models::PictureSize> reference_sizes(const spec::ModelSpec& spec,
+                                                 const wire::ImageRequest& request) {
+  std::vector<models::PictureSize> sizes;
+  const auto scale = spec.vae.scale_factor();
+  for (const auto& image : request.images) {
+    const auto size = spec::edited_size(spec, {image.height, image.width}).cut;
+    sizes.push_back({size.height / scale, size.width / scale});
+  }
+  return sizes;
+}
+
 JobContext::JobContext(wire::BeginJob message, const JobTools& given)
     : begin(std::move(message)),
       tools(given),
       patch_size(tools.stage.spec().transformer.patch_size),
       channels(tools.stage.spec().transformer.in_channels),
       size(latent_size(tools.stage.spec(), begin.request)),
+      references(reference_sizes(tools.stage.spec(), begin.request)),
       waits(tools.progress, begin.epoch, tools.transfer_deadline, tools.clock),
       blobs(tools.blobs),
       finite(tools.stage.device(), tools.not_finite) {}

@@ -104,6 +104,10 @@ struct TaskResult {
 
 models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRequest& request);
 
+/// Returns the sizes of the latents of a request's pictures to edit.
+std::vector<models::PictureSize> reference_sizes(const spec::ModelSpec& spec,
+                                                 const wire::ImageRequest& request);
+
 /// Returns whether the latents of a picture to begin with are needed: at the start, and with a mask
 /// in every step.
 inline bool needs_image(const wire::BeginJob& begin) {
@@ -121,6 +125,7 @@ struct JobContext {
   const std::int64_t patch_size;  // latent rows of a token row
   const std::int64_t channels;    // of the latents
   const models::PictureSize size;
+  const std::vector<models::PictureSize> references;  // latents of the pictures to edit
   JobWaits waits;
   PublishedBlobs blobs;
   FiniteCheck finite;

@@ -13,6 +13,7 @@
 #include "models/image/resize.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/prompt_embeds.h"
+#include "models/spec/resolution_bins.h"
 #include "models/vae/halo_port.h"
 #include "transport/wire/actor_messages.h"
 
@@ -142,20 +143,30 @@ std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
 
 }  // namespace
 
-at::Tensor InitImage::read_pixels(control::BlobBytes& picture, const std::string& what) {
+namespace {
+
+/// uint8 [H, W, 3] in the given size; drops the file. `what` is it in words.
+at::Tensor read_resized(const JobContext& job, control::BlobBytes& picture, const std::string& what,
+                        spec::PixelSize size) {
   if (!picture) throw std::logic_error("[actor] " + what + " is not here");
   const auto file = std::exchange(picture, nullptr);
-  const auto& request = job_.begin.request;
   try {
     return models::resize_lanczos(
         models::decode_picture({reinterpret_cast<const char*>(file->data()), file->size()},
-                               [this] { job_.tick(); }),
-        request.height, request.width);
+                               [&job] { job.tick(); }),
+        size.height, size.width);
   } catch (const EpochEnded&) {
     throw;
   } catch (const std::exception& error) {
     throw std::runtime_error("[actor] " + what + " cannot be decoded: it " + error.what());
   }
+}
+
+}  // namespace
+
+at::Tensor InitImage::read_pixels(control::BlobBytes& picture, const std::string& what) {
+  const auto& request = job_.begin.request;
+  return read_resized(job_, picture, what, {request.height, request.width});
 }
 
 at::Tensor InitImage::encode() {
@@ -214,6 +225,45 @@ void InitImage::begin_latents(const at::Tensor& encoded) {
                       job_.is_masked() ? clean.narrow(1, job_.channels, 1) : at::Tensor());
 }
 
+void EditedPictures::encode() {
+  if (files_.empty()) return;
+  const auto& model = job_.tools.stage.spec();
+  const auto vae = job_.tools.stage.picture_encoder();
+  const auto tick = [this](int, int) { job_.tick(); };
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    const auto& image = job_.begin.request.images.at(i);
+    const auto size = spec::edited_size(model, {image.height, image.width});
+    // The file and its own pixels are gone before the encoder begins: the plan counts on it.
+    const auto& [height, width] = size.cut;
+    const auto pixels =
+        models::to_model_range(read_resized(job_, files_[i], "a picture to edit", size.resized)
+                                   .narrow(0, (size.resized.height - height) / 2, height)
+                                   .narrow(1, (size.resized.width - width) / 2, width)
+                                   .contiguous());
+    const auto found =
+        job_.begin.request.vae_tiling ? vae.encode_tiled(pixels, tick) : vae.encode(pixels, tick);
+    encoded_.push_back(vae.scaled(found.mode()).to(at::kFloat).contiguous());
+    job_.require_finite(encoded_.back(), "encoded picture");
+  }
+  files_.clear();
+}
+
+std::vector<at::Tensor> EditedPictures::blank() const {
+  std::vector<at::Tensor> latents;
+  for (const auto& size : job_.references)
+    latents.push_back(at::zeros({1, job_.channels, size.latent_height, size.latent_width},
+                                at::TensorOptions().device(job_.tools.stage.device())));
+  return latents;
+}
+
+std::vector<at::Tensor> EditedPictures::share() {
+  auto latents = encoded_.empty() ? blank() : std::exchange(encoded_, {});
+  if (const auto replica = job_.group(job_.begin.groups.caption))
+    for (const auto& own : latents)
+      job_.waits.wait(replica->broadcast(own, job_.begin.image_root));
+  return latents;
+}
+
 EncodedText JobText::empty_text() const {
   const auto& facts = job_.tools.stage.spec().transformer;
   const auto batch = job_.images() * (job_.guided() ? 2 : 1);
@@ -232,12 +282,13 @@ void JobText::keep_blank() {
   text.caption.states.zero_();
   if (text.caption.pooled.defined()) text.caption.pooled.zero_();
   text.lengths.fill_(text.caption.states.size(1));
-  keep(text);
+  keep(text, edited_.blank());
   init_image_.keep_blank();
 }
 
 TaskResult JobText::encode() {
   const auto& begin = job_.begin;
+  edited_.encode();
   const auto picture = init_image_.encode();  // while others encode the text, most often
   const bool projects = begin.caption_rank == begin.caption_root;
   TaskResult result;
@@ -250,7 +301,7 @@ TaskResult JobText::encode() {
   }
   if (projects) text = given ? project_given(std::move(encoded)) : std::move(*encoded);
   share(text);
-  keep(text);
+  keep(text, edited_.share());
   init_image_.begin_latents(picture);
   return result;
 }
@@ -355,7 +406,8 @@ EncodedText JobText::project_given(std::optional<EncodedText> negative) const {
       read_prompt_embeds(stage.spec(), job_.begin, job_.guided() && !negative, *given_),
       job_.begin.request.max_sequence_length);
   if (negative) {
-    auto& [states, pooled] = text.caption;
+    auto& states = text.caption.states;
+    auto& pooled = text.caption.pooled;
     states = at::cat({negative->caption.states, states});
     if (pooled.defined()) pooled = at::cat({negative->caption.pooled, pooled});
     text.lengths = at::cat({negative->lengths, text.lengths});
@@ -378,8 +430,9 @@ void JobText::share(EncodedText& text) {
   text.lengths = lengths.to(at::kCPU);
 }
 
-void JobText::keep(const EncodedText& text) {
+void JobText::keep(const EncodedText& text, std::vector<at::Tensor> references) {
   auto own = text.caption;
+  own.references = std::move(references);
   auto lengths = text.lengths;
   const auto images = job_.images();
   if (job_.begin.cfg.degree == 2) {

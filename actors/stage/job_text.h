@@ -48,15 +48,40 @@ class InitImage {
   control::BlobBytes mask_;
 };
 
+/// The pictures that a job edits: the first of those who decode encodes them, and the whole replica
+/// gets their latents.
+class EditedPictures {
+ public:
+  /// `files`: where this actor encodes them; else none.
+  EditedPictures(JobContext& job, std::vector<control::BlobBytes> files)
+      : job_(job), files_(std::move(files)) {}
+
+  /// Reads the pictures, one at a time, drops them, and encodes them: the mean of each one's
+  /// distribution.
+  void encode();
+  /// Returns latents of zeros in the pictures' sizes.
+  std::vector<at::Tensor> blank() const;
+  /// Returns the latents [1, C, h, w], float32, scaled as a sampler takes latents; called by the
+  /// whole replica.
+  std::vector<at::Tensor> share();
+
+ private:
+  JobContext& job_;
+  std::vector<control::BlobBytes> files_;
+  std::vector<at::Tensor> encoded_;
+};
+
 /// A job's first task: its captions, encoded by the actors of the replica that run text encoders,
 /// projected by one and kept by all; and the picture that it begins with.
 class JobText {
  public:
   /// `given`: the prompt embeds that the request brings, where this actor projects them; else null.
-  JobText(JobContext& job, JobNetwork& network, InitImage init_image, control::BlobBytes given)
+  JobText(JobContext& job, JobNetwork& network, InitImage init_image, EditedPictures edited,
+          control::BlobBytes given)
       : job_(job),
         network_(network),
         init_image_(std::move(init_image)),
+        edited_(std::move(edited)),
         given_(std::move(given)),
         rows_(wire::prompt_rows(job.begin.request, {job.begin.first_image, job.begin.last_image},
                                 job.guided())) {}
@@ -83,12 +108,13 @@ class JobText {
   /// before them.
   EncodedText project_given(std::optional<EncodedText> negative) const;
   void share(EncodedText& text);
-  /// Gives the network the text of its own branches.
-  void keep(const EncodedText& text);
+  /// Gives the network the text of its own branches, and the latents of pictures to edit.
+  void keep(const EncodedText& text, std::vector<at::Tensor> references);
 
   JobContext& job_;
   JobNetwork& network_;
   InitImage init_image_;
+  EditedPictures edited_;
   control::BlobBytes given_;
   wire::PromptRows rows_;
   Stage::PromptUse use_;

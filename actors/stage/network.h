@@ -42,8 +42,9 @@ struct NetworkJob {
   const wire::BeginJob& begin;
   const models::Sampler& sampler;
   models::PictureSize size;
-  std::int64_t images = 1;    // of this replica
-  std::int64_t branches = 1;  // computed at this actor
+  std::vector<models::PictureSize> references;  // latents of the pictures to edit
+  std::int64_t images = 1;                      // of this replica
+  std::int64_t branches = 1;                    // computed at this actor
   WaitForWork wait;
   std::function<std::shared_ptr<tensor::Group>(std::uint32_t id)> group;  // null for id 0
   std::function<void()> tick;          // a sign of life; throws when the job's epoch has ended

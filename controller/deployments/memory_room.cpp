@@ -210,7 +210,9 @@ std::string too_large(const plan::Plan& plan, const Shortage& lack, const std::s
   for (const auto& [name, bytes] :
        {std::pair{"weights", own.weights}, std::pair{"K,V", own.kv},
         std::pair{"activations", own.activations}, std::pair{"text encoder", own.text},
-        std::pair{"picture to begin with", own.picture}, std::pair{"decoder", own.vae}}) {
+        std::pair{plan.request.images.empty() ? "picture to begin with" : "pictures to edit",
+                  own.picture},
+        std::pair{"decoder", own.vae}}) {
     if (bytes > 0)
       parts += (parts.empty() ? "" : ", ") + std::string(name) + " " + bytes_text(bytes);
   }

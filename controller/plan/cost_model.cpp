@@ -325,12 +325,26 @@ class Estimate {
   JobCost cost_;
 };
 
+/// Returns the FLOPs of so many latent pixels of one picture through one half of the autoencoder.
+double coded_flops(const ModelShape& model, double pixels, double flops_per_pixel) {
+  return pixels * flops_per_pixel + 4 * pixels * pixels * model.vae_attention_width;
+}
+
+/// Returns the seconds in which one actor encodes the pictures to edit.
+double edited_seconds(const ModelShape& model, const JobShape& job, const Machine& machine) {
+  double seconds = 0;
+  for (const double pixels : model.edited_pixels)
+    seconds += coded_flops(model, pixels, model.encoder_flops) /
+                   (machine.flops(job.dtype) * kConvolutionShare) +
+               model.encoder_convolutions * machine.device.launch;
+  return seconds;
+}
+
 /// Returns the seconds of one picture through one half of the autoencoder.
 double vae_seconds(const ModelShape& model, const JobShape& job, int actors, const Machine& machine,
                    double flops_per_pixel, int convolutions) {
-  const double pixels = job.tokens() * job.patch_size * job.patch_size;
-  const double attention = 4 * pixels * pixels * model.vae_attention_width;
-  const double flops = pixels * flops_per_pixel + attention;
+  const double flops =
+      coded_flops(model, job.tokens() * job.patch_size * job.patch_size, flops_per_pixel);
   const double share = std::ceil(static_cast<double>(job.rows()) / actors) / job.rows();
   const double halos = actors > 1 ? convolutions * 2 * machine.inside.latency : 0;
   // Half-precision pictures may be coded in float32; here they count in their own type.
@@ -349,9 +363,11 @@ void count_vae(JobCost& cost, const ModelShape& model, const JobShape& job,
         images_of(job, degrees) *
         vae_seconds(model, job, decoders, machine, model.decoder_flops, model.decoder_convolutions);
   }
-  if (!job.encodes) return;
-  cost.encode =
-      vae_seconds(model, job, decoders, machine, model.encoder_flops, model.encoder_convolutions);
+  if (!job.encodes && model.edited_pixels.empty()) return;
+  if (job.encodes)
+    cost.encode =
+        vae_seconds(model, job, decoders, machine, model.encoder_flops, model.encoder_convolutions);
+  cost.encode += edited_seconds(model, job, machine);
   // The text is the first rank's, which is the last that decodes (Plan::decoders).
   const bool both = degrees.pp == 1 || decoders == degrees.world() / degrees.dp;
   if (!both) cost.encode = std::max(cost.encode - cost.text, 0.0);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "controller/plan/layout.h"
+#include "controller/plan/request_defaults.h"
 #include "controller/plan/vae_traffic.h"
 #include "models/image/limits.h"
 #include "models/spec/transformer_facts.h"
@@ -28,6 +29,14 @@ std::uint64_t kept_versions(const Plan& plan) {
 struct CodedShare {
   CodedShare(const Plan& plan, std::int64_t height)
       : rows((height + plan.vae_degree - 1) / plan.vae_degree), columns(plan.latent_width) {}
+  /// The whole of a picture, or a tile of it where it is coded in tiles.
+  CodedShare(const Plan& plan, const spec::VaeSpec& vae, std::int64_t height, std::int64_t width)
+      : rows(height), columns(width) {
+    if (!plan.request.vae_tiling) return;
+    const std::int64_t tile = vae.sample_size / vae.scale_factor();
+    rows = std::min(rows, tile);
+    columns = std::min(columns, tile);
+  }
   /// Bytes of a feature map in float32, `scale` times as large along a side.
   std::uint64_t map(std::int64_t channels, std::int64_t scale) const {
     return static_cast<std::uint64_t>(rows * columns * scale * scale * channels * 4);
@@ -43,14 +52,15 @@ struct CodedShare {
   std::int64_t rows, columns;
 };
 
+/// Returns the rows and columns that an actor codes of a job's own picture.
+CodedShare own_share(const Plan& plan, const spec::VaeSpec& vae) {
+  return plan.request.vae_tiling ? CodedShare(plan, vae, plan.latent_height, plan.latent_width)
+                                 : CodedShare(plan, plan.latent_height);
+}
+
 /// Returns the largest activations of one half, in bytes: three feature maps of its widest level.
-std::uint64_t coder_activations(const Plan& plan, const spec::VaeSpec& vae, spec::VaeHalf half) {
-  CodedShare share(plan, plan.latent_height);
-  if (plan.request.vae_tiling) {
-    const std::int64_t tile = vae.sample_size / vae.scale_factor();
-    share.rows = std::min(plan.latent_height, tile);
-    share.columns = std::min(share.columns, tile);
-  }
+std::uint64_t coder_activations(const spec::VaeSpec& vae, spec::VaeHalf half,
+                                const CodedShare& share) {
   std::uint64_t largest = 0;
   for (const auto& layer : spec::layers_of(vae, half))
     largest = std::max(largest, share.map(layer));
@@ -77,12 +87,13 @@ std::uint64_t decoder_activations(const Plan& plan, const spec::WanVaeSpec& vae)
 }
 
 std::uint64_t decoder_activations(const Plan& plan, const spec::ModelSpec& model) {
-  return model.video_vae ? decoder_activations(plan, *model.video_vae)
-                         : coder_activations(plan, model.vae, spec::VaeHalf::decoder);
+  return model.video_vae
+             ? decoder_activations(plan, *model.video_vae)
+             : coder_activations(model.vae, spec::VaeHalf::decoder, own_share(plan, model.vae));
 }
 
 /// Returns the bytes of the VAE's encoder: its weights in float32, and its activations.
-std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
+std::uint64_t picture_encoder(const spec::VaeSpec& vae, const CodedShare& share) {
   std::uint64_t bytes = 0;
   for (const auto& tensor : spec::expected_tensors(vae, spec::VaeHalf::encoder)) {
     std::uint64_t own = 4;
@@ -90,7 +101,7 @@ std::uint64_t picture_encoder(const Plan& plan, const spec::VaeSpec& vae) {
       own *= static_cast<std::uint64_t>(extent);
     bytes += own;
   }
-  return bytes + coder_activations(plan, vae, spec::VaeHalf::encoder);
+  return bytes + coder_activations(vae, spec::VaeHalf::encoder, share);
 }
 
 std::uint64_t area(std::int64_t height, std::int64_t width) {
@@ -99,15 +110,14 @@ std::uint64_t area(std::int64_t height, std::int64_t width) {
 
 /// Returns the bytes in which a picture of its own size is decoded and resized, one side after the
 /// other.
-std::uint64_t resized_picture(const wire::ImageRequest& request, std::int64_t height,
-                              std::int64_t width) {
+std::uint64_t resized_picture(spec::PixelSize to, std::int64_t height, std::int64_t width) {
   // As models/image/resize.h chooses the side to begin with.
-  const std::int64_t lower = height - request.height;
-  const std::int64_t narrower = width - request.width;
+  const std::int64_t lower = height - to.height;
+  const std::int64_t narrower = width - to.width;
   const std::uint64_t between =
-      lower > 0 && lower > 2 * narrower ? area(request.height, width) : area(height, request.width);
+      lower > 0 && lower > 2 * narrower ? area(to.height, width) : area(height, to.width);
   return models::kPictureBytesOfPixel * area(height, width) +
-         3 * (between + area(request.height, request.width));
+         3 * (between + area(to.height, to.width));
 }
 
 /// Returns the most bytes that a picture to begin with needs: it is resized, made floats of, and
@@ -115,17 +125,33 @@ std::uint64_t resized_picture(const wire::ImageRequest& request, std::int64_t he
 /// are needed.
 std::uint64_t begun_picture(const Plan& plan, const spec::VaeSpec& vae) {
   const auto& request = plan.request;
+  const spec::PixelSize size{request.height, request.width};
   const std::uint64_t sized = area(request.height, request.width);
   const std::uint64_t floats = 3 * sizeof(float) * sized;
   return request.mask_image_bytes +
-         std::max(
-             {request.init_image_bytes +
-                  resized_picture(request, request.init_image_height, request.init_image_width),
-              request.init_image_bytes + 3 * sized + 3 * floats,
-              floats + picture_encoder(plan, vae),
-              request.mask_image_bytes == 0
-                  ? 0
-                  : resized_picture(request, request.mask_image_height, request.mask_image_width)});
+         std::max({request.init_image_bytes +
+                       resized_picture(size, request.init_image_height, request.init_image_width),
+                   request.init_image_bytes + 3 * sized + 3 * floats,
+                   floats + picture_encoder(vae, own_share(plan, vae)),
+                   request.mask_image_bytes == 0 ? 0
+                                                 : resized_picture(size, request.mask_image_height,
+                                                                   request.mask_image_width)});
+}
+
+/// Returns the most bytes that pictures to edit need, which are read and encoded one at a time
+/// beside the encoder's weights; the files of all are there.
+std::uint64_t edited_pictures(const Plan& plan, const spec::ModelSpec& model) {
+  std::uint64_t files = 0, most = 0;
+  const auto scale = model.vae.scale_factor();
+  for (const auto& image : plan.request.images) {
+    const auto size = spec::edited_size(model, {image.height, image.width});
+    const std::uint64_t floats = 3 * sizeof(float) * area(size.cut.height, size.cut.width);
+    const CodedShare share(plan, model.vae, size.cut.height / scale, size.cut.width / scale);
+    files += image.bytes;
+    most = std::max({most, resized_picture(size.resized, image.height, image.width) + 3 * floats,
+                     floats + picture_encoder(model.vae, share)});
+  }
+  return files + most;
 }
 
 /// Sizes of a rank's part of a transformer, from which its bytes follow.
@@ -139,7 +165,8 @@ struct StagePart {
         batch(images * plan.branches_per_actor()),
         size(element_bytes(plan.request.dtype)),
         tokens(plan.token_rows * plan.token_columns),
-        text(transformer.joint_tokens(plan.request.max_sequence_length)),
+        text(transformer.joint_tokens(plan.request.max_sequence_length) +
+             edited_tokens(plan.request, model)),
         heads(heads_of(static_cast<int>(transformer.num_attention_heads), plan.degrees, at.tp,
                        at.ulysses)),
         attentions(transformer.attentions_before(stage.last_block) -
@@ -286,6 +313,8 @@ void add_ends(ActorMemory& own, const Plan& plan, const spec::ModelSpec& model,
   if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
   // One after the other, and gone before the first step.
   if (plan.request.init_image_bytes > 0) own.picture = begun_picture(plan, model.vae);
+  if (model.inputs.images == spec::PictureRole::edited)
+    own.picture = std::max(own.picture, edited_pictures(plan, model));
   if (!plan.needs_decoder()) return;
   own.decoder = decoder;
   const auto activations = decoder_activations(plan, model);

@@ -55,7 +55,8 @@ std::vector<PaperOrder> orders(const Explanation& explanation, const spec::Model
 }
 
 std::string candidates_text(const Explanation& explanation) {
-  const bool encodes = explanation.plan.request.init_image_bytes > 0;
+  const auto& request = explanation.plan.request;
+  const bool encodes = request.init_image_bytes > 0 || !request.images.empty();
   std::string text = padded("degrees", 36) + "actors  vae  text       " +
                      (encodes ? "encode     " : "") +
                      "denoise    decode     total      most sent      peak memory\n";
@@ -388,8 +389,8 @@ std::string actors_text(const Plan& plan, const mesh::Mesh& mesh) {
           fmt::format("{}{} at rank {}", seconds.empty() ? "" : ", ", megabytes(own.second), rank);
   }
   if (picture > 0)
-    text += "picture to begin with: " + megabytes(picture) +
-            " while it is decoded, resized and encoded\n";
+    text += (plan.request.images.empty() ? "picture to begin with: " : "pictures to edit: ") +
+            megabytes(picture) + " while decoded, resized and encoded\n";
   if (!seconds.empty())
     text += fmt::format(
         "second transformer: {}; it stays beside the first where there is room for it beside the "

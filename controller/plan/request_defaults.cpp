@@ -51,6 +51,23 @@ void set_per_image_settings(wire::ImageRequest& request) {
   if (!request.negative_prompts.empty()) request.negative_prompts = negatives_of_pictures(request);
 }
 
+std::vector<spec::PixelSize> edited_sizes(const wire::ImageRequest& request,
+                                          const spec::ModelSpec& model) {
+  std::vector<spec::PixelSize> sizes;
+  for (const auto& image : request.images)
+    sizes.push_back(spec::edited_size(model, {image.height, image.width}).cut);
+  return sizes;
+}
+
+std::int64_t edited_tokens(const wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto unit = model.pixel_multiple();
+  std::int64_t tokens = 0;
+  if (model.inputs.images == spec::PictureRole::edited)
+    for (const auto& size : edited_sizes(request, model))
+      tokens += size.height / unit * (size.width / unit);
+  return tokens;
+}
+
 namespace {
 
 /// Ratio of areas: so many times the area of the native size is far beyond it, less than 1 ÷ so
@@ -65,7 +82,11 @@ std::string size_text(std::int64_t width, std::int64_t height) {
 /// begins with, without what is beyond a whole latent.
 void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
   const bool from_picture = request.init_image_bytes > 0 && request.mask_image_bytes == 0;
-  const bool keeps = from_picture && model.keeps_picture_size;
+  const bool edits = model.inputs.sized_by_image && !request.images.empty();
+  const bool keeps = edits || (from_picture && model.keeps_picture_size);
+  spec::PixelSize picture{request.init_image_height, request.init_image_width};
+  if (edits) picture = edited_sizes(request, model).front();
+  const auto source = to_string(edits ? JobField::images : JobField::init_image);
   const auto set = [&](JobField field, std::int32_t& side, std::int64_t own,
                        std::int32_t of_picture) {
     if (side != 0) return;
@@ -74,13 +95,15 @@ void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
     side = of_picture - of_picture % static_cast<std::int32_t>(model.pixel_multiple());
     if (side == 0 || side > wire::kMaxPixels) {
       refuse(field,
-             fmt::format(
-                 "`{}` is that of `init_image` where none is given, {}: this model takes {} to {}",
-                 to_string(field), of_picture, model.pixel_multiple(), wire::kMaxPixels));
+             fmt::format("`{}` is that of `{}` where none is given, {}: this model takes {} to {}",
+                         to_string(field), source, of_picture, model.pixel_multiple(),
+                         wire::kMaxPixels));
     }
   };
-  set(JobField::height, request.height, model.default_size(), request.init_image_height);
-  set(JobField::width, request.width, model.default_width(), request.init_image_width);
+  set(JobField::height, request.height, model.default_size(),
+      static_cast<std::int32_t>(picture.height));
+  set(JobField::width, request.width, model.default_width(),
+      static_cast<std::int32_t>(picture.width));
 }
 
 /// Sets the size that is computed to the bin's: sizes of any number of pixels are taken.
@@ -167,6 +190,25 @@ void settle_images(wire::ImageRequest& request, const spec::ModelSpec& model) {
   request.init_image_width = image.width;
 }
 
+namespace {
+
+void check_edited(const wire::SentPicture& image, const std::string& which,
+                  const spec::ModelSpec& model) {
+  const auto shorter = std::min(image.height, image.width);
+  const auto longer = std::max(image.height, image.width);
+  const auto& takes = model.inputs;
+  if (shorter == 0) return;  // not told yet
+  const std::string has = fmt::format("`images`{} has {} pixels, but {} takes ", which,
+                                      size_text(image.width, image.height), model.pipeline_class);
+  if (shorter < takes.least_side)
+    refuse(JobField::images, has + fmt::format("at least {} a side", takes.least_side));
+  if (takes.most_ratio > 0 && longer > std::int64_t{takes.most_ratio} * shorter)
+    refuse(JobField::images,
+           has + fmt::format("a side at most {} times as long as the other", takes.most_ratio));
+}
+
+}  // namespace
+
 void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& model) {
   const auto& takes = model.inputs;
   const auto& images = request.images;
@@ -183,6 +225,8 @@ void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& mode
   if (std::ssize(images) > takes.most_images)
     refuse(JobField::images, fmt::format("`images` has {}: {} takes {} at most", images.size(),
                                          model.pipeline_class, takes.most_images));
+  for (std::size_t i = 0; i < images.size(); ++i)
+    check_edited(images[i], images.size() > 1 ? fmt::format(" number {}", i + 1) : "", model);
   if (request.last_image.bytes > 0 && !takes.last_image)
     refuse(JobField::last_image,
            "`last_image` is given, but " + model.pipeline_class +
@@ -251,18 +295,18 @@ void warn_of_size(Plan& plan, const spec::ModelSpec& model) {
 
 namespace {
 
-void require_encoder(const spec::ModelSpec& model) {
+void require_encoder(const spec::ModelSpec& model, JobField field) {
+  const std::string given = "`" + to_string(field) + "` is given, but ";
   for (const auto& tensor : spec::expected_tensors(model.vae, spec::VaeHalf::encoder)) {
     const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
     if (!has(tensor.name) && std::ranges::none_of(tensor.other_names, has)) {
-      refuse(JobField::init_image,
-             "`init_image` is given, but " + model.vae_weights.label().string() +
-                 " has no encoder: tensor \"" + tensor.name + "\" is missing");
+      refuse(field, given + model.vae_weights.label().string() + " has no encoder: tensor \"" +
+                        tensor.name + "\" is missing");
     }
     try {
       spec::check_tensor(model.vae_weights, tensor);
     } catch (const std::runtime_error& error) {
-      refuse(JobField::init_image, std::string("`init_image` is given, but ") + error.what());
+      refuse(field, given + error.what());
     }
   }
 }
@@ -305,7 +349,7 @@ void set_skipped_steps(Plan& plan, const spec::ModelSpec& model) {
            model.inputs.images == spec::PictureRole::none
                ? "`init_image` is given, but this model makes pictures from text alone"
                : "`init_image` is given, but `images` are what this model edits");
-  require_encoder(model);
+  require_encoder(model, JobField::init_image);
   const double strength = *plan.request.strength;
   const auto own = spec::scheduler_config_for(model.scheduler, "");
   const bool flow = own.kind == spec::SamplerKind::kFlowMatchEuler;
@@ -359,6 +403,8 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
   const auto chosen = sampler_config(request, model);
   plan.sampler_steps = given_steps(chosen, request).value_or(request.steps);
   if (request.init_image_bytes > 0) set_skipped_steps(plan, model);
+  if (!request.images.empty() && model.inputs.images == spec::PictureRole::edited)
+    require_encoder(model, JobField::images);
   const models::SamplerRun run{.num_steps = plan.sampler_steps,
                                .image_tokens = plan.token_rows * plan.token_columns,
                                .even_sigmas = model.even_sigmas,

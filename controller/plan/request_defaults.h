@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "controller/plan/plan.h"
+#include "models/spec/resolution_bins.h"
 #include "models/spec/scheduler_config.h"
 #include "transport/wire/job.h"
 
@@ -22,6 +23,13 @@ void set_per_image_settings(wire::ImageRequest& request);
 /// Settles what `images_as_taken` leaves open: the only picture is the one to start from where the
 /// model takes none beside the text. Refuses several there.
 void settle_images(wire::ImageRequest& request, const spec::ModelSpec& model);
+
+/// Returns the sizes, in pixels, that pictures to edit are encoded in.
+std::vector<spec::PixelSize> edited_sizes(const wire::ImageRequest& request,
+                                          const spec::ModelSpec& model);
+/// Returns the number of tokens of all pictures to edit, which stand in the sequence with the
+/// text's.
+std::int64_t edited_tokens(const wire::ImageRequest& request, const spec::ModelSpec& model);
 
 /// Refuses pictures beside the text, and a second guidance scale, where the model takes none, and a
 /// request without pictures where it needs some.

@@ -170,7 +170,8 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.embedding_flops = 2 * channels * pixels * width;
   shape.projection_flops = 2 * static_cast<double>(transformer.out_channels) * pixels * width +
                            kSamplerFlops * channels * pixels;
-  shape.text_tokens = static_cast<int>(transformer.caption_tokens(request.max_sequence_length));
+  shape.text_tokens = static_cast<int>(transformer.caption_tokens(request.max_sequence_length) +
+                                       edited_tokens(request, model));
   shape.operations_per_block = kOperationsOfTransformer;
   if (const auto* unet = transformer.unet()) add_levels(shape, *unet);
   const auto decoder = cost_of(model.vae, spec::VaeHalf::decoder);
@@ -180,6 +181,9 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.decoder_convolutions = decoder.convolutions;
   const auto encoder = cost_of(model.vae, spec::VaeHalf::encoder);
   shape.encoder_flops = encoder.flops;
+  const auto scale = static_cast<double>(model.vae.scale_factor());
+  for (const auto& size : edited_sizes(request, model))
+    shape.edited_pixels.push_back(static_cast<double>(size.height * size.width) / (scale * scale));
   shape.encoder_convolutions = encoder.convolutions;
   // The attention is over all of a patch's positions, as queries and as keys.
   const auto patch = static_cast<double>(model.vae.latent_patch * model.vae.latent_patch);

@@ -54,7 +54,10 @@ struct ModelShape {
   double told_per_position = 0;
   double told_per_column = 0;
   double telling_layers = 0;
+  /// Latent pixels of each picture to edit, which one actor encodes.
+  std::vector<double> edited_pixels = {};
   /// True when text tokens are part of the sequence (SD3, FLUX); else they are cross-attended to.
+  /// Those of pictures to edit count among them.
   bool joint = false;
   int text_tokens = 0;
   /// Number of kernels that one block launches.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "controller/plan/layout.h"
+#include "controller/plan/request_defaults.h"
 #include "controller/plan/vae_traffic.h"
 #include "models/spec/transformer_facts.h"
 
@@ -14,6 +15,14 @@ namespace troupe::plan {
 namespace {
 
 using Bytes = std::uint64_t;
+
+/// Returns the bytes of the latents of all pictures to edit.
+Bytes edited_bytes(const wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto patch = model.transformer.patch_size;
+  return static_cast<Bytes>(edited_tokens(request, model) * patch * patch *
+                            model.transformer.in_channels) *
+         sizeof(float);
+}
 
 /// Adds up what one rank sends.
 class Rank {
@@ -28,7 +37,8 @@ class Rank {
         sequence_(at.ring * plan.degrees.ulysses + at.ulysses),
         columns_(plan.token_columns),
         facts_(model.transformer),
-        text_(facts_.joint_tokens(plan.request.max_sequence_length)),
+        text_(facts_.joint_tokens(plan.request.max_sequence_length) +
+              edited_tokens(plan.request, model)),
         width_(facts_.inner_dim()),
         head_dim_(facts_.attention_head_dim),
         heads_(static_cast<int>(facts_.num_attention_heads)),
@@ -38,7 +48,8 @@ class Rank {
         stage_(plan.stages[at.pp]),
         attentions_(facts_.attentions_before(stage_.last_block) -
                     facts_.attentions_before(stage_.first_block)),
-        fill_(facts_.picture_fill(plan.token_rows * plan.token_columns)) {
+        with_picture_(facts_.picture_fill(plan.token_rows * plan.token_columns) +
+                      edited_tokens(plan.request, model)) {
     for (int block = stage_.first_block; block < stage_.last_block; ++block) {
       const auto& of = facts_.blocks[block];
       picture_sums_ += of.picture_sums;
@@ -101,12 +112,12 @@ class Rank {
   }
   /// Tokens of rows, without those that fill up the picture's.
   Bytes own_rows_of(Micro micro, int sequence) const { return rows_of(micro, sequence) * columns_; }
-  /// Tokens of the picture, with those that fill it up: they are the last of the text's.
+  /// Tokens of the picture, with those that go through its weights and stand among the text's.
   Bytes picture_of(Micro micro, int sequence) const {
-    if (fill_ == 0 || micro > 0) return own_rows_of(micro, sequence);
+    if (with_picture_ == 0 || micro > 0) return own_rows_of(micro, sequence);
     const auto share = share_of(micro, sequence);
-    const auto filled = share.end - std::max<std::int64_t>(share.begin, text_ - fill_);
-    return own_rows_of(micro, sequence) + std::max<std::int64_t>(filled, 0);
+    const auto more = share.end - std::max<std::int64_t>(share.begin, text_ - with_picture_);
+    return own_rows_of(micro, sequence) + std::max<std::int64_t>(more, 0);
   }
   Bytes tokens_of(Micro micro, int sequence) const {
     return own_rows_of(micro, sequence) + text_of(micro, sequence);
@@ -169,7 +180,7 @@ class Rank {
                        : reduced(tokens * width_, element_);
     };
     if (degrees_.tp == 1) return 0;
-    return picture_sums_ * bytes(picture) + text_sums_ * bytes(text) +
+    return picture_sums_ * bytes(picture) + text_sums_ * bytes(rows + text - picture) +
            (all_sums_ + (quantized ? more_quantized_sums_ : 0)) * bytes(rows + text);
   }
 
@@ -232,6 +243,7 @@ class Rank {
     const bool encodes = at_ == mesh::Coordinates{.dp = at_.dp, .pp = degrees_.pp - 1};
     if (encodes && plan_.request.init_image_bytes > 0)
       traffic_.sent["caption"] += others * encoded_picture_bytes(plan_, at_.dp);
+    if (encodes) traffic_.sent["caption"] += others * edited_bytes(plan_.request, model_);
     traffic_.sent["caption"] += caption_bytes(plan_, model_, mesh::Mesh(degrees_).rank(at_));
   }
 
@@ -249,7 +261,7 @@ class Rank {
   const Bytes element_, images_, batch_;
   const Stage& stage_;
   const Bytes attentions_;
-  const std::int64_t fill_;  // tokens that fill up the picture's
+  const std::int64_t with_picture_;  // the last of the text's tokens, which go with the picture
   Bytes joint_attentions_ = 0, picture_attentions_ = 0, picture_sums_ = 0, text_sums_ = 0,
         all_sums_ = 0, more_quantized_sums_ = 0,
         joint_norms_ = 0;  // of the stage's blocks

@@ -55,15 +55,20 @@ struct PictureSize {
   int64_t frames = 1;
 };
 
+/// Returns the tokens of a picture whose tokens are `patch` latent pixels a side.
+inline int64_t picture_tokens(PictureSize size, int64_t patch) {
+  return size.latent_height / patch * (size.latent_width / patch);
+}
+
 /// Rows [begin, end) of the token grid, which has latent_height / patch_size rows.
 struct TokenRows {
   int64_t begin = 0;
   int64_t end = 0;
 };
 
-/// Tokens that a call computes: in joint models first the text tokens [text_begin, text_end), then
-/// the picture's tokens of `rows` in order. They pass through `blocks`, or through all blocks of
-/// the stage if none are named.
+/// Tokens that a call computes: in joint models first the text tokens [text_begin, text_end), whose
+/// last ones are those of pictures to edit, then the picture's tokens of `rows` in order. They pass
+/// through `blocks`, or through all blocks of the stage if none are named.
 struct CallTokens {
   PictureSize size;
   std::vector<TokenRows> rows;
@@ -72,6 +77,10 @@ struct CallTokens {
   std::optional<BlockRange> blocks = {};
 
   int64_t text() const { return text_end - text_begin; }
+  /// Returns how many of them are among the first `count` of the text's tokens.
+  int64_t text_before(int64_t count) const {
+    return std::min(text_end, count) - std::min(text_begin, count);
+  }
 };
 
 /// Output of one text encoder; its tensors are undefined if the folder lacks the encoder.
@@ -86,6 +95,8 @@ struct EncoderOutput {
 struct Caption {
   at::Tensor states;  ///< [B, L, W]
   at::Tensor pooled;  ///< [B, P]; undefined where a family has none
+  /// Latents of the pictures to edit, [1, C, h, w] each, as a sampler takes latents.
+  std::vector<at::Tensor> references = {};
 };
 
 /// Inputs that condition a step beside the text.

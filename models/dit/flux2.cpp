@@ -18,12 +18,26 @@ struct Flux2Step final : StageStep {
   JointBlock::Modulation joint;
   at::Tensor single;
   at::Tensor last;             // undefined where the stage does not project
-  RotaryAngles picture, text;  // of all tokens of each
+  RotaryAngles picture, text;  // of all tokens of each; the text's with those of references
 };
 
 /// Numbers from 0 on, in the precision in which diffusers turns by them.
 at::Tensor count_to(int64_t end) {
   return at::arange(end, at::TensorOptions().dtype(at::kDouble));
+}
+
+/// Distance of pictures to edit from each other, and of the first from the one that is made, along
+/// the first coordinate. Source: _prepare_image_ids of Flux2KleinPipeline.
+constexpr int64_t kReferenceDistance = 10;
+
+/// Returns the places of a picture's tokens [rows · columns, 4], the first coordinate being
+/// `index`.
+at::Tensor picture_places(int64_t rows, int64_t columns, int64_t index) {
+  at::Tensor places = at::full({rows * columns, 4}, index, at::kDouble);
+  places.select(1, 1).copy_(count_to(rows).repeat_interleave(columns));
+  places.select(1, 2).copy_(count_to(columns).repeat({rows}));
+  places.select(1, 3).zero_();
+  return places;
 }
 
 /// The pipeline divides the timestep by 1000 and the model multiplies it again, in float32.
@@ -170,14 +184,14 @@ std::unique_ptr<StepCondition> Flux2::condition(const StepInput& input,
   step->single = modulation(single_modulation_);
   if (last_) step->last = last_->modulation(embedded);
 
-  const int64_t rows = input.size.latent_height, columns = input.size.latent_width;
-  at::Tensor places = at::zeros({rows * columns, 4}, at::kDouble);
-  places.select(1, 1).copy_(count_to(rows).repeat_interleave(columns));
-  places.select(1, 2).copy_(count_to(columns).repeat({rows}));
-  step->picture = turns_at(places);
-  at::Tensor in_text = at::zeros({text.lengths().tokens, 4}, at::kDouble);
-  in_text.select(1, 3).copy_(count_to(text.lengths().tokens));
-  step->text = turns_at(in_text);
+  step->picture = turns_at(picture_places(input.size.latent_height, input.size.latent_width, 0));
+  const auto& lengths = text.lengths();
+  std::vector<at::Tensor> in_text{at::zeros({lengths.tokens, 4}, at::kDouble)};
+  in_text[0].select(1, 3).copy_(count_to(lengths.tokens));
+  for (const PictureSize& size : lengths.references)
+    in_text.push_back(picture_places(size.latent_height, size.latent_width,
+                                     kReferenceDistance * std::ssize(in_text)));
+  step->text = turns_at(at::cat(in_text));
   return step;
 }
 
@@ -185,27 +199,33 @@ at::Tensor Flux2::tokens_of(const at::Tensor& latents, PictureSize, TokenRows) c
   return embedding_->patch(tokens_of_latents(latents, patch_size()));
 }
 
-at::Tensor Flux2::compute(at::Tensor hidden, const StepCondition& condition, const CaptionCache&,
-                          const BlockCall& call) const {
+at::Tensor Flux2::compute(at::Tensor hidden, const StepCondition& condition,
+                          const CaptionCache& caption, const BlockCall& call) const {
   const auto& step = step_of<Flux2Step>(condition);
   const CallTokens& tokens = call.tokens;
-  const RotaryAngles of_picture =
+  const RotaryAngles of_rows =
       rotary_angles_of_rows(step.picture, tokens.rows, tokens.size.latent_width);
-  const RotaryAngles of_text{step.text.cosine.slice(0, tokens.text_begin, tokens.text_end),
-                             step.text.sine.slice(0, tokens.text_begin, tokens.text_end)};
+  const auto of_text = [&](const at::Tensor& of) {
+    return of.slice(0, tokens.text_begin, tokens.text_end);
+  };
+  const RotaryAngles of_all{at::cat({of_text(step.text.cosine), of_rows.cosine}),
+                            at::cat({of_text(step.text.sine), of_rows.sine})};
   const int doubles = static_cast<int>(blocks_.size());
   if (call.begin < std::min(call.end, doubles)) {
-    TwoStreams streams(hidden, tokens.text());
+    // Pictures to edit go with the one that is made.
+    const int64_t texts = tokens.text_before(text_of<JointCaption>(caption).lengths().tokens);
+    TwoStreams streams(hidden, texts);
+    const auto part = [&](int64_t begin, int64_t end) {
+      return RotaryAngles{of_all.cosine.slice(0, begin, end), of_all.sine.slice(0, begin, end)};
+    };
     for (int i = call.begin; i < std::min(call.end, doubles); ++i) {
-      blocks_[i].run(streams.text, streams.picture, step.joint, of_picture, call.attention,
-                     call.sums, of_text);
+      blocks_[i].run(streams.text, streams.picture, step.joint, part(texts, of_all.cosine.size(0)),
+                     call.attention, call.sums, part(0, texts));
     }
     hidden = streams.joined();
   }
   if (std::max(call.begin, doubles) >= call.end) return hidden;
   hidden = hidden.contiguous();
-  const RotaryAngles of_all{at::cat({of_text.cosine, of_picture.cosine}),
-                            at::cat({of_text.sine, of_picture.sine})};
   for (int i = std::max(call.begin, doubles) - doubles; i < call.end - doubles; ++i)
     singles_[i].run(hidden, step.single, of_all, call.attention, call.sums);
   return hidden;

@@ -36,7 +36,7 @@ std::unique_ptr<CaptionCache> JointCaption::items(int64_t begin, int64_t end) co
   const auto own = [&](const at::Tensor& of) {
     return of.defined() ? of.slice(0, begin, end) : at::Tensor();
   };
-  TextLengths lengths{lengths_.tokens, {}};
+  TextLengths lengths{lengths_.tokens, {}, lengths_.references};
   const auto& all = lengths_.of_items;
   if (!all.empty()) lengths.of_items.assign(all.begin() + begin, all.begin() + end);
   return std::make_unique<JointCaption>(end - begin, own(states_), own(pooled_),
@@ -93,9 +93,19 @@ std::unique_ptr<CaptionCache> TransformerStage::cache_caption(const Caption& cap
 
 std::unique_ptr<CaptionCache> TransformerStage::cache_of(const Caption& caption,
                                                          const at::Tensor&) const {
-  return std::make_unique<JointCaption>(caption.states.size(0),
-                                        part_.embeds ? caption.states : at::Tensor(),
-                                        caption.pooled, TextLengths{caption.states.size(1), {}});
+  const int64_t batch = caption.states.size(0);
+  TextLengths lengths{caption.states.size(1)};
+  std::vector<at::Tensor> tokens{caption.states};
+  for (const at::Tensor& latents : caption.references) {
+    const PictureSize size{latents.size(2), latents.size(3)};
+    lengths.references.push_back(size);
+    if (part_.embeds)
+      tokens.push_back(embed(latents, size, {0, size.latent_height / facts_.patch_size})
+                           .expand({batch, -1, -1}));
+  }
+  const at::Tensor all = tokens.size() > 1 ? at::cat(tokens, 1) : caption.states;
+  return std::make_unique<JointCaption>(batch, part_.embeds ? all : at::Tensor(), caption.pooled,
+                                        std::move(lengths));
 }
 
 at::Tensor TransformerStage::embed(const at::Tensor& latents, PictureSize size,

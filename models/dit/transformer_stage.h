@@ -23,10 +23,12 @@ struct StageStep : StepCondition {
   int64_t batch = 0;
 };
 
-/// Numbers of tokens of the texts of a joint model that masks padding out.
+/// Numbers of tokens of the texts of a joint model.
 struct TextLengths {
   int64_t tokens = 0;                  ///< Number of every text's tokens, padding included
   std::vector<int64_t> of_items = {};  ///< Number of each item's, without padding
+  /// Sizes of the pictures to edit, whose tokens stand behind the text's.
+  std::vector<PictureSize> references = {};
 };
 
 /// The text of a joint model at one stage: its tokens where the stage embeds, and the pooled vector

@@ -155,6 +155,11 @@ std::vector<Pipeline> Flux2Spec::pipelines() {
        .even_sigmas = true,
        .shifts_by_steps = true,
        .from_text_alone = true,
+       .inputs = {.images = PictureRole::edited,
+                  .most_images = 4,
+                  .sized_by_image = true,
+                  .least_side = 64,
+                  .most_ratio = 8},
        .vae = kPatchedVae},
   };
 }

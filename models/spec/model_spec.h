@@ -126,12 +126,25 @@ enum class PictureRole {
   first_frame,  ///< a video begins with the only one
 };
 
+/// Size that a picture to edit is brought to.
+enum class EditedFit {
+  megapixel,  ///< its own, or as large as a megapixel allows, without what is beyond whole tokens
+  trained,    ///< of the sizes that the model was trained at the one of the nearest ratio
+};
+
 /// Inputs that a pipeline takes beside the text, and beside what image-to-image has.
 struct PipelineInputs {
   PictureRole images = PictureRole::none;
   /// The most pictures that are taken.
   std::int32_t most_images = 0;
   bool needs_images = false;
+  EditedFit edited = EditedFit::megapixel;
+  /// True if what is made has the size of the first picture to edit where none is given.
+  bool sized_by_image = false;
+  /// Pixels that each side of a picture to edit has at least, and how many times the shorter one
+  /// the longer may be; 0: any.
+  std::int32_t least_side = 0;
+  std::int32_t most_ratio = 0;
   /// True if a video's last frame may be given, too.
   bool last_image = false;
   /// True if the steps of a second transformer may have a guidance scale of their own.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "models/spec/model_spec.h"
 
 namespace troupe::spec {
 namespace {
@@ -102,6 +103,55 @@ PixelSize nearest_shape(PixelSize wanted) {
   return *std::ranges::min_element(of_ratio->sizes, {}, [area](const PixelSize& size) {
     return std::abs(size.height * size.width - area);
   });
+}
+
+namespace {
+
+// clang-format off
+/// Widths and heights that FLUX.1 Kontext was trained at.
+constexpr PixelSize kKontextSizes[] = {
+  {1568, 672}, {1504, 688}, {1456, 720}, {1392, 752}, {1328, 800}, {1248, 832}, {1184, 880},
+  {1104, 944}, {1024, 1024}, {944, 1104}, {880, 1184}, {832, 1248}, {800, 1328}, {752, 1392},
+  {720, 1456}, {688, 1504}, {672, 1568},
+};
+// clang-format on
+
+/// Largest area that FLUX.2 encodes a picture in.
+constexpr std::int64_t kMegapixel = 1024 * 1024;
+
+/// Of equally near sizes the narrower one.
+PixelSize nearest_kontext(PixelSize picture) {
+  const auto ratio = [](PixelSize of) {
+    return static_cast<double>(of.width) / static_cast<double>(of.height);
+  };
+  const auto distance = [&](PixelSize of) { return std::abs(ratio(picture) - ratio(of)); };
+  return std::ranges::min(kKontextSizes, {}, distance);
+}
+
+PixelSize within_megapixel(PixelSize picture) {
+  if (picture.width * picture.height <= kMegapixel) return picture;
+  const double scale = std::sqrt(static_cast<double>(kMegapixel) /
+                                 static_cast<double>(picture.width * picture.height));
+  const auto scaled = [scale](std::int64_t side) {
+    return static_cast<std::int64_t>(static_cast<double>(side) * scale);
+  };
+  return {scaled(picture.height), scaled(picture.width)};
+}
+
+}  // namespace
+
+EditedSize edited_size(const ModelSpec& model, PixelSize picture) {
+  if (picture.height < 1 || picture.width < 1) return {};
+  const std::int64_t unit = model.pixel_multiple();
+  const auto whole = [unit](PixelSize of) {
+    return PixelSize{of.height / unit * unit, of.width / unit * unit};
+  };
+  if (model.inputs.edited == EditedFit::trained) {
+    const PixelSize size = whole(nearest_kontext(picture));
+    return {size, size};
+  }
+  const PixelSize resized = within_megapixel(picture);
+  return {resized, whole(resized)};
 }
 
 }  // namespace troupe::spec

@@ -6,6 +6,8 @@
 
 namespace troupe::spec {
 
+struct ModelSpec;
+
 /// Height and width of a picture in pixels.
 struct PixelSize {
   std::int64_t height = 0;
@@ -37,5 +39,15 @@ PixelSize nearest_bin(std::int64_t sample_size, PixelSize wanted);
 /// std::invalid_argument for a size that is not positive.
 /// Source: map_to_standard_shapes and SUPPORTED_SHAPE of diffusers 0.42.
 PixelSize nearest_shape(PixelSize wanted);
+
+/// Sizes that a picture to edit has on its way to the encoder: it is resized, then cut in the
+/// middle.
+struct EditedSize {
+  PixelSize resized, cut;
+};
+
+/// Returns the sizes as the model's pipeline has them; a picture of no size has none. Source:
+/// Flux2KleinPipeline and FluxKontextPipeline of diffusers 0.42.
+EditedSize edited_size(const ModelSpec& model, PixelSize picture);
 
 }  // namespace troupe::spec

@@ -132,7 +132,8 @@ TileGrid decode_tiles(const spec::VaeSpec& spec, std::int64_t height, std::int64
 }
 
 TileGrid encode_tiles(const spec::VaeSpec& spec, std::int64_t height, std::int64_t width) {
-  return grid_of(height, width, spec.sample_size, latent_tile(spec));
+  // Encoded latents are patched when they are joined.
+  return grid_of(height, width, spec.sample_size, latent_tile(spec) * spec.latent_patch);
 }
 
 void TileJoiner::add(const at::Tensor& tile) {
@@ -237,6 +238,8 @@ at::Tensor AutoencoderKL::unscaled(const at::Tensor& latents) const {
 }
 
 at::Tensor AutoencoderKL::scaled(const at::Tensor& latents) const {
+  if (spec_.latent_patch > 1)
+    return (at::pixel_unshuffle(latents, spec_.latent_patch) - patched_mean_) / patched_scale_;
   return (latents - spec_.shift_factor) * spec_.scaling_factor;
 }
 

@@ -137,7 +137,8 @@ class AutoencoderKL {
   at::Tensor encode_tile(const at::Tensor& pictures, const TileGrid& grid, int index,
                          const VaeProgress& progress = nullptr) const;
 
-  /// Encoded latents as a sampler takes them, (z - shift) · scaling factor; `decode` undoes it.
+  /// Encoded latents as a sampler takes them, (z - shift) · scaling factor, or patched, then
+  /// shifted and scaled by the statistics of their channels; `decode` undoes it.
   at::Tensor scaled(const at::Tensor& latents) const;
 
   /// The dtype that a pipeline running in `model` decodes in: float32 instead of float16 where the

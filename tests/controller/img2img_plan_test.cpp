@@ -7,6 +7,7 @@
 #include "controller/plan/plan.h"
 #include "controller/plan/request_defaults.h"
 #include "controller/plan/shape.h"
+#include "controller/plan/traffic.h"
 #include "controller/service/model_reader.h"
 #include "models/spec/lora_spec.h"
 #include "tests/support/doctest.h"
@@ -549,4 +550,65 @@ TEST_CASE("what diffusers' pipelines call image is what the model takes") {
   plan::settle_images(request, model);
   CHECK(request.images.size() == 1);
   CHECK(request.init_image_bytes == 0);
+}
+
+TEST_CASE("pictures to edit are brought to the sizes that diffusers' pipelines encode them in") {
+  auto model = spec::read_model_spec(kFixtures + "tiny-flux");
+  model.inputs = {.images = spec::PictureRole::edited, .most_images = 4};
+  const auto check = [&](spec::PixelSize picture, spec::PixelSize resized, spec::PixelSize cut) {
+    const auto size = spec::edited_size(model, picture);
+    CHECK(size.resized == resized);
+    CHECK(size.cut == cut);
+  };
+  check({80, 70}, {80, 70}, {80, 64});
+  check({1024, 1024}, {1024, 1024}, {1024, 1024});
+  check({1000, 1200}, {934, 1121}, {928, 1120});
+  check({0, 0}, {0, 0}, {0, 0});
+  model.inputs.edited = spec::EditedFit::trained;
+  check({80, 70}, {1104, 944}, {1104, 944});
+  check({64, 200}, {672, 1568}, {672, 1568});
+  check({1000, 1000}, {1024, 1024}, {1024, 1024});
+}
+
+TEST_CASE("pictures to edit decide the size where none is given, and count in plans") {
+  auto model = spec::read_model_spec(kFixtures + "tiny-flux");
+  model.from_text_alone = true;
+  model.inputs = {.images = spec::PictureRole::edited,
+                  .most_images = 4,
+                  .sized_by_image = true,
+                  .least_side = 64,
+                  .most_ratio = 8};
+  const auto plan_of = [&](std::vector<wire::SentPicture> images, int side = 0) {
+    wire::ImageRequest request;
+    request.prompts = {"a cat"};
+    request.height = request.width = side;
+    request.images = std::move(images);
+    return plan::make_plan(model, request, {.ulysses = 2});
+  };
+  const wire::SentPicture first{.blob = 7, .bytes = 100, .height = 80, .width = 70};
+  const wire::SentPicture second{.blob = 8, .bytes = 100, .height = 128, .width = 128};
+  const auto sized = plan_of({first, second});
+  CHECK(sized.request.height == 80);
+  CHECK(sized.request.width == 64);
+  const auto plain = plan_of({}, 64), one = plan_of({first}, 64),
+             two = plan_of({first, second}, 64);
+  const auto shape = [&](const plan::Plan& of) { return plan::shape_of(model, of.request); };
+  CHECK(shape(one).text_tokens == shape(plain).text_tokens + 20);
+  CHECK(shape(two).text_tokens == shape(plain).text_tokens + 84);
+  CHECK(shape(two).edited_pixels == std::vector<double>{80, 256});
+  CHECK(plan::predict_traffic(two, model)[0].total() >
+        plan::predict_traffic(one, model)[0].total());
+  CHECK(two.memory[0].activations > one.memory[0].activations);
+  CHECK(plain.memory[1].picture == 0);
+  CHECK(two.memory[1].picture > one.memory[1].picture);
+  const auto refused = [&](std::int32_t height, std::int32_t width) {
+    return message_of([&] {
+      plan_of({first, {.blob = 7, .bytes = 100, .height = height, .width = width}}, 64);
+    });
+  };
+  CHECK(refused(63, 100) ==
+        "[plan] `images` number 2 has 100 x 63 pixels, but FluxPipeline takes at least 64 a side");
+  CHECK(refused(600, 70) ==
+        "[plan] `images` number 2 has 70 x 600 pixels, but FluxPipeline takes a "
+        "side at most 8 times as long as the other");
 }

@@ -26,8 +26,8 @@ TEST_CASE("FLUX.2-klein's pictures are those of its pipeline in diffusers") {
   Reference reference("flux2");
   Worst latents, levels;
   check_pictures(reference, kFlux2Bound, latents, levels, add_extras);
-  CHECK(latents.seen == 13);
-  CHECK(levels.seen == 8);
+  CHECK(latents.seen == 19);
+  CHECK(levels.seen == 11);
   MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
                        << latents.where << "), pictures within " << levels.value << " levels");
 }
@@ -49,6 +49,7 @@ TEST_CASE("FLUX.2-klein makes one picture at any degrees, exact and by patches")
                                           {.pp = 2, .ring = 2, .tp = 2}};
   Worst worst;
   check_degrees(reference, "flux2_wide", mixes, worst, "a tree by the river");
+  check_degrees(reference, "flux2_edit_two", mixes, worst);
   MESSAGE(worst.seen << " runs within " << worst.value << " of range (" << worst.where << ")");
 }
 
@@ -90,6 +91,7 @@ TEST_CASE("plans know FLUX.2-klein's weights, K,V and what each rank sends, to t
   if (lacks_made_fixtures()) return;
   Reference reference("flux2");
   check_foreseen(reference, "flux2_wide");
+  check_foreseen(reference, "flux2_edit_two");
 }
 
 TEST_CASE("FLUX.2-klein's patched latents are decoded by any number of actors") {

@@ -1,14 +1,19 @@
 """FLUX.2-klein: a small random checkpoint, single calls of its transformer, whole pictures by its pipeline, and by patches."""
 import copy
+import io
 import json
 import shutil
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from diffusers import AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2KleinPipeline, Flux2Transformer2DModel
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.models.embeddings import apply_rotary_emb
+from diffusers.models.modeling_outputs import AutoencoderKLOutput
 from diffusers.models.transformers.transformer_flux2 import Flux2Modulation
 from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
+from PIL import Image
 from safetensors.torch import save_file
 
 from common import FIXTURES, PROMPT, Book, generator, randomise
@@ -37,6 +42,12 @@ CASES = {
     "given": dict(embeds=True, prompts=["a tree", "a cat"], guidance=2.0, width=48, seed=9, steps=3, max_sequence_length=40),
     "tiled": dict(tiled=True, width=96, height=80, seed=12, steps=2, image=True),
     "lora": dict(lora="lora/flux2.safetensors", seed=10, steps=3),
+    "edit": dict(references=[(80, 70)], prompts=["a blue cat"], seed=13, steps=4, image=True),
+    "edit_two": dict(references=[(64, 101), (96, 64)], prompts=["a red circle", "a cat"], n=2, width=48, seed=14, steps=3),
+    "edit_sized": dict(references=[(100, 67), (64, 64)], height=0, width=0, guidance=1.0, seed=15, steps=3, image=True),
+    "edit_distilled": dict(checkpoint=DISTILLED, references=[(64, 64)], width=80, seed=16, steps=4, image=True),
+    "edit_large": dict(references=[(1000, 1200)], guidance=1.0, seed=17, steps=1),
+    "edit_tiled": dict(tiled=True, references=[(96, 112)], seed=18, steps=2),
 }
 LAYERS = ["attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0", "attn.add_q_proj", "attn.to_add_out", "ff.linear_in", "ff.linear_out", "ff_context.linear_in",
           "attn.to_qkv_mlp_proj", "attn.to_out", "x_embedder", "context_embedder", "double_stream_modulation_img.linear"]
@@ -72,6 +83,7 @@ def make_checkpoint():
 def load(name):
     pipe = Flux2KleinPipeline.from_pretrained(FIXTURES / name)
     pipe.set_progress_bar_config(disable=True)
+    encode_exactly(pipe)
     return pipe
 
 
@@ -90,6 +102,29 @@ def calls():
     book.save()
 
 
+def references(case):
+    """The pictures that a case edits, each a file's bytes: blots and noise, in no size of whole tokens."""
+    files = []
+    for k, (height, width) in enumerate(case.get("references", [])):
+        r = generator(100 * case["seed"] + k)
+        blots = F.interpolate(torch.rand(1, 3, 5, 7, generator=r), (height, width), mode="bicubic") + 0.05 * torch.randn(1, 3, height, width, generator=r)
+        file = io.BytesIO()
+        Image.fromarray((255 * blots.clamp(0, 1)).byte()[0].permute(1, 2, 0).numpy()).save(file, "PNG")
+        files.append(file.getvalue())
+    return files
+
+
+def encode_exactly(pipe):
+    """Lets the pipeline encode pictures in float64: of a megapixel its own rounding in float32 is up to 7e-5 of the final latents' range."""
+    exact = copy.deepcopy(pipe.vae).double()
+
+    def encode(pixels):
+        exact.use_tiling = pipe.vae.use_tiling
+        return AutoencoderKLOutput(DiagonalGaussianDistribution(exact.encode(pixels.double()).latent_dist.parameters.float()))
+
+    pipe.vae.encode = encode
+
+
 def draw(pipe, case):
     """Final latents [n, C, h/16, w/16] as the pipeline has them before the VAE, what was given instead of prompts, and the picture."""
     last, given, length = {}, {}, case["max_sequence_length"]
@@ -101,16 +136,19 @@ def draw(pipe, case):
     if case.get("embeds"):
         words = {**words, "prompt": None, "prompt_embeds": states(list(case["prompts"]))}
         given = {name: tensor for name, tensor in words.items() if name != "prompt"}
-    images = pipe(**words, guidance_scale=case["guidance"], height=case["height"], width=case["width"], num_inference_steps=case["steps"],
+    if "references" in case:
+        words["image"] = [Image.open(io.BytesIO(file)) for file in references(case)]
+    images = pipe(**words, guidance_scale=case["guidance"], height=case["height"] or None, width=case["width"] or None, num_inference_steps=case["steps"],
                   num_images_per_prompt=case["n"], generator=generator(case["seed"]), max_sequence_length=length,
                   callback_on_step_end=lambda pipe, i, t, kept: last.update(kept) or {}).images
-    latents = last["latents"].mT.unflatten(2, (case["height"] // 16, case["width"] // 16))
+    latents = last["latents"].mT.unflatten(2, (images[0].height // 16, images[0].width // 16))
     return latents, given, torch.from_numpy(np.stack([np.asarray(image) for image in images]))
 
 
 def pictures(pipes):
     book = Book("flux2", "Whole pictures by Flux2KleinPipeline, with the folder's scheduler or `scheduler`(**config): latents [n,C,h/16,w/16] are the final ones before the VAE, "
-                "image (uint8 [n,h,w,3]) where `image` is true. `lora`: with this file. `tiled`: decoded in tiles. `embeds`: prompt embeds were given.", beta={})
+                "image (uint8 [n,h,w,3]) where `image` is true. `lora`: with this file. `tiled`: decoded in tiles. `embeds`: prompt embeds were given. `references`: pictures to edit, "
+                "the files reference0, ….", beta={})
     (FIXTURES / "lora").mkdir(exist_ok=True)
     save_file(in_diffusers("transformer", pairs(pipes[NAME].transformer, LAYERS, 3, 74)), FIXTURES / CASES["lora"]["lora"])
     own = pipes[NAME].scheduler
@@ -124,10 +162,11 @@ def pictures(pipes):
         latents, given, image = draw(pipe, case)
         if "lora" in case:
             pipe.unload_lora_weights()
-        pipe.scheduler = own
+        pipe.scheduler, pipe.vae.use_tiling = own, False
         assert torch.isfinite(latents).all()
         print(f"  {name}: latents {latents.min():.2f} to {latents.max():.2f}, std {latents.std():.2f}", flush=True)
-        book.case(f"flux2_{name}", case, {"latents": latents, **given, **({"image": image} if case["image"] else {})})
+        files = {f"reference{k}": torch.frombuffer(bytearray(file), dtype=torch.uint8) for k, file in enumerate(references(case))}
+        book.case(f"flux2_{name}", case, {"latents": latents, **given, **files, **({"image": image} if case["image"] else {})})
     book.save()
 
 
@@ -167,16 +206,24 @@ class Picture:
         states, text_ids = encode([case["negative_prompt"]] * len(case["prompts"]) + list(case["prompts"]))
         self.count, self.tokens, self.text = len(states) // 2, states.shape[1], self.model.context_embedder(states)
         ids = pipe._prepare_latent_ids(torch.zeros(1, 1, self.rows, self.columns))
-        self.rotary = self.model.pos_embed(torch.cat([text_ids[0], ids[0]]))
+        self.edited, edited_ids = torch.zeros(1, 0, 16), ids[:, :0]
+        if "references" in case:
+            process = lambda image: pipe.image_processor.preprocess(image, height=image.height // 16 * 16, width=image.width // 16 * 16, resize_mode="crop")
+            pictures = [process(Image.open(io.BytesIO(file))) for file in references(case)]
+            self.edited, edited_ids = pipe.prepare_image_latents(pictures, 1, None, "cpu", torch.float32)
+        self.before = self.tokens + self.edited.shape[1]
+        self.rotary = self.model.pos_embed(torch.cat([text_ids[0], edited_ids[0], ids[0]]))
         blocks = [*self.model.transformer_blocks, *self.model.single_transformer_blocks]
-        self.kept = [PatchAttention(self.tokens + self.rows * self.columns, case["method"], case["kv"]) for _ in blocks]
+        self.kept = [PatchAttention(self.before + self.rows * self.columns, case["method"], case["kv"]) for _ in blocks]
         self.scale = case["guidance"]
 
     def predict(self, packed, step, t, rows):
-        model, texts = self.model, self.tokens if rows[0] == 0 else 0
+        # Pictures to edit are computed with the text, once a step with patch 0.
+        model, texts, edited = self.model, *((self.tokens, self.edited.shape[1]) if rows[0] == 0 else (0, 0))
         own = torch.arange(rows[0] * self.columns, rows[1] * self.columns)
-        everything = torch.cat([torch.arange(texts), self.tokens + own])
-        text, picture = self.text[:, :texts], model.x_embedder(torch.cat([packed[:, own]] * 2))
+        everything = torch.cat([torch.arange(texts + edited), self.before + own])
+        with_edited = torch.cat([self.edited[:, :edited].expand(len(packed), -1, -1), packed[:, own]], dim=1)
+        text, picture = self.text[:, :texts], model.x_embedder(torch.cat([with_edited] * 2))
         temb, rotary = model.time_guidance_embed((t[None] / 1000) * 1000, None), tuple(r[everything] for r in self.rotary)
         doubles, single = [of(temb) for of in (model.double_stream_modulation_img, model.double_stream_modulation_txt)], model.single_stream_modulation(temb)
         for kept in self.kept:
@@ -187,7 +234,7 @@ class Picture:
         hidden = torch.cat([text, picture], dim=1)
         for block in model.single_transformer_blocks:
             hidden = single_block(block, next(kept), hidden, single, rotary)
-        negative, positive = model.proj_out(model.norm_out(hidden[:, texts:], temb)).chunk(2)
+        negative, positive = model.proj_out(model.norm_out(hidden[:, texts + edited:], temb)).chunk(2)
         return negative + self.scale * (positive - negative)
 
 
@@ -211,6 +258,13 @@ def denoise(pipe, case):
 def patches(pipe):
     book = Book("flux2_patches", "As `flux2`, by `method` with `patches` and `warmup` synchronous steps, K, V `kv`: see `joint_patches`.")
     add_cases(book, "flux2", DEFAULTS, ["a cat", "a tree"], lambda case: denoise(pipe, case), lambda case: draw(pipe, case)[0])
+    for method in ("pipefusion", "distrifusion"):
+        for kv in ("stale", "predict"):
+            case = {**DEFAULTS, "references": [(80, 70), (64, 64)], "seed": 19, "steps": 4, "method": method, "kv": kv, "patches": 4, "warmup": 1}
+            files = {f"reference{k}": torch.frombuffer(bytearray(file), dtype=torch.uint8) for k, file in enumerate(references(case))}
+            book.case(f"flux2_edit_{method}_{kv}", case, {"latents": denoise(pipe, case), **files})
+    whole = {**DEFAULTS, "references": [(80, 70)], "seed": 19, "steps": 3, "method": "pipefusion", "kv": "stale", "patches": 1, "warmup": 0}
+    assert torch.allclose(denoise(pipe, whole), draw(pipe, whole)[0], atol=1e-5)
     book.save()
 
 

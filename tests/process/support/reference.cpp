@@ -66,6 +66,10 @@ Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) 
     request.prompt_embeds = tensors_.behind(of.at("name").get<std::string>() + ".");
     request.prompt_embeds.erase("latents");
   }
+  for (std::size_t i = 0; i < of.value("references", nlohmann::json::array()).size(); ++i) {
+    const auto file = bytes(of, "reference" + std::to_string(i)).data;
+    request.images.emplace_back(file.begin(), file.end());
+  }
   if (of.contains("patches")) {
     request.method = of.at("method");
     request.num_pipeline_patch = of.at("patches");
