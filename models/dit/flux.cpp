@@ -29,6 +29,7 @@ struct FluxStep final : StageStep {
   at::Tensor last;
   RotaryAngles turns;       // of all the picture's tokens
   RotaryAngles text_turns;  // of all the text's tokens; undefined where they are not turned
+  RotaryAngles references;  // of all those of pictures to edit, where there are some
 };
 
 namespace {
@@ -225,7 +226,7 @@ Caption Flux::caption_of(const std::vector<EncoderOutput>& text) const {
   return {embedding_->text(own), time_text_ ? on_device(text[0].pooled) : at::Tensor()};
 }
 
-RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
+RotaryAngles Flux::rotary_angles_of(PictureSize size, int64_t index) const {
   const int64_t patch = patch_size();
   const int64_t rows = size.latent_height / patch, columns = size.latent_width / patch;
   const auto range = [](int64_t count) {
@@ -233,7 +234,7 @@ RotaryAngles Flux::rotary_angles_of(PictureSize size) const {
   };
   at::Tensor row = range(rows).view({rows, 1}).expand({rows, columns}).reshape({-1});
   at::Tensor column = range(columns).view({1, columns}).expand({rows, columns}).reshape({-1});
-  at::Tensor modality = at::zeros_like(row);
+  at::Tensor modality = at::full_like(row, index);
   if (spec_.kind == spec::FluxKind::longcat) {
     modality.fill_(1);
     row += spec::kLongCatTextTokens;
@@ -267,6 +268,15 @@ std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
   else
     embed(*step, input, text);
   step->turns = rotary_angles_of(input.size);
+  // The first coordinate tells pictures to edit from the one that is made. Source:
+  // FluxKontextPipeline.
+  std::vector<at::Tensor> cosines, sines;
+  for (const PictureSize& size : text.lengths().references) {
+    const RotaryAngles own = rotary_angles_of(size, 1);
+    cosines.push_back(own.cosine);
+    sines.push_back(own.sine);
+  }
+  if (!cosines.empty()) step->references = {at::cat(cosines), at::cat(sines)};
   if (spec_.turns_text()) step->text_turns = rotary_angles_of_text(text.lengths().tokens);
   return step;
 }
@@ -309,12 +319,24 @@ at::Tensor Flux::tokens_of(const at::Tensor& latents, PictureSize, TokenRows) co
   return embedding_->patch(tokens_of_latents(latents, patch_size()));
 }
 
-at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition, const CaptionCache&,
-                         const BlockCall& call) const {
+at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition,
+                         const CaptionCache& caption, const BlockCall& call) const {
   const auto& step = step_of<FluxStep>(condition);
   const CallTokens& tokens = call.tokens;
-  const RotaryAngles turns =
+  RotaryAngles turns =
       rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / patch_size());
+  // Pictures to edit go with the one that is made.
+  const int64_t all_texts = text_of<JointCaption>(caption).lengths().tokens;
+  const int64_t texts = tokens.text_before(all_texts);
+  if (step.references.cosine.defined()) {
+    const auto before = [&](const at::Tensor& rows, const at::Tensor& references) {
+      return at::cat({references.slice(0, std::max<int64_t>(tokens.text_begin - all_texts, 0),
+                                       std::max<int64_t>(tokens.text_end - all_texts, 0)),
+                      rows});
+    };
+    turns = {before(turns.cosine, step.references.cosine),
+             before(turns.sine, step.references.sine)};
+  }
   RotaryAngles of_text;
   if (spec_.turns_text()) {
     of_text = {step.text_turns.cosine.slice(0, tokens.text_begin, tokens.text_end),
@@ -323,7 +345,7 @@ at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition, cons
   if (!step.embedded.defined()) require_blocks(step.blocks.size() + step.singles.size());
   const int doubles = static_cast<int>(blocks_.size());
   if (call.begin < std::min(call.end, doubles)) {
-    TwoStreams streams(hidden, tokens.text());
+    TwoStreams streams(hidden, texts);
     for (int i = call.begin; i < std::min(call.end, doubles); ++i) {
       const JointBlock& block = blocks_[i];
       block.run(streams.text, streams.picture, step.of(block, i), turns, call.attention, call.sums,
@@ -336,7 +358,7 @@ at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition, cons
   const RotaryAngles of_all = spec_.turns_text()
                                   ? RotaryAngles{at::cat({of_text.cosine, turns.cosine}),
                                                  at::cat({of_text.sine, turns.sine})}
-                                  : with_unrotated(turns, tokens.text());
+                                  : with_unrotated(turns, texts);
   for (int i = std::max(call.begin, doubles) - doubles; i < call.end - doubles; ++i) {
     const FluxSingleBlock& block = singles_[i];
     block.run(hidden, step.of(block, i), of_all, call.attention, call.sums);

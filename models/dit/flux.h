@@ -100,7 +100,8 @@ class Flux final : public TransformerStage {
   /// have.
   void embed(FluxStep& step, const StepInput& input, const JointCaption& text) const;
   void approximate(FluxStep& step, double timestep, int64_t batch) const;
-  RotaryAngles rotary_angles_of(PictureSize size) const;
+  /// Returns the turns of a picture's tokens, whose first coordinate is `index`.
+  RotaryAngles rotary_angles_of(PictureSize size, int64_t index = 0) const;
   RotaryAngles rotary_angles_of_text(int64_t tokens) const;
   RotaryAngles rotary_angles_at(const at::Tensor& modality, const at::Tensor& row,
                                 const at::Tensor& column) const;

@@ -242,14 +242,23 @@ void check_fit(const LongCatImageSpec& spec, const FitCheck& fit) {
 }
 
 std::vector<Pipeline> FluxSpec::pipelines() {
+  const std::vector<EncoderRole> encoders = {
+      {"text_encoder", "tokenizer", kClip, kClipTokenizers, TextUse::pooled, kClipTokens},
+      {"text_encoder_2", "tokenizer_2", kT5, kT5Tokenizers, TextUse::states}};
   return {
       {.name = "FluxPipeline",
-       .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers, TextUse::pooled,
-                     kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kT5, kT5Tokenizers, TextUse::states}},
+       .encoders = encoders,
        .text_tokens = 512,
        .defaults = {{28, 3.5}, {28, 7, 0.6}, {28, 7, 0.6}},
        .even_sigmas = true,
+       .textual_inversion = true},
+      {.name = "FluxKontextPipeline",
+       .encoders = encoders,
+       .text_tokens = 512,
+       .defaults = {{28, 3.5}},
+       .even_sigmas = true,
+       .from_text_alone = true,
+       .inputs = {.images = PictureRole::edited, .most_images = 1, .edited = EditedFit::trained},
        .textual_inversion = true},
   };
 }
