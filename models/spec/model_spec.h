@@ -128,8 +128,8 @@ enum class PictureRole {
 
 /// Size that a picture to edit is brought to.
 enum class EditedFit {
-  megapixel,  ///< its own, or as large as a megapixel allows, without what is beyond whole tokens
-  trained,    ///< of the sizes that the model was trained at the one of the nearest ratio
+  megapixel,  ///< The picture's own, at most a megapixel, without what is beyond whole tokens.
+  trained,    ///< The size of the nearest ratio of those that the model was trained at.
 };
 
 /// Inputs that a pipeline takes beside the text, and beside what image-to-image has.

@@ -119,7 +119,7 @@ constexpr PixelSize kKontextSizes[] = {
 /// Largest area that FLUX.2 encodes a picture in.
 constexpr std::int64_t kMegapixel = 1024 * 1024;
 
-/// Of equally near sizes the narrower one.
+/// Returns the size of the nearest ratio, of equally near ones the narrower.
 PixelSize nearest_kontext(PixelSize picture) {
   const auto ratio = [](PixelSize of) {
     return static_cast<double>(of.width) / static_cast<double>(of.height);

@@ -599,8 +599,8 @@ TEST_CASE("pictures to edit decide the size where none is given, and count in pl
   CHECK(plan::predict_traffic(two, model)[0].total() >
         plan::predict_traffic(one, model)[0].total());
   CHECK(two.memory[0].activations > one.memory[0].activations);
-  CHECK(plain.memory[1].picture == 0);
-  CHECK(two.memory[1].picture > one.memory[1].picture);
+  CHECK(plain.memory[0].picture == 0);
+  CHECK(two.memory[0].picture > one.memory[0].picture);
   const auto refused = [&](std::int32_t height, std::int32_t width) {
     return message_of([&] {
       plan_of({first, {.blob = 7, .bytes = 100, .height = height, .width = width}}, 64);
