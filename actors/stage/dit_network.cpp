@@ -57,6 +57,7 @@ const models::DiffusionTransformer& DitNetwork::transformer(
     auto part = part_;
     part.of_second = second;
     wanted = load_(part, tick);
+    ++loads_;
   }
   return *wanted;
 }
@@ -170,9 +171,13 @@ spec::TextShare DitJob::text_of(int patch, int sequence_rank) const {
 }
 
 void DitJob::turn_to(int step) {
-  if (is_of_second(step) == second_) return;
-  second_ = !second_;
-  caption_ = transformer().cache_caption(own_text(), text_mask_);
+  const bool turns = is_of_second(step) != second_;
+  if (turns) second_ = !second_;
+  // Another job may have put its own transformer in this one's place.
+  const auto& own = transformer();
+  if (!turns && network_.loads() == loads_) return;
+  loads_ = network_.loads();
+  if (turns) caption_ = own.cache_caption(own_text(), text_mask_);
   conditions_.clear();
   if (!graphs_) return;
   former_graphs_ = graph_use();

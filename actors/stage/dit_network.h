@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -33,6 +34,9 @@ class DitNetwork final : public Network {
   /// for.
   const models::DiffusionTransformer& transformer(bool second,
                                                   const std::function<void()>& tick) const;
+  /// Returns how many times a transformer's weights were read: what was recorded before the last
+  /// time may hold places of weights that are gone.
+  std::uint64_t loads() const { return loads_; }
   const spec::ModelSpec& spec() const { return spec_; }
   at::Device device() const { return device_; }
 
@@ -45,6 +49,7 @@ class DitNetwork final : public Network {
   models::StagePart part_;
   std::function<Made(const models::StagePart& part, const std::function<void()>& tick)> load_;
   mutable std::array<Made, 2> held_;  // null where it is not in memory
+  mutable std::uint64_t loads_ = 0;
 };
 
 /// A transformer's stage at work for one job, with stale K,V and the caption's values.
@@ -79,7 +84,7 @@ class DitJob final : public JobNetwork {
     return network_.transformer(second_, job_.tick);
   }
   /// Makes the transformer of a step the one that computes. At a change nothing stays that the
-  /// other one made.
+  /// other one made, and no recording where its weights were read anew.
   void turn_to(int step);
   /// Returns the text as the transformer that computes has projected it.
   models::Caption own_text() const;
@@ -127,7 +132,8 @@ class DitJob final : public JobNetwork {
   };
   std::map<std::pair<int, int>, OfStep> conditions_;  // by batch items
   std::unique_ptr<BlockGraphs> graphs_;               // null where calls are not recorded
-  GraphUse former_graphs_;                            // of the other transformer
+  GraphUse former_graphs_;                            // of those that were given up
+  std::uint64_t loads_ = 0;                           // of the network, when these began
   std::unique_ptr<StepCache> cache_;                  // null without one
 };
 

@@ -141,11 +141,8 @@ std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
   return warnings;
 }
 
-}  // namespace
-
-namespace {
-
-/// uint8 [H, W, 3] in the given size; drops the file. `what` is it in words.
+/// Returns the picture, uint8 [H, W, 3], in the given size, and drops the file. `what`: its name in
+/// errors.
 at::Tensor read_resized(const JobContext& job, control::BlobBytes& picture, const std::string& what,
                         spec::PixelSize size) {
   if (!picture) throw std::logic_error("[actor] " + what + " is not here");

@@ -221,7 +221,7 @@ void add_file(Replaced& replaced, const fs::path& file, const fs::path& base,
     throw std::runtime_error(file.string() + ": its tensors are not those of the " + only + " of " +
                              base.string());
   if (!only.empty()) components = {only};
-  if (std::ranges::count(components, "transformer_2") > 0)
+  if (std::ranges::count(components, spec::kSecondTransformer) > 0)
     throw std::runtime_error(
         file.string() + ": has one of the two transformers of " + base.string() +
         ", and its tensors do not say which: copy that folder without the weights of these, and "
@@ -264,7 +264,10 @@ fs::path found_base(const std::string& text, bool fetch) {
   if (name && !is_there(text) && (fetch ? !has_configs(*name) : !spec::cached_model(*name))) {
     // What weights are wanted beside the file's is known when the configs are there.
     static const std::vector<std::string> kParts = {
-        "transformer", "unet", "vae", "text_encoder", "text_encoder_2", "text_encoder_3"};
+        "transformer",   std::string(spec::kSecondTransformer),
+        "unet",          "vae",
+        "text_encoder",  "text_encoder_2",
+        "text_encoder_3"};
     fetch_model(*name, fetch, fetch ? kParts : std::vector<std::string>());
   }
   return fs::absolute(spec::model_folder(text)).lexically_normal();

@@ -193,7 +193,7 @@ void add_request_options(Options& app, RequestOptions& options) {
       ->type_name("S")
       ->group(group);
   app.add_option(std::string(wire::kRequestFields.loras.option), options.loras,
-                 "Add these low-rank weights (diffusers' or kohya's names); repeat it for several")
+                 "Add a LoRA, LoHa, LoKr or DoRA (docs/lora.md); repeat it for several")
       ->allow_extra_args(false)
       ->check(not_empty())
       ->type_name("FILE[:SCALE]")

@@ -71,7 +71,7 @@ class LayerValues {
   at::Tensor factor(LoraRole a, LoraRole b, LoraRole kernel) const {
     return has(kernel) ? with_kernel(matrix(a), matrix(b), kernel) : at::mm(matrix(a), matrix(b));
   }
-  /// The same; an undefined `a` changes nothing.
+  /// Returns aᵀ · kernel · b, or kernel · b where `a` is undefined.
   at::Tensor with_kernel(const at::Tensor& a, const at::Tensor& b, LoraRole role) const {
     const at::Tensor stored = values(role);
     const std::int64_t outer = stored.size(0), inner = stored.size(1);

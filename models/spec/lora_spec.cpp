@@ -811,8 +811,8 @@ class LayerFinder {
   LayerFinder(const ModelSpec& model, const LoraMetadata& metadata, Unused& unused)
       : targets_(model), metadata_(metadata), unused_(unused) {}
 
-  /// Adds the layers of the groups; first of those that have diffusers' names: a file that has both
-  /// has one product under two names.
+  /// Adds the layers of the groups; first of those that have diffusers' names. A product that comes
+  /// under two names is added once.
   void read(const std::map<std::string, LoraGroup>& groups) {
     std::vector<std::pair<const LoraGroup*, LoraOwner>> aliases;
     for (const auto& [base, group] : groups) {
@@ -821,8 +821,10 @@ class LayerFinder {
       if (parts == nullptr) {
         unused_.add(group, owner.why.empty() ? "matches no layer of this model" : owner.why);
       } else if (parts->size() == 1 && is_own_name(parts->front().tensor, owner)) {
-        read(group, owner, *parts);
-        named_.emplace(owner.component, parts->front().tensor);
+        if (named_.emplace(owner.component, parts->front().tensor).second)
+          read(group, owner, *parts);
+        else
+          unused_.add(group, "is for a product that the file has under another name, too");
       } else {
         aliases.emplace_back(&group, std::move(owner));
       }
@@ -831,10 +833,13 @@ class LayerFinder {
       const auto& parts = *find(owner);
       if (std::ranges::any_of(parts, [&, &component = owner.component](const LoraPart& part) {
             return named_.contains({component, part.tensor});
-          }))
-        unused_.add(*group, "is for products that the file has under diffusers' names, too");
-      else
-        read(*group, owner, parts);
+          })) {
+        unused_.add(*group, "is for products that the file has under other names, too");
+        continue;
+      }
+      read(*group, owner, parts);
+      for (const LoraPart& part : parts)
+        named_.emplace(owner.component, part.tensor);
     }
   }
 
@@ -904,7 +909,7 @@ std::string LoraLayer::tensor(LoraRole role) const {
 
 LoraSpec read_lora_spec(const std::filesystem::path& file, const ModelSpec& model, bool of_second) {
   if (of_second && !model.second_transformer)
-    refuse_lora(file, "is to be added to a second transformer, and this model has one");
+    refuse_lora(file, "is to be added to a second transformer, and this model has one alone");
   LoraSpec spec;
   spec.weights = WeightIndex::read_file(file);
   if (spec.weights.tensors().empty()) refuse_lora(file, "has no tensors");

@@ -492,18 +492,18 @@ std::vector<std::string> components_of(const WeightIndex& file, const fs::path& 
 
 namespace {
 
+constexpr std::string_view kFluxDev = "flux.1-dev";
 constexpr std::string_view kWan14b = "wan2.1-t2v-14b";
 
-/// Returns whether a file's name says that it has one of two transformers, as files of Wan 2.2 are
-/// called.
-bool is_of_two(std::string name) {
+/// Returns whether a file's name, in any case, with spaces for its other separators, has one of the
+/// words.
+bool is_called(const WeightIndex& file, std::initializer_list<std::string_view> words) {
+  std::string name = file.label().filename().string();
   std::ranges::transform(name, name.begin(), [](unsigned char c) {
     return static_cast<char>(c == '-' || c == '_' ? ' ' : std::tolower(c));
   });
-  constexpr std::string_view kMarks[] = {"high noise", "low noise", "highnoise", "lownoise",
-                                         "a14b"};
   return std::ranges::any_of(
-      kMarks, [&](std::string_view mark) { return name.find(mark) != std::string::npos; });
+      words, [&](std::string_view word) { return name.find(word) != std::string::npos; });
 }
 
 }  // namespace
@@ -530,9 +530,9 @@ std::string base_of(const WeightIndex& file) {
       {"chroma1-hd", {{"distilled_guidance_layer.layers.0.in_layer.weight"}, {"img_in.weight"}}},
       {"chroma1-hd",
        {{"distilled_guidance_layer.layers.0.linear_1.weight"}, {"x_embedder.weight"}}},
-      {"flux.1-dev", {{"vector_in.in_layer.weight"}, {"guidance_in.in_layer.weight"}}},
+      {kFluxDev, {{"vector_in.in_layer.weight"}, {"guidance_in.in_layer.weight"}}},
       {"flux.1-schnell", {{"vector_in.in_layer.weight"}, {"double_blocks.0.img_attn.qkv.weight"}}},
-      {"flux.1-dev",
+      {kFluxDev,
        {{"single_transformer_blocks.0.proj_mlp.weight", 3072},
         {"time_text_embed.guidance_embedder.linear_1.weight"}}},
       {"flux.1-schnell",
@@ -560,7 +560,11 @@ std::string base_of(const WeightIndex& file) {
   const auto found = std::ranges::find_if(
       kBases, [&](const Base& base) { return std::ranges::all_of(base.marks, has); });
   if (found == kBases.end()) return "";
-  if (found->name == kWan14b && is_of_two(file.label().filename().string())) return "";
+  // The tensors of these are the same.
+  if (found->name == kWan14b &&
+      is_called(file, {"high noise", "low noise", "highnoise", "lownoise", "a14b"}))
+    return "";
+  if (found->name == kFluxDev && is_called(file, {"kontext"})) return "flux.1-kontext-dev";
   return std::string(found->name);
 }
 

@@ -16,6 +16,7 @@
 #include <variant>
 
 #include "base/format.h"
+#include "models/spec/json_text.h"
 
 namespace troupe::spec {
 namespace {
@@ -30,6 +31,8 @@ constexpr std::size_t kMostTensors = 65'536;
 constexpr std::size_t kMostSides = 16;
 constexpr int kMostDepth = 8;  // of dictionaries in dictionaries
 constexpr std::size_t kMostShown = 200;
+constexpr std::size_t kMostName = 500;      // of a tensor or a storage
+constexpr std::size_t kMostArguments = 16;  // of a function
 
 static_assert(std::endian::native == std::endian::little, "numbers are read as they lie");
 
@@ -98,7 +101,7 @@ class ZipRecords {
       at = read_record(all, at);
   }
 
-  /// Returns the record whose name ends so; nothing where there is none. Throws where it is
+  /// Returns the record of that name; nothing where there is none. Throws where it is
   /// compressed.
   std::optional<Extent> find(const std::string& name) {
     const auto found = records_.find(name);
@@ -365,6 +368,7 @@ class Pickle {
   }
   void memoize(std::uint64_t index) {
     if (stack_.empty()) refuse("takes a value where there is none");
+    if (memo_.size() >= kMostValues) refuse(fmt::format("keeps more than {} values", kMostValues));
     memo_[index] = stack_.back();
   }
   void recall(std::uint64_t index) {
@@ -570,6 +574,10 @@ void Pickle::persistent() {
   const auto dtype = type == nullptr ? std::nullopt : dtype_of_class(type->name);
   if (type == nullptr || key == nullptr || elements < 0 || (!dtype && type->name != kUntyped))
     refuse("has a storage of another form");
+  // A text that is kept once may be the key of many storages.
+  if (key->size() > kMostName)
+    refuse(
+        fmt::format("names a storage by {} bytes, at most {} are taken", key->size(), kMostName));
   // A view into another storage, which nobody makes any more, has its place as a sixth.
   if (all->items.size() > 5 && !std::holds_alternative<None>(value(all->items[5])))
     refuse("has a storage within another");
@@ -581,10 +589,13 @@ void Pickle::reduce() {
   const auto* by = as<Class>(function);
   const auto* list = as<List>(arguments);
   if (by == nullptr || list == nullptr) refuse("calls what is no function");
+  if (list->items.size() > kMostArguments)
+    refuse(fmt::format("calls {} with {} values", shown(by->name), list->items.size()));
   const std::vector<Ref> items = list->items;
   if (by->name == kOrderedDict && items.empty()) return push(Dict{});
-  if (by->name == kSize && items.size() == 1 && as<List>(items[0]))
-    return push(List{as<List>(items[0])->items});
+  if (const auto* sides = items.size() == 1 ? as<List>(items[0]) : nullptr;
+      by->name == kSize && sides != nullptr && sides->items.size() <= kMostSides)
+    return push(List{sides->items});
   if (by->name == kParameter && !items.empty() && as<Tensor>(items[0]))
     return stack_.push_back(items[0]);
   if (by->name == kRebuild || by->name == kRebuild2 || by->name == kRebuild3)
@@ -643,8 +654,15 @@ class TorchTensors {
   void add(Ref of, const std::string& prefix, int depth) {
     if (depth > kMostDepth) refuse_torch(file_, "has dictionaries too deep in one another");
     for (const auto& [key, item] : pickle_.as<Dict>(of)->items) {
+      // A dictionary may be in many others, and each of these in many more.
+      if (++seen_ > kMostValues)
+        refuse_torch(file_,
+                     fmt::format("has more than {} values in its dictionaries", kMostValues));
       const auto* own = pickle_.as<std::string>(key);
       if (own == nullptr) continue;
+      if (prefix.size() + own->size() > kMostName)
+        refuse_torch(file_, fmt::format("has a name of {} bytes, at most {} are taken",
+                                        prefix.size() + own->size(), kMostName));
       if (pickle_.as<Dict>(item) != nullptr)
         add(item, prefix + *own + ".", depth + 1);
       else if (const auto* tensor = pickle_.as<Tensor>(item))
@@ -701,6 +719,7 @@ class TorchTensors {
   const fs::path& file_;
   const Pickle& pickle_;
   FindStorage find_;
+  std::size_t seen_ = 0;
   std::vector<TensorEntry> entries_;
 };
 
@@ -800,7 +819,14 @@ bool is_torch_file(const fs::path& file) {
 
 std::vector<TensorEntry> read_torch_file(const fs::path& file) {
   const TorchForm form = form_of(file);
-  if (form == TorchForm::none) refuse_torch(file, "is no file of torch.save");
+  if (form == TorchForm::none) {
+    std::string begin(kMostShown, '\0');
+    std::ifstream stream(file, std::ios::binary);
+    stream.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    begin.resize(static_cast<std::size_t>(stream.gcount()));
+    const auto pointer = lfs_pointer_text(begin);
+    refuse_torch(file, pointer.empty() ? "is no file of torch.save" : pointer);
+  }
   try {
     TorchBytes bytes(file);
     return form == TorchForm::zip ? read_zip(bytes) : read_before_zip(bytes);

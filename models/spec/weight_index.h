@@ -95,9 +95,11 @@ struct TensorEntry {
     const auto block = dtype_block(dtype);
     return bytes() / block.bytes * block.elements;
   }
-  /// Returns whether a matrix product can keep the tensor in memory as it is stored.
+  /// Returns whether a matrix product can keep the tensor in memory as it is stored: its rows are
+  /// whole blocks.
   bool stays_packed() const {
-    return needs_unpacking(dtype) && shape.size() == 2 && stored_as == StoredAs::as_is;
+    return needs_unpacking(dtype) && shape.size() == 2 && stored_as == StoredAs::as_is &&
+           shape[1] % static_cast<std::int64_t>(dtype_block(dtype).elements) == 0;
   }
   bool operator==(const TensorEntry&) const = default;
 };

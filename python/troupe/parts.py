@@ -78,7 +78,7 @@ def settings_for_requests(given: Dict[str, Any]) -> Dict[str, Any]:
 def embedding_files(paths: Any, weight_name: Optional[Path], subfolder: Optional[Path], settings: Dict[str, Any]) -> List[str]:
     """The files that diffusers' load_textual_inversion would read of such arguments, on the cluster's hosts."""
     if settings.get("use_safetensors") is False:
-        raise ValueError("use_safetensors: pickled files are not read")
+        raise ValueError("use_safetensors: pickled files are read by their names; leave it out")
     for name, value in settings.items():
         if value and name in _OF_FOLDERS:
             raise ValueError(f"{name}: {_OF_FOLDERS[name]}")

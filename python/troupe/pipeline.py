@@ -130,13 +130,14 @@ class TroupePipeline(Parts):
         """As diffusers' of that name, with a folder that the cluster's hosts see: `connect` with its arguments.
 
         `torch_dtype` becomes the `dtype` of every request. `variant` chooses nothing: of each component the cluster reads
-        the plain files, where there are none those of the variants fp16 and bf16; others are refused, and so are weights
-        that are no safetensors. What says how a folder is fetched or held in memory does nothing; components are refused.
+        the plain files, where there are none those of the variants fp16 and bf16; others are refused.
+        Pickled weights are read where there are no safetensors, so `use_safetensors=False` is refused. What says how a folder
+        is fetched or held in memory does nothing; components are refused.
         """
         if variant not in (None, "fp16", "bf16"):
             raise ValueError(f'variant: "{variant}" is not read; where a folder has no plain files, "fp16" and "bf16" are')
         if use_safetensors is False:
-            raise ValueError("use_safetensors: pickled weights are not read")
+            raise ValueError("use_safetensors: pickled weights are read only where there are no safetensors; leave it out")
         if torch_dtype is not None:
             defaults["dtype"] = dtype_name("torch_dtype", torch_dtype)
         return cls.connect(url, model, api_key, **settings_for_requests(defaults))

@@ -166,7 +166,8 @@ TEST_CASE("a file's tensors say which published model it goes with") {
   CHECK(base(PublishedWanFolder(kWan14bConfig)) == "wan2.1-t2v-14b");
   const auto wan = PublishedWanFolder(kWan14bConfig);
   std::vector<ExpectedTensor> tensors;
-  for (const auto& entry : of_authors(read_model_spec(wan.path()).transformer).tensors())
+  const auto authors = of_authors(read_model_spec(wan.path()).transformer);
+  for (const auto& entry : authors.tensors())
     tensors.push_back({entry.name, entry.shape});
   for (const auto& [name, known] : {std::pair{"wan14b.safetensors", "wan2.1-t2v-14b"},
                                     {"wan2.2_t2v_high_noise_14B_fp8.safetensors", ""},
@@ -183,6 +184,15 @@ TEST_CASE("a file's tensors say which published model it goes with") {
   CHECK(base_of(read_model_spec(published_chroma().path()).transformer_weights) == "chroma1-hd");
   CHECK(base(published_hunyuan(kHunyuanV12Config)) == "");
   const auto flux = published_flux(kFluxDevConfig);
+  tensors.clear();
+  const auto flux_authors = of_authors(read_model_spec(flux.path()).transformer);
+  for (const auto& entry : flux_authors.tensors())
+    tensors.push_back({entry.name, entry.shape});
+  for (const auto& [name, known] : {std::pair{"flux1-dev.safetensors", "flux.1-dev"},
+                                    {"flux1-dev-kontext_fp8.safetensors", "flux.1-kontext-dev"}}) {
+    write_sparse_weights(flux.path() / name, tensors, Dtype::bfloat16);
+    CHECK(base_of(WeightIndex::read_file(flux.path() / name)) == known);
+  }
   CHECK(base_of(read_model_spec(flux.path()).transformer_weights) == "flux.1-dev");
 }
 

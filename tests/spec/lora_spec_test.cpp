@@ -339,7 +339,10 @@ TEST_CASE("what of a file is not used is counted, and the first is named") {
                          .add("double_blocks.0.img_attn.qkv.lora_B.weight", {72, 4})
                          .read();
   CHECK(twice.layers.size() == 1);
-  CHECK(has(twice.unused, "is for products that the file has under diffusers' names, too"));
+  CHECK(has(twice.unused, "is for products that the file has under other names, too"));
+  const auto prefixed = File().pair(base).pair(kQ).read();
+  CHECK(prefixed.layers.size() == 1);
+  CHECK(has(prefixed.unused, "is for a product that the file has under another name, too"));
   const auto bias = File().pair(base).add(base + ".diff_b", {24}).read();
   REQUIRE(bias.layers.size() == 2);
   CHECK(bias.layers[1].parts.at(0).tensor == kQ + ".bias");

@@ -83,6 +83,39 @@ TEST_CASE("what is no tensor is refused by its name, and nothing is executed") {
   refused(whole.substr(0, whole.size() - 30), "broken directory");
 }
 
+TEST_CASE("what a pickle multiplies by recalling it is bounded") {
+  const auto refused = [](const std::string& pickle, const std::string& why) {
+    const auto error = TorchFile(saved(pickle)).error();
+    CAPTURE(error);
+    CHECK(contains(error, why));
+  };
+  const auto keep = [](int place) { return "q" + std::string(1, static_cast<char>(place)); };
+  const auto recall = [](int place) { return "h" + std::string(1, static_cast<char>(place)); };
+  // Eight dictionaries, each of which has the one before it forty times.
+  std::string nested = "\x80\x02}" + keep(0);
+  for (int depth = 1; depth <= 8; ++depth) {
+    nested += "}" + keep(depth) + "(";
+    for (int i = 0; i < 40; ++i)
+      nested += pickled(std::to_string(i)) + recall(depth - 1);
+    nested += "u";
+  }
+  refused(nested + ".", "has more than 2000000 values in its dictionaries");
+  const std::string name(600, 'n');
+  const std::string tensor =
+      pickle_of_tensor().substr(3);  // behind the protocol and its dictionary
+  refused("\x80\x02}" + pickled(name) + tensor.substr(pickled("w").size()),
+          "has a name of 600 bytes");
+  refused("\x80\x02(" + pickled("storage") + "ctorch\nFloatStorage\n" + pickled(name) +
+              pickled("cpu") + "K\x04tQ.",
+          "names a storage by 600 bytes");
+  std::string many =
+      "\x80\x02"
+      "ctorch\nSize\n(";
+  for (int i = 0; i < 17; ++i)
+    many += "K\x01";
+  refused(many + "tR.", "calls \"torch.Size\" with 17 values");
+}
+
 TEST_CASE("folders have such weights where there are no others") {
   const Scratch folder;
   const auto read = [&] {

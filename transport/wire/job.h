@@ -8,10 +8,10 @@
 
 namespace troupe::wire {
 
-/// An adapter: weights of low rank that are added to a model's own. The file lies where every
-/// actor's host sees it.
+/// An adapter that is added to a model's own weights. The file lies where every actor's host sees
+/// it.
 struct Lora {
-  std::string path;  // safetensors, in diffusers' or kohya's naming
+  std::string path;  // of any kind and naming of docs/lora.md
   double scale = 1;
   bool of_second = false;  // what it has for the transformer is for the second one, transformer_2
 
@@ -25,7 +25,7 @@ struct Lora {
 /// A textual inversion: a word that prompts use and what the text encoders have for it. The file
 /// lies where every actor's host sees it.
 struct Embedding {
-  std::string path;   // safetensors
+  std::string path;   // safetensors, or a file of torch.save
   std::string token;  // the word; "" = the one that the file names, which the controller fills in
   std::uint64_t fingerprint = 0;  // of the file's bytes, filled in by the controller
 

@@ -33,16 +33,16 @@ struct Tensor {
 /// Latents of a batch, [n, channels, height / 8, width / 8].
 using Latents = Tensor;
 
-/// Weights of low rank that are added to a model's own, times `scale`. The file (safetensors, in
-/// diffusers' or kohya's naming) lies where the cluster sees it. Of a model's two transformers it
-/// is for the first, or `of_second`.
+/// Adapter that is added to a model's own weights, times `scale`: of any kind and naming of
+/// docs/lora.md. The file lies where the cluster sees it. Of a model's two transformers it is for
+/// the first, or `of_second`.
 struct Lora {
   std::string path;
   double scale = 1;
   bool of_second = false;
 };
 
-/// A textual inversion (safetensors), which lies where the cluster sees it, and the word that
+/// A textual inversion (safetensors, .pt or .bin), which lies where the cluster sees it, and the word that
 /// prompts have for it; "" = the one that the file names.
 struct Embedding {
   std::string path;
