@@ -82,6 +82,7 @@ foreach(room base kernels models/spec models/dit models/samplers models/plugin)
   install(DIRECTORY ${room}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe-models/${room} COMPONENT models
     FILES_MATCHING PATTERN "*.h")
 endforeach()
+install(FILES models/unpack_weights.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe-models/models COMPONENT models)
 if(TARGET troupe)
   troupe_installed_program(troupe ${troupe_libraries_dir})
   # Manual pages and completion are what the installed command says of itself.

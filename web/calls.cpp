@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "base/numbers.h"
 #include "base/text.h"
 #include "models/image/clip_text.h"

@@ -21,6 +21,7 @@
 #include "client/cli/verb.h"
 #include "models/spec/gguf.h"
 #include "models/spec/hub.h"
+#include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/torch_file.h"
 #include "models/text/tokenizers.h"

@@ -14,6 +14,7 @@
 #include "models/spec/json_text.h"
 #include "models/spec/original_names.h"
 #include "models/spec/pipelines.h"
+#include "models/spec/torch_file.h"
 
 namespace troupe::spec {
 namespace {
@@ -166,7 +167,7 @@ void note_unread_weights(ModelSpec& spec, const WeightIndex& weights, const fs::
     const auto name = entry.path().filename().string();
     const bool own = std::ranges::any_of(
         stems, [&name](std::string_view stem) { return name.starts_with(stem); });
-    if (own || !is_weight_file(entry.path()) ||
+    if (own || (!is_weight_file(entry.path()) && !is_torch_name(entry.path())) ||
         std::ranges::count(weights.files(), entry.path()) > 0)
       continue;
     spec.notes.push_back(name + " in " + folder.filename().string() +

@@ -71,7 +71,8 @@ TEST_CASE("LoRAs come with their scales, in order, by whole paths") {
   Submission submission;
   submission.request.loras = loras;
   const auto wire = client::to_wire(submission).value().request.loras;
-  REQUIRE(wire.size() == 4);
+  REQUIRE(wire.size() == 5);
+  CHECK(wire[4].of_second);
   CHECK(wire[1].path == "/a:b/c.safetensors");
   CHECK(wire[1].scale == -0.5);
 }

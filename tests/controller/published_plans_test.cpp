@@ -154,7 +154,7 @@ TEST_CASE("published joint models are planned at one to sixteen actors") {
               kKlein9bConfig.elements);
 }
 
-TEST_CASE("FLUX.2-klein is guided unless it was distilled, and takes no picture yet") {
+TEST_CASE("FLUX.2-klein is guided unless it was distilled, and begins with no picture") {
   const auto model = spec::read_model_spec(published_klein(kKlein4bConfig, kQwen34bConfig).path());
   const auto base =
       spec::read_model_spec(published_klein(kKlein4bConfig, kQwen34bConfig, false).path());
@@ -168,7 +168,7 @@ TEST_CASE("FLUX.2-klein is guided unless it was distilled, and takes no picture 
   request.init_image_bytes = 100;
   request.init_image_blob = 1;
   request.init_image_height = request.init_image_width = 64;
-  CHECK(contains(error_of([&] { plan::make_plan(base, request, {}); }), "from text alone"));
+  CHECK(contains(error_of([&] { plan::make_plan(base, request, {}); }), "`images` are what this model edits"));
 }
 
 TEST_CASE("Qwen-Image is guided where a negative prompt is given, and takes no picture yet") {

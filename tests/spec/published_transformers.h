@@ -61,10 +61,9 @@ inline constexpr PublishedTransformer kOvisImageConfig = {R"(
 inline constexpr PublishedTransformer kLongCatImageConfig = {R"(
   {"_class_name": "LongCatImageTransformer2DModel", "_diffusers_version": "0.36.0.dev0",
   "attention_head_dim": 128, "axes_dims_rope": [16, 56, 56], "in_channels": 64,
-  "joint_attention_dim": 3584, "num_attention_heads": 24, "num_layers": 19, "num_single_layers":
-  38, "patch_size": 1, "pooled_projection_dim": 3584})",
-                                                             1152, 11877803072,
-                                                             0xd2c8001c5c88796a};
+  "joint_attention_dim": 3584, "num_attention_heads": 24, "num_layers": 10, "num_single_layers":
+  20, "patch_size": 1, "pooled_projection_dim": 3584})",
+                                                             612, 6270668864, 0xe58be2449fff776a};
 
 inline constexpr PublishedTransformer kChromaConfig = {R"(
   {"_class_name": "ChromaTransformer2DModel", "_diffusers_version": "0.34.0.dev0",

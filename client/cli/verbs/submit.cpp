@@ -172,11 +172,17 @@ class SubmitVerb : public SharedVerb {
     if (!own_prompts) request.prompts = made.prompts;
     const auto copied = [&](const wire::RequestField& field) {
       return field.option != "--preview" && field.name != wire::kRequestFields.prompts.name &&
-             !given(std::string(field.option));
+             field.name != wire::kRequestFields.loras.name && !given(std::string(field.option));
     };
 #define REQUEST_FIELD(type, member, initial, ...) \
   if (copied(wire::kRequestFields.member)) request.member = made.member;
 #include "transport/wire/request_fields.def"
+    // Those of an option take the place of the recorded ones of that transformer alone.
+    request.loras = made.loras;
+    std::erase_if(request.loras, [&](const Lora& lora) {
+      return given(std::string(lora.of_second ? wire::kJobOptions.second_lora
+                                              : wire::kRequestFields.loras.option));
+    });
     if (given("--prompt-embeds")) request.negative_prompt.reset();
     if (!given("--method")) settled_.method = request.method;
   }
