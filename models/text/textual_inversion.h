@@ -35,12 +35,13 @@ struct TextualInversionFile {
 /// The largest number of files that one request has.
 inline constexpr std::size_t kMaxTextualInversions = 64;
 
-/// Reads one safetensors file, or one of torch.save's, in one of three layouts: a single tensor under the name of its word
-/// (diffusers'); a single one that is called `emb_params` (the web UI's), whose word is the file's
-/// name without its ending (in its pickled files `string_to_param`); `clip_l` and `clip_g` (SDXL's) likewise. A single tensor is for the
-/// first text encoder, as in diffusers. Throws std::runtime_error naming file and cause: a model
-/// whose pipeline takes none, another layout, width or type, no vector or more than
-/// a prompt has room for, a value that is not finite.
+/// Reads one safetensors file, or one of torch.save's, in one of three layouts: a single tensor
+/// under the name of its word (diffusers'); a single one that is called `emb_params` (the web
+/// UI's), whose word is the file's name without its ending (in its pickled files
+/// `string_to_param`); `clip_l` and `clip_g` (SDXL's) likewise. A single tensor is for the first
+/// text encoder, as in diffusers. Throws std::runtime_error naming file and cause: a model whose
+/// pipeline takes none, another layout, width or type, no vector or more than a prompt has room
+/// for, a value that is not finite.
 TextualInversion read_textual_inversion(const TextualInversionFile& file,
                                         const spec::ModelSpec& model);
 

@@ -168,7 +168,8 @@ TEST_CASE("FLUX.2-klein is guided unless it was distilled, and begins with no pi
   request.init_image_bytes = 100;
   request.init_image_blob = 1;
   request.init_image_height = request.init_image_width = 64;
-  CHECK(contains(error_of([&] { plan::make_plan(base, request, {}); }), "`images` are what this model edits"));
+  CHECK(contains(error_of([&] { plan::make_plan(base, request, {}); }),
+                 "`images` are what this model edits"));
 }
 
 TEST_CASE("Qwen-Image is guided where a negative prompt is given, and takes no picture yet") {

@@ -120,8 +120,7 @@ TEST_CASE("textual inversions that cannot be one of the model are refused with f
     return why;
   };
   for (const char* name : {"word.pt", "word.bin"})
-    CHECK(contains(refusal_of({{scratch.file(name, "PK"), ""}}, sd15),
-                   "is no file of torch.save"));
+    CHECK(contains(refusal_of({{scratch.file(name, "PK"), ""}}, sd15), "is no file of torch.save"));
   CHECK(contains(refusal_of({{scratch.file("word.txt", "PK"), ""}}, sd15),
                  "is no .safetensors, .pt or .bin file"));
   CHECK(contains(refusal_of({{scratch.path / "none.safetensors", ""}}, sd15), "none.safetensors"));

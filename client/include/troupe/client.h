@@ -42,8 +42,8 @@ struct Lora {
   bool of_second = false;
 };
 
-/// A textual inversion (safetensors, .pt or .bin), which lies where the cluster sees it, and the word that
-/// prompts have for it; "" = the one that the file names.
+/// A textual inversion (safetensors, .pt or .bin), which lies where the cluster sees it, and the
+/// word that prompts have for it; "" = the one that the file names.
 struct Embedding {
   std::string path;
   std::string token = {};
