@@ -265,10 +265,8 @@ fs::path found_base(const std::string& text, bool fetch) {
   if (name && !is_there(text) && (fetch ? !has_configs(*name) : !spec::cached_model(*name))) {
     // What weights are wanted beside the file's is known when the configs are there.
     static const std::vector<std::string> kParts = {
-        "transformer",   std::string(spec::kSecondTransformer),
-        "unet",          "vae",
-        "text_encoder",  "text_encoder_2",
-        "text_encoder_3"};
+        "transformer",           "unet", "vae", "text_encoder", "text_encoder_2", "text_encoder_3",
+        spec::kSecondTransformer};
     fetch_model(*name, fetch, fetch ? kParts : std::vector<std::string>());
   }
   return fs::absolute(spec::model_folder(text)).lexically_normal();

@@ -100,6 +100,7 @@ TEST_CASE("--fetch with a file fetches the base without what the file replaces")
   const std::string caches = "XDG_CACHE_HOME=" + hub.scratch / "caches";
   CHECK(hub.run(with, caches).exit_code == 0);
   CHECK(has(hub.asked(), "--exclude transformer/*.safetensors* --exclude unet/*.safetensors*"));
+  CHECK(has(hub.asked(), "--exclude transformer_2/*.safetensors*"));
   // What the base has in part is completed, and again without that.
   fs::remove(hub.scratch.path / "cache/models--an-org--demo/snapshots" / kCommit /
              "vae/diffusion_pytorch_model.safetensors");
