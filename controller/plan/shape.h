@@ -57,7 +57,7 @@ struct ModelShape {
   /// Latent pixels of each picture to edit, which one actor encodes.
   std::vector<double> edited_pixels = {};
   /// True when text tokens are part of the sequence (SD3, FLUX); else they are cross-attended to.
-  /// Those of pictures to edit count among them.
+  /// `text_tokens` counts the tokens of pictures to edit, too.
   bool joint = false;
   int text_tokens = 0;
   /// Number of kernels that one block launches.

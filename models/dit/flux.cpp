@@ -47,11 +47,6 @@ const char* name_of(const spec::FluxSpec& spec) {
   return "flux";
 }
 
-/// The pipeline divides the timestep by 1000 and the model multiplies it again, in float32.
-double as_model_sees(double timestep) {
-  return static_cast<float>(timestep) / 1000.0F * 1000.0F;
-}
-
 }  // namespace
 
 FluxSingleBlock::FluxSingleBlock(const spec::FluxSpec& spec, int index, WeightShard shard,
@@ -264,25 +259,22 @@ std::unique_ptr<StepCondition> Flux::condition(const StepInput& input,
   auto step = std::make_unique<FluxStep>();
   step->batch = text.batch();
   if (approximator_)
-    approximate(*step, as_model_sees(input.timestep), text.batch());
+    approximate(*step, timestep_of_flux(input.timestep), text.batch());
   else
     embed(*step, input, text);
   step->turns = rotary_angles_of(input.size);
   // The first coordinate tells pictures to edit from the one that is made. Source:
   // FluxKontextPipeline.
-  std::vector<at::Tensor> cosines, sines;
-  for (const PictureSize& size : text.lengths().references) {
-    const RotaryAngles own = rotary_angles_of(size, 1);
-    cosines.push_back(own.cosine);
-    sines.push_back(own.sine);
-  }
-  if (!cosines.empty()) step->references = {at::cat(cosines), at::cat(sines)};
+  std::vector<RotaryAngles> references;
+  for (const PictureSize& size : text.lengths().references)
+    references.push_back(rotary_angles_of(size, 1));
+  if (!references.empty()) step->references = RotaryAngles::joined(references);
   if (spec_.turns_text()) step->text_turns = rotary_angles_of_text(text.lengths().tokens);
   return step;
 }
 
 void Flux::embed(FluxStep& step, const StepInput& input, const JointCaption& text) const {
-  const double timestep = as_model_sees(input.timestep);
+  const double timestep = timestep_of_flux(input.timestep);
   const at::Tensor embedded =
       at::silu(time_text_ ? (*time_text_)(timestep, input.guidance * 1000, text.pooled())
                           : (*time_)(on_device(sine_features(at::full({1}, timestep, at::kFloat))))
@@ -329,19 +321,12 @@ at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition,
   const int64_t all_texts = text_of<JointCaption>(caption).lengths().tokens;
   const int64_t texts = tokens.text_before(all_texts);
   if (step.references.cosine.defined()) {
-    const auto before = [&](const at::Tensor& rows, const at::Tensor& references) {
-      return at::cat({references.slice(0, std::max<int64_t>(tokens.text_begin - all_texts, 0),
-                                       std::max<int64_t>(tokens.text_end - all_texts, 0)),
-                      rows});
-    };
-    turns = {before(turns.cosine, step.references.cosine),
-             before(turns.sine, step.references.sine)};
+    const auto own = step.references.part(std::max<int64_t>(tokens.text_begin - all_texts, 0),
+                                          std::max<int64_t>(tokens.text_end - all_texts, 0));
+    turns = RotaryAngles::joined({own, turns});
   }
   RotaryAngles of_text;
-  if (spec_.turns_text()) {
-    of_text = {step.text_turns.cosine.slice(0, tokens.text_begin, tokens.text_end),
-               step.text_turns.sine.slice(0, tokens.text_begin, tokens.text_end)};
-  }
+  if (spec_.turns_text()) of_text = step.text_turns.part(tokens.text_begin, tokens.text_end);
   if (!step.embedded.defined()) require_blocks(step.blocks.size() + step.singles.size());
   const int doubles = static_cast<int>(blocks_.size());
   if (call.begin < std::min(call.end, doubles)) {
@@ -355,10 +340,8 @@ at::Tensor Flux::compute(at::Tensor hidden, const StepCondition& condition,
   }
   if (std::max(call.begin, doubles) >= call.end) return hidden;
   hidden = hidden.contiguous();
-  const RotaryAngles of_all = spec_.turns_text()
-                                  ? RotaryAngles{at::cat({of_text.cosine, turns.cosine}),
-                                                 at::cat({of_text.sine, turns.sine})}
-                                  : with_unrotated(turns, texts);
+  const RotaryAngles of_all =
+      spec_.turns_text() ? RotaryAngles::joined({of_text, turns}) : with_unrotated(turns, texts);
   for (int i = std::max(call.begin, doubles) - doubles; i < call.end - doubles; ++i) {
     const FluxSingleBlock& block = singles_[i];
     block.run(hidden, step.of(block, i), of_all, call.attention, call.sums);

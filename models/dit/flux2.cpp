@@ -40,11 +40,6 @@ at::Tensor picture_places(int64_t rows, int64_t columns, int64_t index) {
   return places;
 }
 
-/// The pipeline divides the timestep by 1000 and the model multiplies it again, in float32.
-double as_flux2_sees(double timestep) {
-  return static_cast<float>(timestep) / 1000.0F * 1000.0F;
-}
-
 }  // namespace
 
 Flux2SingleBlock::Flux2SingleBlock(const spec::Flux2Spec& spec, int index, WeightShard shard,
@@ -172,7 +167,7 @@ std::unique_ptr<StepCondition> Flux2::condition(const StepInput& input,
                                                 const CaptionCache& caption) const {
   const auto& text = text_of<JointCaption>(caption);
   const int64_t batch = text.batch(), width = spec_.inner_dim();
-  const at::Tensor time = at::full({1}, as_flux2_sees(input.timestep), at::kFloat);
+  const at::Tensor time = at::full({1}, timestep_of_flux(input.timestep), at::kFloat);
   const at::Tensor embedded =
       at::silu(time_(on_device(sine_features(time)))).expand({batch, -1}).contiguous();
   const auto modulation = [&](const kernels::Linear& of) {
@@ -205,22 +200,18 @@ at::Tensor Flux2::compute(at::Tensor hidden, const StepCondition& condition,
   const CallTokens& tokens = call.tokens;
   const RotaryAngles of_rows =
       rotary_angles_of_rows(step.picture, tokens.rows, tokens.size.latent_width);
-  const auto of_text = [&](const at::Tensor& of) {
-    return of.slice(0, tokens.text_begin, tokens.text_end);
-  };
-  const RotaryAngles of_all{at::cat({of_text(step.text.cosine), of_rows.cosine}),
-                            at::cat({of_text(step.text.sine), of_rows.sine})};
+  const RotaryAngles of_all =
+      RotaryAngles::joined({step.text.part(tokens.text_begin, tokens.text_end), of_rows});
   const int doubles = static_cast<int>(blocks_.size());
   if (call.begin < std::min(call.end, doubles)) {
     // Pictures to edit go with the one that is made.
     const int64_t texts = tokens.text_before(text_of<JointCaption>(caption).lengths().tokens);
     TwoStreams streams(hidden, texts);
-    const auto part = [&](int64_t begin, int64_t end) {
-      return RotaryAngles{of_all.cosine.slice(0, begin, end), of_all.sine.slice(0, begin, end)};
-    };
+    const RotaryAngles of_texts = of_all.part(0, texts);
+    const RotaryAngles of_pictures = of_all.part(texts, of_all.cosine.size(0));
     for (int i = call.begin; i < std::min(call.end, doubles); ++i) {
-      blocks_[i].run(streams.text, streams.picture, step.joint, part(texts, of_all.cosine.size(0)),
-                     call.attention, call.sums, part(0, texts));
+      blocks_[i].run(streams.text, streams.picture, step.joint, of_pictures, call.attention,
+                     call.sums, of_texts);
     }
     hidden = streams.joined();
   }

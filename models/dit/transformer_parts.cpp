@@ -16,26 +16,39 @@ at::Tensor rotary_angles(const at::Tensor& positions, int64_t width, at::ScalarT
   return positions.to(type).unsqueeze(1) * frequency.unsqueeze(0);
 }
 
+RotaryAngles RotaryAngles::part(int64_t begin, int64_t end) const {
+  return {cosine.slice(0, begin, end), sine.slice(0, begin, end)};
+}
+
+RotaryAngles RotaryAngles::joined(const std::vector<RotaryAngles>& runs) {
+  std::vector<at::Tensor> cosines, sines;
+  for (const RotaryAngles& run : runs) {
+    cosines.push_back(run.cosine);
+    sines.push_back(run.sine);
+  }
+  return {at::cat(cosines), at::cat(sines)};
+}
+
 RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<TokenRows>& rows,
                                    int64_t columns) {
   if (!all.cosine.defined()) return {};
-  if (rows.size() == 1) {
-    const int64_t begin = rows[0].begin * columns, end = rows[0].end * columns;
-    return {all.cosine.slice(0, begin, end), all.sine.slice(0, begin, end)};
-  }
-  std::vector<at::Tensor> cosines{all.cosine.slice(0, 0, 0)}, sines{all.sine.slice(0, 0, 0)};
-  for (const TokenRows& run : rows) {
-    cosines.push_back(all.cosine.slice(0, run.begin * columns, run.end * columns));
-    sines.push_back(all.sine.slice(0, run.begin * columns, run.end * columns));
-  }
-  return {at::cat(cosines), at::cat(sines)};
+  if (rows.size() == 1) return all.part(rows[0].begin * columns, rows[0].end * columns);
+  std::vector<RotaryAngles> runs{all.part(0, 0)};
+  for (const TokenRows& run : rows)
+    runs.push_back(all.part(run.begin * columns, run.end * columns));
+  return RotaryAngles::joined(runs);
 }
 
 RotaryAngles with_unrotated(const RotaryAngles& turns, int64_t tokens) {
   if (tokens == 0) return turns;
   const int64_t width = turns.cosine.size(1);
-  return {at::cat({at::ones({tokens, width}, turns.cosine.options()), turns.cosine}),
-          at::cat({at::zeros({tokens, width}, turns.sine.options()), turns.sine})};
+  return RotaryAngles::joined({{at::ones({tokens, width}, turns.cosine.options()),
+                                at::zeros({tokens, width}, turns.sine.options())},
+                               turns});
+}
+
+double timestep_of_flux(double timestep) {
+  return static_cast<float>(timestep) / 1000.0F * 1000.0F;
 }
 
 at::Tensor sine_features(const at::Tensor& values, double scale, int64_t features) {

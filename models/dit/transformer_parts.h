@@ -16,6 +16,11 @@ namespace troupe::models {
 /// pairs (2i, 2i + 1). If both are undefined, nothing is turned.
 struct RotaryAngles {
   at::Tensor cosine, sine;
+
+  /// Returns those of tokens [begin, end).
+  RotaryAngles part(int64_t begin, int64_t end) const;
+  /// Returns those of all tokens of several, one run behind the other.
+  static RotaryAngles joined(const std::vector<RotaryAngles>& runs);
 };
 
 /// Angles of one coordinate: positions [n] times the `width` / 2 frequencies of rotary positions,
@@ -30,6 +35,10 @@ RotaryAngles rotary_angles_of_rows(const RotaryAngles& all, const std::vector<To
 
 /// Returns `turns` with `tokens` turns by nothing put before them.
 RotaryAngles with_unrotated(const RotaryAngles& turns, int64_t tokens);
+
+/// Returns a timestep as FLUX's and FLUX.2's models see it: their pipelines divide it by 1000 and
+/// the models multiply it again, in float32.
+double timestep_of_flux(double timestep);
 
 inline constexpr int64_t kSineFeatures = 256;
 /// Sines of `values` [n] at `features` / 2 frequencies: [n, features], cosines first, in float32;

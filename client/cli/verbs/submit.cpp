@@ -177,7 +177,7 @@ class SubmitVerb : public SharedVerb {
 #define REQUEST_FIELD(type, member, initial, ...) \
   if (copied(wire::kRequestFields.member)) request.member = made.member;
 #include "transport/wire/request_fields.def"
-    // Those of an option take the place of the recorded ones of that transformer alone.
+    // LoRAs of an option take the place of the recorded ones of its transformer alone.
     request.loras = made.loras;
     std::erase_if(request.loras, [&](const Lora& lora) {
       return given(std::string(lora.of_second ? wire::kJobOptions.second_lora
