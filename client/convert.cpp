@@ -22,7 +22,6 @@ namespace troupe::client {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "latents travel little-endian");
-constexpr std::int64_t kLatentScale = 8;  // pixels a latent row or column
 
 Error refused(wire::JobField field, const std::string& why) {
   return {ErrorCode::bad_request, why, to_string(field)};
@@ -130,7 +129,10 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
   for (const auto* given : {&from.timesteps, &from.sigmas})
     if (!given->empty()) to.steps = static_cast<std::int32_t>(given->size());
   if (!wrong.what.empty()) return wrong;
-  to.init_latents_bytes = from.init_latents ? from.init_latents->data.size() * sizeof(float) : 0;
+  if (from.init_latents) {
+    to.init_latents_bytes = from.init_latents->data.size() * sizeof(float);
+    to.init_latents_shape = from.init_latents->shape;
+  }
   to.init_image_bytes = from.init_image.size();
   to.mask_image_bytes = from.mask_image.size();
   to.images_as_taken = from.images_as_taken;
@@ -151,12 +153,6 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
   }
   if (const auto prompts = rows_of_embeds(from); prompts > 0 && to.prompts.empty())
     to.prompts.resize(prompts);
-  if (from.init_latents && from.init_latents->shape.size() == 4) {
-    const auto& shape = from.init_latents->shape;
-    if (to.height == 0 && to.num_frames <= 1)
-      to.height = static_cast<std::int32_t>(shape[2] * kLatentScale);
-    if (to.width == 0) to.width = static_cast<std::int32_t>(shape[3] * kLatentScale);
-  }
   return spec;
 }
 
@@ -168,27 +164,9 @@ std::optional<Error> check_init_latents(const ImageRequest& request) {
                    "init_latents of shape " + shape_text(latents.shape) + ": " + why);
   };
   const auto count = element_count(latents.shape);
-  if (latents.shape.size() != 4 || !count)
-    return refuse("not [n, channels, height / 8, width / 8]");
-  if (*count != latents.data.size()) {
+  if (latents.shape.size() != 4 || !count) return refuse("not [pictures, channels, rows, columns]");
+  if (*count != latents.data.size())
     return refuse(fmt::format("holds {} values, not {}", latents.data.size(), *count));
-  }
-  const auto prompts = request.prompts.empty() ? rows_of_embeds(request) : request.prompts.size();
-  const auto pictures = static_cast<std::int64_t>(prompts) * request.images_per_prompt;
-  if (latents.shape[0] != pictures) {
-    return refuse("the request is for " + counted(pictures, "picture"));
-  }
-  if (request.resolution_binning) return {};
-  // A video's frames stand one below the other; how many they are the controller works out.
-  if (request.num_frames <= 1 && request.height != 0 &&
-      request.height != latents.shape[2] * kLatentScale) {
-    return refuse(
-        fmt::format("height {} wants {} rows", request.height, request.height / kLatentScale));
-  }
-  if (request.width != 0 && request.width != latents.shape[3] * kLatentScale) {
-    return refuse(
-        fmt::format("width {} wants {} columns", request.width, request.width / kLatentScale));
-  }
   return {};
 }
 

@@ -15,7 +15,8 @@ namespace troupe::client {
 /// number of prompts from prompt embeds. Error: bad_request, for a choice that does not exist.
 Result<wire::JobSpec> to_wire(const Submission& submission);
 
-/// Returns why the initial latents do not go with the request, before anybody is asked.
+/// Returns why the initial latents are none, before anybody is asked. What shape a model's have the
+/// controller knows.
 std::optional<Error> check_init_latents(const ImageRequest& request);
 
 /// Returns why the prompt embeds do not go with the request, or are not such tensors: a shape that

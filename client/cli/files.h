@@ -60,7 +60,7 @@ void check_frames_folder(const std::string& path);
 std::vector<std::string> write_frames(const std::string& path,
                                       const std::vector<std::vector<std::string>>& pictures);
 
-/// The tensor `latents`, float32 [n, channels, height / 8, width / 8], of a safetensors file.
+/// The tensor `latents`, float32 [n, channels, rows, columns], of a safetensors file.
 /// Throws std::runtime_error naming file and cause: not readable, no such tensor, another type or
 /// rank, a value that is not finite.
 Latents read_latents(const std::string& path);

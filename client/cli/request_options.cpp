@@ -156,9 +156,10 @@ void add_request_options(Options& app, RequestOptions& options) {
       ->group(kUsualOptions);
   add_field_options(app, request, wire::Group::picture, group);
   options.steps_option = app.get_option(std::string(wire::kRequestFields.steps.option));
-  app.add_option(std::string(wire::kJobOptions.init_latents), options.init_latents_path,
-                 "Start from tensor \"latents\" [n, channels, h/8, w/8] of this file, not from the "
-                 "seed's noise")
+  app.add_option(
+         std::string(wire::kJobOptions.init_latents), options.init_latents_path,
+         "Start from tensor \"latents\" [n, channels, rows, columns] of this file, not from "
+         "the seed's noise")
       ->check(not_empty())
       ->type_name("F.safetensors")
       ->group(group);

@@ -16,6 +16,7 @@
 #include "models/spec/prompt_embeds.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/transformer_spec.h"
+#include "models/spec/weight_index.h"
 #include "transport/wire/prompt_rows.h"
 #include "transport/wire/request_fields.h"
 #include "transport/wire/request_limits.h"
@@ -364,6 +365,24 @@ void check_sampler(Plan& plan, const spec::ModelSpec& model) {
   }
 }
 
+/// Holds the latents that a job begins with against those that it computes.
+void check_init_latents(const Plan& plan) {
+  const auto& request = plan.request;
+  if (request.init_latents_blob == 0) return;
+  const std::vector<std::int64_t> shape = {plan.picture_count(), plan.latent_channels,
+                                           plan.latent_height, plan.latent_width};
+  if (request.init_latents_shape != shape)
+    refuse(JobField::init_latents,
+           fmt::format("`init_latents` have shape {}, but [pictures, channels, rows, columns] of "
+                       "this request are {}",
+                       spec::shape_text(request.init_latents_shape), spec::shape_text(shape)));
+  const auto bytes = static_cast<std::uint64_t>(shape[0] * shape[1] * shape[2] * shape[3] * 4);
+  if (request.init_latents_bytes != bytes)
+    refuse(JobField::init_latents,
+           fmt::format("`init_latents` have {} bytes, but {} in float32 needs {}",
+                       request.init_latents_bytes, spec::shape_text(shape), bytes));
+}
+
 Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
              const wire::Parallelism& parallelism, const Machine& machine, const Plan* same) {
   check(request, parallelism);
@@ -395,16 +414,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   warn_of_staleness(plan);
   set_groups(plan, model);
   plan.warnings.insert(plan.warnings.end(), model.notes.begin(), model.notes.end());
-  if (request.init_latents_blob != 0) {
-    const auto bytes = static_cast<std::uint64_t>(plan.picture_count() * plan.latent_channels *
-                                                  plan.latent_height * plan.latent_width * 4);
-    if (request.init_latents_bytes != bytes) {
-      refuse(JobField::init_latents,
-             fmt::format("`init_latents` have {} bytes, but [{}, {}, {}, {}] float32 needs {}",
-                         request.init_latents_bytes, plan.picture_count(), plan.latent_channels,
-                         plan.latent_height, plan.latent_width, bytes));
-    }
-  }
+  check_init_latents(plan);
   plan.memory = estimate_memory(plan, model);
   return plan;
 }

@@ -78,9 +78,29 @@ std::string size_text(std::int64_t width, std::int64_t height) {
   return fmt::format("{} x {}", width, height);
 }
 
-/// Sets the sides that a request leaves open: to the model's own, or those of the picture that it
-/// begins with, without what is beyond a whole latent.
+/// Sets the sides that a request leaves open to those that its initial latents are of.
+void size_by_latents(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto& shape = request.init_latents_shape;
+  if (shape.size() != 4) return;
+  const auto frames = model.latent_frames(request.num_frames > 0 ? request.num_frames
+                                                                 : model.transformer.sample_frames);
+  const auto set = [&](JobField field, std::int32_t& side, std::int64_t latents) {
+    if (side != 0) return;
+    const auto most = wire::kMaxPixels / model.vae.scale_factor();
+    if (latents < 1 || latents > most)
+      refuse(JobField::init_latents,
+             fmt::format("`init_latents` say `{}`, and have {} there: 1 to {} are taken",
+                         to_string(field), latents, most));
+    side = static_cast<std::int32_t>(latents * model.vae.scale_factor());
+  };
+  set(JobField::height, request.height, shape[2] / frames);
+  set(JobField::width, request.width, shape[3]);
+}
+
+/// Sets the sides that a request leaves open: to the model's own, or those of what it begins with,
+/// of a picture without what is beyond a whole latent.
 void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
+  size_by_latents(request, model);
   const bool from_picture = request.init_image_bytes > 0 && request.mask_image_bytes == 0;
   const bool edits = model.inputs.sized_by_image && !request.images.empty();
   const bool keeps = edits || (from_picture && model.keeps_picture_size);

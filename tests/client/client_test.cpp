@@ -161,24 +161,21 @@ TEST_CASE("a job can be handed in without waiting, and again under the same key"
   CHECK(submit(simple()).error().code == ErrorCode::lost);
 }
 
-TEST_CASE("initial latents that do not fit the request are refused before anybody is asked") {
+TEST_CASE("initial latents whose shape is none are refused before anybody is asked") {
   FakeController controller;
   auto client = Client::connect(controller.endpoint(), 60s);
   REQUIRE(client.ok());
-  const auto refusal = [&](std::vector<std::int64_t> shape, std::size_t values, int height) {
+  const auto refusal = [&](std::vector<std::int64_t> shape, std::size_t values) {
     Submission submission = simple();
-    submission.request.height = height;
     submission.request.init_latents = Latents{std::move(shape), std::vector<float>(values)};
     const auto job = client.value().submit(submission);
     REQUIRE_FALSE(job.ok());
     CHECK(job.error().code == ErrorCode::bad_request);
     return job.error().message();
   };
-  CHECK(refusal({1, 4, 2}, 8, 0).find("[1, 4, 2]") != std::string::npos);
-  CHECK(refusal({1, 4, 2, 2}, 15, 0).find("15 values") != std::string::npos);
-  CHECK(refusal({2, 4, 2, 2}, 32, 0).find("for 1 picture") != std::string::npos);
-  CHECK(refusal({1, 4, 2, 2}, 16, 64).find("height 64") != std::string::npos);
-  CHECK(refusal({1, 4, -2, -2}, 16, 0).find("[1, 4, -2, -2]") != std::string::npos);
+  CHECK(refusal({1, 4, 2}, 8).find("[1, 4, 2]") != std::string::npos);
+  CHECK(refusal({1, 4, 2, 2}, 15).find("15 values") != std::string::npos);
+  CHECK(refusal({1, 4, -2, -2}, 16).find("[1, 4, -2, -2]") != std::string::npos);
 }
 
 TEST_CASE("a failed job gives its cause, a cancelled one says so") {

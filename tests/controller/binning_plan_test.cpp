@@ -65,6 +65,7 @@ TEST_CASE("memory and initial latents are those of the bin") {
   CHECK(plan.memory.at(0).peak() == native.memory.at(0).peak());
   large.init_latents_blob = 1;
   large.init_latents_bytes = 4 * 32 * 32 * 4;
+  large.init_latents_shape = {1, 4, 32, 32};
   CHECK_NOTHROW(make_plan(sample_model(), large, {}));
 }
 

@@ -219,8 +219,21 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why([](auto& r) { r.guidance_scale = NAN; }).starts_with("[plan] `guidance_scale` is nan"));
   CHECK(why([](auto& r) {
           r.init_latents_blob = 1;
+          r.init_latents_shape = {1, 4, 32, 32};
           r.init_latents_bytes = 12;
-        }) == "[plan] `init_latents` have 12 bytes, but [1, 4, 32, 32] float32 needs 16384");
+        }) == "[plan] `init_latents` have 12 bytes, but [1, 4, 32, 32] in float32 needs 16384");
+  // As many values in another shape are other latents.
+  CHECK(why([](auto& r) {
+          r.init_latents_blob = 1;
+          r.init_latents_shape = {1, 16, 16, 16};
+          r.init_latents_bytes = 16384;
+        }) ==
+        "[plan] `init_latents` have shape [1, 16, 16, 16], but [pictures, channels, rows, columns] "
+        "of this request are [1, 4, 32, 32]");
+  CHECK(why([](auto& r) {
+          r.height = 0;
+          r.init_latents_shape = {1, 4, 1 << 20, 32};
+        }) == "[plan] `init_latents` say `height`, and have 1048576 there: 1 to 2048 are taken");
 }
 
 TEST_CASE("a plan prints as text and as JSON") {

@@ -204,9 +204,10 @@ TEST_CASE("what a job begins with is held against its request and a budget befor
   latents.height = latents.width = 64;
   latents.init_latents_blob = 7;
   latents.init_latents_bytes = 4ull << 30;
+  latents.init_latents_shape = {1, 4, 1 << 14, 1 << 14};
   submit(latents);
   REQUIRE(fixture.until([&] { return said.size() == 1; }));
-  CHECK(said.back().starts_with("[plan] `init_latents` have 4294967296 bytes, but [1, "));
+  CHECK(said.back().starts_with("[plan] `init_latents` have shape [1, 4, 16384, 16384], but "));
   wire::ImageRequest picture;
   picture.init_image_blob = 7;
   picture.init_image_bytes = 500'000'000;

@@ -188,7 +188,7 @@ TEST_CASE("latents to begin with have the frames one below the other; previews s
   CHECK(decode_png(preview).shape == std::vector<std::int64_t>{16, 16, 3});
   request.init_latents->shape[2] = 6;
   request.init_latents->data.resize(4 * 6 * 8);
-  CHECK(shared_cluster().refusal(submission).what.find("`init_latents` have 768 bytes") !=
+  CHECK(shared_cluster().refusal(submission).what.find("`init_latents` have shape [1, 4, 6, 8]") !=
         std::string::npos);
 }
 

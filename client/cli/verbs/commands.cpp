@@ -127,8 +127,7 @@ const std::vector<Command>& command_table() {
        .arguments = "JOB FILE.safetensors",
        .summary = "Write a job's latents as they are now",
        .details =
-           "float32 [n, channels, height / 8, width / 8], as `submit --init-latents` reads them. "
-           "Taken\n"
+           "float32 [n, channels, rows, columns], as `submit --init-latents` reads them. Taken\n"
            "from the actors between two micro-steps; pause the job to have all rows of one step.",
        .completes = {Argument::job, Argument::latents_file},
        .least = 2,

@@ -30,7 +30,7 @@ struct Tensor {
   std::vector<float> data;
 };
 
-/// Latents of a batch, [n, channels, height / 8, width / 8].
+/// Latents of a batch, [n, channels, rows, columns]: height / 8 and width / 8 of most models.
 using Latents = Tensor;
 
 /// Adapter that is added to a model's own weights, times `scale`: of any kind and naming of
