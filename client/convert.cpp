@@ -144,6 +144,8 @@ Result<wire::JobSpec> to_wire(const Submission& submission) {
     for (const auto& image : from.images)
       to.images.push_back(sent_picture(wire::JobField::images, image));
     to.last_image = sent_picture(wire::JobField::last_image, from.last_image);
+    for (const auto& image : from.control_images)
+      to.control_images.push_back(sent_picture(wire::JobField::control_images, image));
   } catch (const wire::BadField& error) {
     return refused(error.field, error.what());
   }
@@ -214,6 +216,12 @@ std::vector<Input> inputs_of(const ImageRequest& request) {
                         return BlobFields{to.last_image.blob, to.last_image.bytes};
                       },
                       request.last_image});
+  for (std::size_t i = 0; i < request.control_images.size(); ++i)
+    inputs.push_back({[i](Wire& to) {
+                        auto& image = to.control_images.at(i);
+                        return BlobFields{image.blob, image.bytes};
+                      },
+                      request.control_images[i]});
   if (!request.prompt_embeds.empty()) {
     std::string bytes;
     for (const auto& [name, tensor] : request.prompt_embeds)
@@ -414,6 +422,8 @@ std::optional<Error> check_pictures(const ImageRequest& request) {
   if (auto error = check_picture("mask_image", request.mask_image)) return error;
   for (const auto& image : request.images)
     if (auto error = check_picture("images", image)) return error;
+  for (const auto& image : request.control_images)
+    if (auto error = check_picture("control_images", image)) return error;
   return check_picture("last_image", request.last_image);
 }
 

@@ -49,6 +49,8 @@ std::size_t bytes_brought(const ImageRequest& request) {
   bytes += request.last_image.size();
   for (const auto& image : request.images)
     bytes += image.size();
+  for (const auto& image : request.control_images)
+    bytes += image.size();
   if (request.init_latents) bytes += request.init_latents->data.size() * sizeof(float);
   for (const auto& [name, tensor] : request.prompt_embeds)
     bytes += tensor.data.size() * sizeof(float);

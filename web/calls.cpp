@@ -51,6 +51,18 @@ void refuse_rest_or_no_prompt(const Fields& fields, const ImageRequest& request)
   if (request.prompts.empty()) throw bad_field("prompt", "is missing");
 }
 
+/// Reads a list of pictures.
+void read_pictures(Fields& fields, const char* name, std::size_t most,
+                   std::vector<std::string>& pictures) {
+  const auto images = fields.texts(name);
+  if (!images) return;
+  if (images->size() > most)
+    throw bad_field(name,
+                    fmt::format("has {} pictures: at most {} are taken", images->size(), most));
+  for (const auto& image : *images)
+    pictures.push_back(picture_of_field(name, image));
+}
+
 /// Reads what every kind of request has: the prompts, the table's fields, degrees, and how the job
 /// stands among others.
 void read_common(Fields& fields, Submission& submission) {
@@ -69,13 +81,8 @@ void read_common(Fields& fields, Submission& submission) {
   if (const auto mask = fields.text("mask_image"))
     request.mask_image = picture_of_field("mask_image", *mask);
   request.images_as_taken = fields.has("image") || fields.has("image[]");
-  if (const auto images = fields.texts("images")) {
-    if (images->size() > wire::kMaxImages)
-      throw bad_field("images", fmt::format("has {} pictures: at most {} are taken", images->size(),
-                                            wire::kMaxImages));
-    for (const auto& image : *images)
-      request.images.push_back(picture_of_field("images", image));
-  }
+  read_pictures(fields, "images", wire::kMaxImages, request.images);
+  read_pictures(fields, "control_images", wire::kMaxControlNets, request.control_images);
   if (const auto image = fields.text("last_image"))
     request.last_image = picture_of_field("last_image", *image);
   if (const auto latents = fields.text("init_latents")) {
@@ -179,6 +186,9 @@ nlohmann::json job_fields_json() {
       "string";
   add("last_image", "string", {}, kOptions.last_image,
       "With images: a video's last frame, where the model takes one; base64 likewise");
+  add("control_images", "list", nlohmann::json::array(), kOptions.control_images,
+      "Pictures of edges, depth, a pose, …, one for each ControlNet, or the one that the model "
+      "takes; base64 likewise")["items"] = "string";
   add("init_latents", "string", {}, kOptions.init_latents,
       "Latents to begin with: base64 of a .npy file");
   add("want_latents", "boolean", false, "--save-latents", "The final latents can be fetched");
@@ -307,13 +317,19 @@ nlohmann::json parameters_of(const std::string& file, const std::set<std::string
 }
 
 const std::map<std::string, std::string>& other_names() {
-  static const std::map<std::string, std::string> kNames = {{"num_inference_steps", "steps"},
-                                                            {"n", "images_per_prompt"},
-                                                            {"lora", "loras"},
-                                                            {"embedding", "embeddings"},
-                                                            {"image", "images"},
-                                                            {"patches", "num_pipeline_patch"},
-                                                            {"warmup", "warmup_steps"}};
+  static const std::map<std::string, std::string> kNames = {
+      {"num_inference_steps", "steps"},
+      {"n", "images_per_prompt"},
+      {"lora", "loras"},
+      {"embedding", "embeddings"},
+      {"image", "images"},
+      {"control_image", "control_images"},
+      {"controlnet", "controlnets"},
+      {"controlnet_conditioning_scale", "control_scale"},
+      {"control_guidance_start", "control_from"},
+      {"control_guidance_end", "control_until"},
+      {"patches", "num_pipeline_patch"},
+      {"warmup", "warmup_steps"}};
   return kNames;
 }
 

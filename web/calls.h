@@ -87,8 +87,8 @@ VideoCall parse_video(Fields fields, std::uint64_t seed);
 
 /// The body of POST /api/v1/jobs that makes what this PNG, MP4 or WebM holds again. What a picture
 /// was made from, but does not hold, must be `brought` along, by these names: init_image,
-/// mask_image, images, last_image, init_latents, prompt_embeds. Throws ApiError naming the first
-/// one that is not.
+/// mask_image, images, last_image, control_images, init_latents, prompt_embeds. Throws ApiError
+/// naming the first one that is not.
 nlohmann::json parameters_of(const std::string& file, const std::set<std::string>& brought = {});
 
 /// Names of other servers' fields, to ours.

@@ -64,6 +64,11 @@ constexpr auto kFieldWords = [] {
       {kWebui, model, "override_settings", true},
       {kWebui, images, ""},
       {kWebui, last_image, ""},
+      {kWebui, control_images, "alwayson_scripts", true},
+      {kWebui, controlnets, "alwayson_scripts", true},
+      {kWebui, control_scale, "alwayson_scripts", true},
+      {kWebui, control_from, "alwayson_scripts", true},
+      {kWebui, control_until, "alwayson_scripts", true},
       {kWebui, init_latents, ""},
       {kWebui, prompt_embeds, ""},
       {kWebui, priority, ""},
@@ -97,10 +102,10 @@ FieldWords::FieldWords(Call call, const std::set<std::string>& given,
     const auto field = parse_choice<wire::JobField>(ours);
     if (!field || !given.contains(name) || given.contains(of(*field))) continue;
     words_[*field] = {name, name};
-    // The only picture may be the one to start from.
-    const auto start = wire::JobField::init_image;
-    if (*field == wire::JobField::images && !given.contains(of(start)))
-      words_[start] = {name, name};
+    // The only picture may be the one to start from, and pictures those of ControlNets.
+    if (*field != wire::JobField::images) continue;
+    for (const auto other : {wire::JobField::init_image, wire::JobField::control_images})
+      if (!given.contains(of(other))) words_[other] = {name, name};
   }
 }
 
@@ -405,7 +410,8 @@ std::optional<std::vector<std::string>> Fields::texts(const std::string& name) {
 }
 
 template <class T>
-std::optional<std::vector<T>> Fields::numbers(const std::string& name, const wire::Bounds& bounds) {
+std::optional<std::vector<T>> Fields::numbers(const std::string& name, const wire::Bounds& bounds,
+                                              bool one_for_all) {
   std::string asked;
   const json* value = take(name, asked);
   if (!value) return std::nullopt;
@@ -430,8 +436,10 @@ std::optional<std::vector<T>> Fields::numbers(const std::string& name, const wir
       add(parse_number<T>(part.substr(std::min(part.find_first_not_of(' '), part.size()))));
     return list;
   }
-  if (!value->is_array()) throw wrong();
-  for (const json& one : *value) {
+  const json list_of_one = json::array({*value});
+  const bool is_one_for_all = one_for_all && value->is_number();
+  if (!value->is_array() && !is_one_for_all) throw wrong();
+  for (const json& one : is_one_for_all ? list_of_one : *value) {
     const bool is_one = std::is_integral_v<T> ? one.is_number_integer() : one.is_number();
     // A number of another kind, or beyond the type, must not be cut down to one of it.
     if (!is_one || one.get<double>() < least || one.get<double>() > most) throw wrong();
@@ -552,7 +560,7 @@ void Fields::read_field(const wire::RequestField& field, Member& member) {
   } else if constexpr (std::is_same_v<Type, std::vector<std::string>>) {
     set(texts(name));
   } else {
-    set(numbers<typename Type::value_type>(name, field.typed));
+    set(numbers<typename Type::value_type>(name, field.typed, field.one_for_all));
   }
 }
 

@@ -80,7 +80,8 @@ class Fields {
   std::optional<std::vector<std::string>> texts(const std::string& name);
   /// Returns a list of std::int32_t, std::uint64_t or double.
   template <class T>
-  std::optional<std::vector<T>> numbers(const std::string& name, const wire::Bounds& bounds);
+  std::optional<std::vector<T>> numbers(const std::string& name, const wire::Bounds& bounds,
+                                        bool one_for_all = false);
   /// Returns a field's value of whatever kind; null where the field is left out. Valid for as long
   /// as these fields.
   const nlohmann::json* any(const std::string& name);

@@ -34,8 +34,8 @@ std::uint64_t random_key() {
 
 /// Returns whether it takes long to check and copy what the request brings along.
 bool is_heavy(const ImageRequest& request) {
-  return !request.init_image.empty() || !request.images.empty() || request.init_latents ||
-         !request.prompt_embeds.empty();
+  return !request.init_image.empty() || !request.images.empty() ||
+         !request.control_images.empty() || request.init_latents || !request.prompt_embeds.empty();
 }
 
 /// Throws what the cluster would refuse the job for that comes after another one.
@@ -44,6 +44,7 @@ void check_next(Client& client, const Submission& before, const JobService::Next
   submission.request = next.request;
   submission.request.loras = before.request.loras;
   submission.request.embeddings = before.request.embeddings;
+  submission.request.controlnets = before.request.controlnets;
   const auto error = client.check(submission);
   if (!error) return;
   const ApiError why = to_api_error(*error);
@@ -82,6 +83,11 @@ void keep_paths(Submission& submission, const std::string& own, std::vector<std:
     keep(lora.path, allowed.resolve_file(lora.path, spec::kAdapterConfig), "loras");
   for (Embedding& embedding : submission.request.embeddings)
     keep(embedding.path, allowed.resolve_file(embedding.path), "embeddings");
+  for (std::string& net : submission.request.controlnets) {
+    keep(net, allowed.resolve(spec::cached_model_folder_or_text(net).string()), "controlnets");
+    if (const auto why = allowed.refusal_of_links(net))
+      throw bad_field("controlnets", without_rooms(*why));
+  }
 }
 
 JobService::JobService(boost::asio::io_context& io, const std::vector<ClusterLink::Target>& targets,
@@ -328,8 +334,8 @@ void JobService::submit(Submission submission, std::shared_ptr<const KeyHolder> 
   const std::string& own = clusters_[*index].info->model;
   const bool is_here = clusters_[*index].link->target().endpoint.starts_with("ipc://");
   const auto& request = handed->submission.request;
-  const bool has_paths =
-      handed->submission.model != own || !request.loras.empty() || !request.embeddings.empty();
+  const bool has_paths = handed->submission.model != own || !request.loras.empty() ||
+                         !request.embeddings.empty() || !request.controlnets.empty();
   std::function<void()> look;
   if (is_here && has_paths)
     look = [this, handed, own] { keep_paths(handed->submission, own, allowed_models_); };

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "models/image/limits.h"
 #include "models/image/load_picture.h"
+#include "models/image/picture_file.h"
 #include "models/spec/sampler_alias.h"
 #include "models/spec/scheduler_config.h"
 #include "transport/wire/request_fields.h"
@@ -306,14 +307,145 @@ void drop_idle_eta(json& document, std::vector<std::string>& warnings) {
   document.erase(eta);
 }
 
-void read_scripts(Fields& fields) {
+/// A unit of the ControlNet extension, of alwayson_scripts.controlnet.args.
+class ControlUnit {
+ public:
+  /// `number` counts units from 1.
+  ControlUnit(const json& unit, std::size_t number) : unit_(unit), number_(number) {
+    if (!unit.is_object()) throw wrong("is no object");
+  }
+
+  bool is_on() const {
+    const auto on = unit_.find("enabled");
+    if (on == unit_.end()) return true;
+    if (!on->is_boolean()) throw wrong("enabled is neither true nor false");
+    return *on;
+  }
+
+  void add_to(ImageRequest& request) const {
+    refuse_what_is_not_done();
+    const std::string picture = image();
+    refuse_cropping(picture, request);
+    request.control_images.push_back(picture);
+    if (const auto model = text("model"); !model.empty() && model != "None")
+      request.controlnets.push_back(model);
+    request.control_scale.push_back(number("weight", 1));
+    request.control_from.push_back(number("guidance_start", 0));
+    request.control_until.push_back(number("guidance_end", 1));
+  }
+
+ private:
+  ApiError wrong(const std::string& why) const {
+    return bad_field("alwayson_scripts", fmt::format("controlnet's unit {}: {}", number_, why));
+  }
+
+  std::string text(const char* name) const {
+    const auto at = unit_.find(name);
+    if (at == unit_.end() || at->is_null()) return "";
+    if (!at->is_string()) throw wrong(std::string(name) + " is not a text");
+    return *at;
+  }
+
+  double number(const char* name, double otherwise) const {
+    const auto at = unit_.find(name);
+    if (at == unit_.end() || at->is_null()) return otherwise;
+    if (!at->is_number()) throw wrong(std::string(name) + " is not a number");
+    return *at;
+  }
+
+  /// A value by its number or by its name; `plain` are those that are done here.
+  void only(const char* name, std::initializer_list<json> plain, const std::string& remedy) const {
+    const auto at = unit_.find(name);
+    if (at == unit_.end() || at->is_null() || std::ranges::count(plain, *at) > 0) return;
+    throw wrong(std::string(name) + " is " + beginning(json_text(*at)) +
+                ", which is not done here: " + remedy);
+  }
+
+  void refuse_what_is_not_done() const {
+    only("module", {"none", "None", ""},
+         "give the picture of edges, depth or a pose itself, and none");
+    only("control_mode", {0, "Balanced"},
+         "ControlNets count in both branches alike: give Balanced");
+    only("mask", {"", nullptr}, "leave it out");
+    only("effective_region_mask", {"", nullptr}, "leave it out");
+    only("batch_images", {"", nullptr}, "give one picture in image");
+    static const std::vector<std::string_view> kTaken = {
+        "enabled", "image", "input_image", "model", "weight", "guidance_start", "guidance_end",
+        "module", "control_mode", "mask", "effective_region_mask", "batch_images", "resize_mode",
+        // Settings of preprocessors, of which there are none, and of what a server keeps.
+        "processor_res", "threshold_a", "threshold_b", "pixel_perfect", "low_vram", "lowvram",
+        "save_detected_map", "hr_option", "input_mode", "is_ui", "inpaint_crop_input_image",
+        "batch_mask_dir", "animatediff_batch", "batch_modifiers", "batch_image_files",
+        "batch_keyframe_idx", "ipadapter_input", "output_dir", "loopback", "advanced_weighting",
+        "union_control_type", "pulid_mode", "use_preview_as_input", "generated_image"};
+    for (const auto& [name, value] : unit_.items())
+      if (std::ranges::count(kTaken, name) == 0)
+        throw wrong(json_text(short_name(name)) + " is no field of it");
+    only("union_control_type", {"Unknown", "", nullptr}, "leave it out");
+    only("ipadapter_input", {"", nullptr}, "IP-Adapters are not computed here: leave it out");
+    only("advanced_weighting", {nullptr}, "a ControlNet has one weight: leave it out");
+    only("loopback", {false}, "give false");
+  }
+
+  std::string image() const {
+    const char* name = unit_.contains("image") ? "image" : "input_image";
+    const auto at = unit_.find(name);
+    if (at == unit_.end() || at->is_null()) throw wrong("image is missing");
+    // As an object the extension has the picture and a mask apart.
+    if (at->is_object() && at->contains("mask") && !at->at("mask").is_null() &&
+        at->at("mask") != "")
+      throw wrong("mask is given, which is not done here: leave it out");
+    const json& value = at->is_object() && at->contains("image") ? at->at("image") : *at;
+    if (!value.is_string()) throw wrong("image is not a text of base64");
+    return picture_of_field("alwayson_scripts", value.get<std::string>(),
+                            models::AlphaUse::over_white);
+  }
+
+  /// Pictures are brought to the size without keeping their proportions. The extension crops or
+  /// fills them unless it is told not to, which is another picture where the proportions differ.
+  void refuse_cropping(const std::string& picture, const ImageRequest& request) const {
+    const auto mode = unit_.value("resize_mode", json("Crop and Resize"));
+    if (mode == 0 || mode == "Just Resize" || mode == "Scale to Fit (Inner Fit)") return;
+    const auto header = models::read_picture_header(picture);
+    const auto across = static_cast<std::int64_t>(header.width()) * request.height;
+    if (across == static_cast<std::int64_t>(header.height()) * request.width) return;
+    throw wrong(
+        fmt::format("image has {} x {} pixels, which are other proportions than {} x {}, and "
+                    "is not cropped here: crop it before, or give resize_mode 0",
+                    header.width(), header.height(), request.width, request.height));
+  }
+
+  const json& unit_;
+  std::size_t number_;
+};
+
+void read_control_units(const json& args, ImageRequest& request) {
+  if (!args.is_array())
+    throw bad_field("alwayson_scripts", "has controlnet, whose args are no list of units");
+  if (args.size() > wire::kMaxControlNets)
+    throw bad_field("alwayson_scripts",
+                    fmt::format("has {} units of controlnet: at most {} are taken", args.size(),
+                                wire::kMaxControlNets));
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const ControlUnit unit(args[i], i + 1);
+    if (unit.is_on()) unit.add_to(request);
+  }
+}
+
+void read_scripts(Fields& fields, ImageRequest& request) {
   const json* scripts = fields.any("alwayson_scripts");
   if (!scripts || scripts->empty()) return;
   if (!scripts->is_object()) throw bad_field("alwayson_scripts", "is no object of scripts");
   for (const auto& [name, script] : scripts->items()) {
     const bool asks =
         !script.is_object() || (script.contains("args") && !script.at("args").empty());
-    if (asks)
+    std::string lower = name;
+    std::ranges::transform(lower, lower.begin(), [](unsigned char letter) {
+      return static_cast<char>(std::tolower(letter));
+    });
+    if (asks && lower == "controlnet" && script.is_object()) {
+      read_control_units(script.at("args"), request);
+    } else if (asks)
       throw bad_field("alwayson_scripts", "has " + json_text(short_name(name)) +
                                               " with args: no script is run here, leave it out");
   }
@@ -602,7 +734,7 @@ WebuiCall read_webui(json document, Call kind, std::uint64_t seed) {
   if (const json* settings = fields.any("override_settings"))
     submission.model = model_of_settings(*settings, "override_settings");
   if (kind == kTxt2Img) read_second_pass(fields, call, cut_networks);
-  read_scripts(fields);
+  read_scripts(fields, request);
   call.send_images = fields.flag("send_images").value_or(true);
   // Taken above, under our names.
   for (const char* name : {"sampler_name", "sampler_index", "scheduler"})

@@ -118,6 +118,8 @@ std::vector<std::pair<std::string, std::string>> JobDecoder::picture_text(
   for (const char* list : {"loras", "embeddings"})
     for (auto& one : own[list])
       one["file"] = models::valid_utf8(last_name(one["file"].get<std::string>()));
+  for (auto& net : own["controlnets"])
+    net = models::valid_utf8(spec::model_label(net.get<std::string>()));
   if (const auto calls = step_.calls_of(image - begin.first_image)) {
     own["step_cache_skipped"] = calls->skipped;
     own["step_cache_calls"] = calls->all;

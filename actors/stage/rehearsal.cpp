@@ -98,6 +98,8 @@ wire::BeginJob from_the_start(wire::BeginJob begin) {
   for (auto& image : begin.request.images)
     image.blob = 0;
   begin.request.last_image.blob = 0;
+  for (auto& image : begin.request.control_images)
+    image.blob = 0;
   begin.request.prompt_embeds_blob = 0;
   return begin;
 }
@@ -245,6 +247,8 @@ std::string rehearsal_key(const wire::BeginJob& begin, const spec::ModelSpec& sp
     image.blob = 0, image.bytes = 1;
   request.last_image.blob = 0;
   request.last_image.bytes = request.last_image.bytes > 0 ? 1 : 0;
+  for (auto& image : request.control_images)
+    image = {.bytes = 1};
   request.seed = 0;
   request.picture_seeds.clear();
   for (auto& run : request.seeds)

@@ -367,8 +367,8 @@ std::string found_model(const std::string& text, const ModelParts& parts) {
   return composed ? completed_model(text, is_file, folder, parts) : folder;
 }
 
-std::string model_for_cluster(const std::string& text) {
-  warn_of_shadow("--model", text);
+std::string model_for_cluster(const std::string& text, std::string_view option) {
+  warn_of_shadow(std::string(option), text);
   return spec::hub_name(text) && !is_there(text) ? text : absolute_path(text);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/cli/options.h"
@@ -29,9 +30,9 @@ std::string found_model(const std::string& text, const ModelParts& parts);
 /// what names it, or "".
 void warn_of_shadow(const std::string& option, const std::string& text);
 
-/// Returns what a cluster is told of `--model`: the whole path of a folder, and a name of the hub
-/// as it stands, which the cluster looks up in the cache of its own machine.
-std::string model_for_cluster(const std::string& text);
+/// Returns what a cluster is told of what `option` names: the whole path of a folder, and a name of
+/// the hub as it stands, which the cluster looks up in the cache of its own machine.
+std::string model_for_cluster(const std::string& text, std::string_view option = "--model");
 
 /// Returns the folders that `--allow-models` names: of a name of the hub the repository's own in
 /// the cache, with all that its snapshots link to. Throws std::runtime_error that names the option.

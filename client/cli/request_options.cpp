@@ -89,6 +89,8 @@ void add_field_option(Options& app, const wire::RequestField& field, Member& mem
                        !std::is_same_v<Type, std::vector<wire::Embedding>>) {
     auto* option =
         app.add_option(name, member, help)->type_name(std::string(field.value))->group(heading);
+    if constexpr (std::is_same_v<Type, std::vector<std::string>>)
+      option->allow_extra_args(false)->check(not_empty());
     if constexpr (std::is_same_v<Type, ComputeType>) {
       option->transform(compute_type_check());
     } else if constexpr (std::is_same_v<Type, WeightChoice>) {
@@ -186,6 +188,13 @@ void add_request_options(Options& app, RequestOptions& options) {
       ->check(not_empty())
       ->type_name("FILE")
       ->group(group);
+  app.add_option(std::string(wire::kJobOptions.control_images), options.control_image_paths,
+                 "Picture of edges, depth, a pose, …, that says where things stand: repeat it for "
+                 "each ControlNet, the model's own ones first")
+      ->allow_extra_args(false)
+      ->check(not_empty())
+      ->type_name("FILE")
+      ->group(group);
   app.add_option(
          std::string(wire::kRequestFields.strength.option), request.strength,
          "With --init-image: how much of it is made anew, above 0, up to 1 (all); default: the "
@@ -215,6 +224,8 @@ void add_request_options(Options& app, RequestOptions& options) {
   app.add_rivals({"--steps", "--timesteps", "--sigmas", "--warmup", "--refill-steps"});
   app.add_rivals({"--init-image", "--init-latents", "--mask", "--strength", "--image"});
   app.add_rivals({"--image", "--last-image"});
+  app.add_rivals(
+      {"--control-image", "--controlnet", "--control-scale", "--control-from", "--control-until"});
   app.add_rivals(
       {"PROMPT", "--prompt", "--prompt-embeds", "--n", "--seed", "--negative-prompt", "--dp"});
 }

@@ -28,15 +28,16 @@ struct RequestOptions {
   std::string mask_path;
   std::vector<std::string> image_paths;  // pictures to edit, or a video's first frame
   std::string last_image_path;
-  const Option* model_option = nullptr;       // of the command line that they come from
-  const Option* steps_option = nullptr;       // likewise
-  std::vector<std::string> bare_words;        // a prompt, or a model and one, without options
-  std::string prompt_embeds_path;             // "" = the prompts are text
-  std::vector<std::uint64_t> seeds;           // one for all pictures, or one each
-  std::vector<std::string> negative_prompts;  // one for all, or one for each prompt or picture
-  std::vector<std::string> loras;             // FILE[:SCALE]
-  std::vector<std::string> second_loras;      // likewise, of a second transformer
-  std::vector<std::string> embeddings;        // FILE[:WORD]
+  std::vector<std::string> control_image_paths;  // one for each ControlNet, or the model's own
+  const Option* model_option = nullptr;          // of the command line that they come from
+  const Option* steps_option = nullptr;          // likewise
+  std::vector<std::string> bare_words;           // a prompt, or a model and one, without options
+  std::string prompt_embeds_path;                // "" = the prompts are text
+  std::vector<std::uint64_t> seeds;              // one for all pictures, or one each
+  std::vector<std::string> negative_prompts;     // one for all, or one for each prompt or picture
+  std::vector<std::string> loras;                // FILE[:SCALE]
+  std::vector<std::string> second_loras;         // likewise, of a second transformer
+  std::vector<std::string> embeddings;           // FILE[:WORD]
 };
 
 void add_request_options(Options& app, RequestOptions& options);

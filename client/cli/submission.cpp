@@ -116,6 +116,8 @@ Submission without_files(const RequestOptions& options) {
   }
   for (const std::string& embedding : options.embeddings)
     submission.request.embeddings.push_back(parse_embedding(embedding));
+  for (std::string& net : submission.request.controlnets)
+    net = model_for_cluster(net, wire::kRequestFields.controlnets.option);
   return submission;
 }
 
@@ -129,6 +131,7 @@ void check_rules(const RequestOptions& options) {
   request.mask_image_bytes = options.mask_path.empty() ? 0 : 1;
   request.images.assign(options.image_paths.size(), {.bytes = 1});
   request.last_image.bytes = options.last_image_path.empty() ? 0 : 1;
+  request.control_images.assign(options.control_image_paths.size(), {.bytes = 1});
   request.init_latents_bytes = options.init_latents_path.empty() ? 0 : 1;
   try {
     wire::check_submission(spec);
@@ -231,6 +234,8 @@ Submission make_submission(const RequestOptions& options) {
   for (const auto& path : options.image_paths)
     read_picture("--image", path, submission, request.images.emplace_back());
   read_picture("--last-image", options.last_image_path, submission, request.last_image);
+  for (const auto& path : options.control_image_paths)
+    read_picture("--control-image", path, submission, request.control_images.emplace_back());
   return submission;
 }
 
@@ -261,7 +266,8 @@ std::uint64_t accepted(const Result<std::uint64_t>& job, const Submission& submi
   const auto field = parse_choice<wire::JobField>(error.field);
   error.what = in_options(one_line(error.what));
   const bool is_model = field == wire::JobField::model && !submission.model.empty();
-  if (is_model || field == wire::JobField::loras || field == wire::JobField::embeddings) {
+  if (is_model || field == wire::JobField::loras || field == wire::JobField::embeddings ||
+      field == wire::JobField::controlnets) {
     const std::string option = wire::option_of(*field);
     if (!without_rooms(error.what).starts_with(option)) error.what = option + " " + error.what;
   }

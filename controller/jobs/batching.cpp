@@ -52,7 +52,8 @@ std::string batching_obstacle(const wire::ImageRequest& request, std::int64_t ma
   if (request.init_latents_blob != 0) return "it starts from latents of its own";
   if (request.prompt_embeds_blob != 0) return "it brings prompt embeds of its own";
   if (request.init_image_blob != 0) return "it starts from a picture of its own";
-  if (!request.images.empty()) return "it brings pictures of its own";
+  if (!request.images.empty() || !request.control_images.empty())
+    return "it brings pictures of its own";
   if (max_pictures < 2) return "the cluster was started with --max-batch 1";
   const auto own = pictures_of(request);
   if (own < max_pictures) return "";

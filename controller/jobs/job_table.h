@@ -50,6 +50,8 @@ auto input_blobs(Request& request) {
   for (auto& image : request.images)
     add(JobField::images, image);
   add(JobField::last_image, request.last_image);
+  for (auto& image : request.control_images)
+    add(JobField::control_images, image);
   blobs.push_back(
       {JobField::prompt_embeds, &request.prompt_embeds_blob, &request.prompt_embeds_bytes});
   return blobs;

@@ -198,6 +198,11 @@ void settle_images(wire::ImageRequest& request, const spec::ModelSpec& model) {
   if (!std::exchange(request.images_as_taken, false)) return;
   auto& images = request.images;
   if (images.empty() || model.inputs.images != spec::PictureRole::none) return;
+  if (model.control_pictures() > 0 && request.control_images.empty()) {
+    request.control_images = std::move(images);
+    images.clear();
+    return;
+  }
   if (images.size() > 1)
     refuse(JobField::images, fmt::format("`images` has {}, but {} begins with one picture",
                                          images.size(), model.pipeline_class));
@@ -229,6 +234,29 @@ void check_edited(const wire::SentPicture& image, const std::string& which,
 
 }  // namespace
 
+namespace {
+
+void check_control(const wire::ImageRequest& request, const spec::ModelSpec& model) {
+  const auto given = std::ssize(request.control_images);
+  const auto taken = model.control_pictures();
+  if (!request.controlnets.empty() && !model.inputs.controlnets)
+    refuse(JobField::controlnets, fmt::format("`controlnets` names {}, but {} takes no ControlNets",
+                                              request.controlnets.front(), model.pipeline_class));
+  if (given == taken) return;
+  if (taken == 0)
+    refuse(JobField::control_images,
+           fmt::format("`control_images` has {}, but {} takes none", counted(given, "picture"),
+                       model.pipeline_class) +
+               (model.inputs.controlnets ? ": `controlnets` names what follows them" : ""));
+  if (given == 0)
+    refuse(JobField::control_images, fmt::format("`control_images` is missing: {} needs {}",
+                                                 model.pipeline_class, counted(taken, "picture")));
+  refuse(JobField::control_images, fmt::format("`control_images` has {}, but {} takes {}", given,
+                                               model.pipeline_class, taken));
+}
+
+}  // namespace
+
 void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& model) {
   const auto& takes = model.inputs;
   const auto& images = request.images;
@@ -251,6 +279,7 @@ void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& mode
     refuse(JobField::last_image,
            "`last_image` is given, but " + model.pipeline_class +
                (model.makes_videos() ? " takes no last frame" : " makes pictures"));
+  check_control(request, model);
   if (request.guidance_scale_2 && !takes.second_guidance)
     refuse(JobField::guidance_scale_2,
            "`guidance_scale_2` is " + number_text(*request.guidance_scale_2) + ", but " +

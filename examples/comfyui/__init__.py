@@ -1,4 +1,4 @@
-"""Nodes for ComfyUI that compute on a Troupe cluster: connect, add a LoRA or an embedding, generate."""
+"""Nodes for ComfyUI that compute on a Troupe cluster: connect, add a LoRA, an embedding or a ControlNet, generate."""
 import contextvars
 import json
 import re
@@ -20,6 +20,7 @@ class Cluster(NamedTuple):
     loras: list
     embeddings: list
     options: dict
+    controlnets: list = []
 
 
 class TroupeConnect:
@@ -93,6 +94,39 @@ class TroupeEmbedding:
         return (cluster._replace(embeddings=[*cluster.embeddings, {"path": path, "token": token}]),)
 
 
+class ControlNet(NamedTuple):
+    path: str  # "": the next of the model's own
+    scale: float
+    start: float
+    end: float
+
+
+class TroupeControlNet:
+    """Adds a ControlNet, or says how much the next of the model's own counts; several add up."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        part = {"min": 0.0, "max": 1.0, "step": 0.01}
+        return {"required": {
+            "cluster": ("TROUPE",),
+            "path": ("STRING", {"default": "", "tooltip": "A folder on the cluster's hosts or a name on the hub; empty: the next of "
+                                "the model's own"}),
+            "scale": ("FLOAT", {"default": 1.0, "min": -100.0, "max": 100.0, "step": 0.05}),
+            "start": ("FLOAT", {"default": 0.0, **part, "tooltip": "Part of the steps after which it begins to count"}),
+            "end": ("FLOAT", {"default": 1.0, **part, "tooltip": "Part of the steps after which it counts no longer"}),
+        }}
+
+    RETURN_TYPES = ("TROUPE",)
+    FUNCTION = "add"
+    CATEGORY = CATEGORY
+
+    def add(self, cluster, path, scale, start, end):
+        own_is_late = not path and any(net.path for net in cluster.controlnets)
+        if own_is_late:
+            raise ValueError("path: is empty after a ControlNet that has one; the model's own ones come first")
+        return (cluster._replace(controlnets=[*cluster.controlnets, ControlNet(path, scale, start, end)]),)
+
+
 class TroupeGenerate:
     """Makes pictures, [batch, height, width, 3] from 0 to 1. The queue's cancel button cancels the job on the cluster."""
 
@@ -115,6 +149,7 @@ class TroupeGenerate:
                 "image": ("IMAGE", {"tooltip": "To begin with, or to edit, as the model takes it; of a batch all"}),
                 "mask": ("MASK", {"tooltip": "What of the image is painted anew; without one all of it"}),
                 "last_image": ("IMAGE", {"tooltip": "With image: the video's last frame; the first of the batch"}),
+                "control_image": ("IMAGE", {"tooltip": "Edges, depth, a pose, …: of a batch one for each ControlNet"}),
                 "guidance_scale_2": ("FLOAT", {"default": -1.0, "min": -1.0, "max": 100.0, "step": 0.1,
                                                "tooltip": "Of a second transformer; -1: as guidance_scale"}),
                 "strength": ("FLOAT", {"default": 0.0, "min": 0.0, "max": 1.0, "step": 0.01, "tooltip": "0: the model's own"}),
@@ -126,7 +161,7 @@ class TroupeGenerate:
     CATEGORY = CATEGORY
 
     def generate(self, cluster, prompt, negative_prompt, seed, steps, guidance_scale, width, height, batch_size, image=None,
-                 mask=None, strength=0.0, last_image=None, guidance_scale_2=-1.0):
+                 mask=None, strength=0.0, last_image=None, guidance_scale_2=-1.0, control_image=None):
         for name, text in (("prompt", prompt), ("negative_prompt", negative_prompt)):
             if found := re.search(r"\bembedding:\S+", text):
                 raise ValueError(f'{name}: has "{found[0]}"; the node "Troupe: embedding" adds its file, and its word stands in the prompt')
@@ -144,6 +179,11 @@ class TroupeGenerate:
             width=width or None, height=height or None, num_images_per_prompt=batch_size, loras=cluster.loras or None,
             embeddings=cluster.embeddings or None,
             image=None if image is None else [one.cpu().numpy().clip(0, 1) for one in image],
+            control_image=None if control_image is None else [one.cpu().numpy().clip(0, 1) for one in control_image],
+            controlnet=[net.path for net in cluster.controlnets if net.path] or None,
+            controlnet_conditioning_scale=[net.scale for net in cluster.controlnets] or None,
+            control_guidance_start=[net.start for net in cluster.controlnets] or None,
+            control_guidance_end=[net.end for net in cluster.controlnets] or None,
             last_image=None if last_image is None else last_image[0].cpu().numpy().clip(0, 1),
             guidance_scale_2=None if guidance_scale_2 < 0 else guidance_scale_2, strength=None if image is None else strength or None,
             mask_image=None if mask is None else mask[0].cpu().numpy().clip(0, 1), output_type="np", callback_on_step_end=step_ended,
@@ -160,6 +200,7 @@ class TroupeGenerate:
 
 
 NODE_CLASS_MAPPINGS = {"TroupeConnect": TroupeConnect, "TroupeLora": TroupeLora, "TroupeEmbedding": TroupeEmbedding,
-                       "TroupeGenerate": TroupeGenerate}
+                       "TroupeControlNet": TroupeControlNet, "TroupeGenerate": TroupeGenerate}
 NODE_DISPLAY_NAME_MAPPINGS = {"TroupeConnect": "Troupe: connect", "TroupeLora": "Troupe: LoRA",
-                              "TroupeEmbedding": "Troupe: embedding", "TroupeGenerate": "Troupe: generate"}
+                              "TroupeEmbedding": "Troupe: embedding", "TroupeControlNet": "Troupe: ControlNet",
+                               "TroupeGenerate": "Troupe: generate"}

@@ -149,6 +149,10 @@ struct PipelineInputs {
   bool last_image = false;
   /// True if the steps of a second transformer may have a guidance scale of their own.
   bool second_guidance = false;
+  /// Number of control pictures that the pipeline itself needs beside those of ControlNets.
+  std::int32_t control_images = 0;
+  /// True if ControlNets may be added.
+  bool controlnets = false;
 
   bool operator==(const PipelineInputs&) const = default;
 };
@@ -252,6 +256,8 @@ struct ModelSpec {
   bool has_branches(double guidance_scale) const {
     return transformer.guidance == GuidanceKind::branches && guidance_scale > no_guidance();
   }
+  /// Returns how many control pictures each request needs.
+  std::int32_t control_pictures() const { return inputs.control_images; }
   /// Height and width must be multiples of this many pixels.
   std::int64_t pixel_multiple() const { return vae.scale_factor() * transformer.patch_size; }
   /// Height and width in pixels where a request gives none.

@@ -18,8 +18,10 @@ Prompt = Union[str, Sequence[str]]
 
 # The request's fields for arguments that have another name; those of the second table travel in another form, too.
 _NAMES = {"num_images_per_prompt": "images_per_prompt", "num_inference_steps": "steps", "num_videos_per_prompt": "images_per_prompt",
-          "use_resolution_binning": "resolution_binning"}
-_FORMS = {"generator": "picture_seeds", "image": "images", "latents": "init_latents", "negative_prompt": "negative_prompts",
+          "use_resolution_binning": "resolution_binning", "controlnet": "controlnets",
+          "controlnet_conditioning_scale": "control_scale", "control_guidance_start": "control_from",
+          "control_guidance_end": "control_until"}
+_FORMS = {"control_image": "control_images", "generator": "picture_seeds", "image": "images", "latents": "init_latents", "negative_prompt": "negative_prompts",
           "prompt": "prompts", "seed": "picture_seeds"}
 
 # Arguments of diffusers' calls that Troupe has no field for: the values that change nothing, and the way that is there instead.
@@ -36,6 +38,7 @@ _ABSENT = {
                      "after each step"),
     "callback_steps": ((), "callback_on_step_end=…, which is called after each step, takes its place"),
     "clip_skip": ((0,), "prompt_embeds=… takes what the text encoder makes with it"),
+    "guess_mode": ((False,), "ControlNets are not guessed with: they count in both branches of guidance alike"),
     "denoising_end": _NO_ENSEMBLE, "denoising_start": _NO_ENSEMBLE,
     "ip_adapter_image": _NO_ADAPTER, "ip_adapter_image_embeds": _NO_ADAPTER,
     "negative_ip_adapter_image": _NO_ADAPTER, "negative_ip_adapter_image_embeds": _NO_ADAPTER,
@@ -151,6 +154,9 @@ def make_request(prompt: Optional[Prompt], arguments: Mapping[str, Any]) -> Dict
         request["init_latents"] = images.base64_text(images.latents_to_npy(given.pop("latents")))
     if "image" in given:
         request["image"] = [images.base64_text(png) for png in images.to_pngs(given.pop("image"))]
+    if "control_image" in given:
+        request["control_images"] = [images.base64_text(png)
+                                     for png in images.to_pngs(given.pop("control_image"), "control_image")]
     for name, is_mask in (("last_image", False), ("mask_image", True)):
         if name in given:
             request[name] = images.base64_text(images.to_png(given.pop(name), name, is_mask))

@@ -245,6 +245,11 @@ def check_output_type(output_type: str) -> None:
 
 # Names of fields in the cluster's texts, and options of the command line, that a call has other arguments for.
 _ARGUMENTS = {"`images`": "image", "`init_image`": "image", "`init_latents`": "latents", "--elastic": "elastic", "--init-image": "image", "--image": "image", "--last-image": "last_image",
+              "`control_images`": "control_image", "--control-image": "control_image", "`controlnets`": "controlnet",
+              "--controlnet": "controlnet", "`control_scale`": "controlnet_conditioning_scale",
+              "--control-scale": "controlnet_conditioning_scale", "`control_from`": "control_guidance_start",
+              "--control-from": "control_guidance_start", "`control_until`": "control_guidance_end",
+              "--control-until": "control_guidance_end",
               "--init-latents": "latents", "--mask": "mask_image", "--may-batch": "may_batch", "--model": "model",
               "--parallel": "parallel", "--priority": "priority"}
 
@@ -338,7 +343,7 @@ class Client:
         """The request that made a picture of Troupe's, a file's bytes or path; `submit` makes it again.
 
         `bring`: fields that the picture was made with, but does not hold, and that are set before it is submitted:
-        init_image, mask_image, images, last_image, init_latents, prompt_embeds.
+        init_image, mask_image, images, last_image, control_images, init_latents, prompt_embeds.
         """
         query = "?bring=" + ",".join(bring) if bring else ""
         return json.loads(self._answer("POST", "/api/v1/parameters" + query, images.file_bytes(png, "png"), "image/png"))

@@ -195,7 +195,11 @@ class TroupePipeline(Parts):
                num_inference_steps: Optional[int] = None, guidance_scale: Optional[float] = None,
                num_images_per_prompt: Optional[int] = None, generator: Any = None, seed: Union[int, Sequence[int], None] = None,
                latents: Any = None, image: Any = None, strength: Optional[float] = None, mask_image: Any = None,
-               last_image: Any = None, guidance_scale_2: Optional[float] = None, **options: Any) -> Job:
+               last_image: Any = None, guidance_scale_2: Optional[float] = None, control_image: Any = None,
+               controlnet: Union[str, Sequence[str], None] = None,
+               controlnet_conditioning_scale: Union[float, Sequence[float], None] = None,
+               control_guidance_start: Union[float, Sequence[float], None] = None,
+               control_guidance_end: Union[float, Sequence[float], None] = None, **options: Any) -> Job:
         """Hands a job in and returns its handle at once. What is None is the model's own, as in diffusers' pipeline of its class.
 
         generator: a torch.Generator on the CPU that has drawn nothing yet: its seed gives diffusers' picture; a list has
@@ -206,6 +210,11 @@ class TroupePipeline(Parts):
             WebP file: its path, its bytes or a data URI.
         last_image: with image: a video's last frame.
         guidance_scale_2: the guidance scale in the steps of a second transformer; default: guidance_scale.
+        control_image: a picture of edges, depth, a pose, …, or a list of one for each ControlNet, as image has them. Where the
+            model's own pipeline has ControlNets and no control_image is given, image is it, as in diffusers.
+        controlnet: folders of ControlNets on the cluster's hosts, or names on the hub, beside the model's own.
+        controlnet_conditioning_scale, control_guidance_start, control_guidance_end: how much each ControlNet counts, and from
+            which part of the steps until which; one number for all, or a list.
         prompt_embeds, negative_prompt_embeds, pooled_prompt_embeds, negative_pooled_prompt_embeds, prompt_attention_mask,
             negative_prompt_attention_mask: instead of prompts what the text encoders would make of them, numpy arrays or
             tensors, as diffusers' pipeline of the model takes and `encode_prompt` returns them.
@@ -218,7 +227,9 @@ class TroupePipeline(Parts):
                      num_inference_steps=num_inference_steps, guidance_scale=guidance_scale,
                      num_images_per_prompt=num_images_per_prompt, generator=generator, seed=seed, latents=latents,
                      image=image, strength=strength, mask_image=mask_image, last_image=last_image,
-                     guidance_scale_2=guidance_scale_2)
+                     guidance_scale_2=guidance_scale_2, control_image=control_image, controlnet=controlnet,
+                     controlnet_conditioning_scale=controlnet_conditioning_scale,
+                     control_guidance_start=control_guidance_start, control_guidance_end=control_guidance_end)
         given = {name: value for name, value in named.items() if value is not None}
         return self._submit(prompt, {**given, **options})[0]
 

@@ -200,6 +200,38 @@ TEST_CASE("a mask is read beside the picture that it is laid over") {
             "`mask_image` needs `init_image`"));
 }
 
+TEST_CASE("control pictures are read into the submission, with the numbers of their ControlNets") {
+  const Scratch scratch;
+  const auto pixel = scratch.file("a.png", kPng).string();
+  const auto submission =
+      parse_submission({"--control-image", pixel, "--control-image", pixel, "--controlnet",
+                        scratch.path.string(), "--control-scale", "0.5", "--control-scale", "1.5",
+                        "--control-from", "0.25", "--control-until", "0.5,1"});
+  const auto& request = submission.request;
+  CHECK(request.control_images == std::vector{kPng, kPng});
+  CHECK(request.controlnets == std::vector{scratch.path.string()});
+  const auto wire = client::to_wire(submission).value().request;
+  CHECK(wire.control_images[1].width == 1);
+  CHECK(wire.control_scale == std::vector{0.5, 1.5});
+  CHECK(wire::control_value(wire.control_from, 1, 0) == 0.25);
+  CHECK(wire::control_value(wire.control_until, 0, 1) == 0.5);
+  auto sent = wire;
+  for (const auto& input : client::inputs_of(request))
+    input.fields(sent).blob = input.bytes.size();
+  CHECK(sent.control_images[1].blob == kPng.size());
+  const auto refused = [&](std::vector<std::string> words, bool with_picture = true) {
+    if (with_picture) words.insert(words.end(), {"--control-image", pixel});
+    return message_of([&] { parse_submission(std::move(words)); });
+  };
+  CHECK(has(refused({"--control-scale", "1"}, false), "--control-scale needs --control-image"));
+  CHECK(has(refused({"--controlnet", "x/y"}, false), "--controlnet needs --control-image"));
+  CHECK(has(refused({"--control-scale", "1,2"}),
+            "--control-scale has 2 values, but --control-image has 1 picture"));
+  CHECK(has(refused({"--control-from", "0.5", "--control-until", "0.5"}),
+            "--control-from is 0.5, but --control-until is 0.5"));
+  CHECK(has(refused({"--control-until", "2"}), "--control-until"));
+}
+
 TEST_CASE("pictures beside the text are read into the submission, in order, and described") {
   const std::string folder = TROUPE_SOURCE_DIR "/tests/fixtures/pictures/";
   const Scratch scratch;

@@ -529,6 +529,30 @@ TEST_CASE("pictures beside the text are refused by name where a model takes none
         }) == "[plan] `images` has 2: StableDiffusionXLPipeline takes 1 at most");
 }
 
+TEST_CASE("control pictures are as many as the model takes") {
+  auto model = spec::read_model_spec(kFixtures + "tiny-flux");
+  const auto refused = [&](int pictures, const std::vector<std::string>& nets = {}) {
+    wire::ImageRequest request;
+    request.prompts = {"a cat"};
+    request.control_images.assign(pictures, {.blob = 7, .bytes = 100, .height = 64, .width = 64});
+    request.controlnets = nets;
+    return message_of([&] { plan::make_plan(model, request, {}); });
+  };
+  CHECK(refused(1) == "[plan] `control_images` has 1 picture, but FluxPipeline takes none");
+  CHECK(refused(1, {"/nets/canny"}) ==
+        "[plan] `controlnets` names /nets/canny, but FluxPipeline takes no ControlNets");
+  model.inputs.control_images = 1;
+  CHECK(refused(1) == "");
+  CHECK(refused(0) == "[plan] `control_images` is missing: FluxPipeline needs 1 picture");
+  CHECK(refused(2) == "[plan] `control_images` has 2, but FluxPipeline takes 1");
+  wire::ImageRequest request;
+  request.images = {{.blob = 7, .bytes = 100}};
+  request.images_as_taken = true;
+  plan::settle_images(request, model);
+  CHECK(request.control_images.size() == 1);
+  CHECK(request.images.empty());
+}
+
 TEST_CASE("what diffusers' pipelines call image is what the model takes") {
   auto model = spec::read_model_spec(kFixtures + "tiny-sdxl");
   wire::ImageRequest request;

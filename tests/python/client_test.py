@@ -105,6 +105,13 @@ class Arguments(WithServer):
         self.assertEqual((picture.size, picture.getpixel((0, 0))), ((4, 2), (7, 7, 7)))
         mask = images.to_pil(base64.b64decode(self.request()["mask_image"]))
         self.assertEqual([mask.getpixel((x, 0)) for x in (0, 1)], [(255, 255, 255), (0, 0, 0)])
+        self.pipe("a cat", control_image=png(1), controlnet="org/canny", controlnet_conditioning_scale=0.5,
+                  control_guidance_end=0.75, guess_mode=False)
+        self.assertEqual([base64.b64decode(one) for one in self.request()["control_images"]], [png(1)])
+        self.assertEqual((self.request()["controlnets"], self.request()["control_scale"], self.request()["control_until"]),
+                         ("org/canny", 0.5, 0.75))
+        with self.assertRaisesRegex(ValueError, "guess_mode"):
+            self.pipe("a cat", guess_mode=True)
         self.pipe("a cat", image=[png(1), png(2)], last_image=png(3), guidance_scale_2=2)
         self.assertEqual([base64.b64decode(one) for one in self.request()["image"]], [png(1), png(2)])
         self.assertEqual(base64.b64decode(self.request()["last_image"]), png(3))

@@ -457,6 +457,38 @@ TEST_CASE("a form: fields and files, by its boundary") {
   CHECK_THROWS_AS(parse_multipart("application/json; boundary=b", body), ApiError);
 }
 
+TEST_CASE("control pictures and the numbers of ControlNets, under their names and diffusers'") {
+  const std::string pixel =
+      "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg="
+      "=";
+  const auto parsed = [](const json& fields) {
+    auto body = fields;
+    body["prompt"] = "a";
+    return parse_job(body.dump()).submission.request;
+  };
+  const auto own = parsed({{"control_images", {pixel, pixel}},
+                           {"controlnets", {"org/canny"}},
+                           {"control_scale", 0.5},
+                           {"control_from", {0, 0.5}},
+                           {"control_until", 0.75}});
+  CHECK(own.control_images.size() == 2);
+  CHECK(own.controlnets == std::vector<std::string>{"org/canny"});
+  CHECK(own.control_scale == std::vector{0.5});
+  CHECK(own.control_from == std::vector{0.0, 0.5});
+  const auto theirs = parsed({{"control_image", pixel},
+                              {"controlnet", "org/canny"},
+                              {"controlnet_conditioning_scale", 0.5},
+                              {"control_guidance_start", 0},
+                              {"control_guidance_end", 0.75}});
+  CHECK(theirs.control_images.size() == 1);
+  CHECK(theirs.control_scale == own.control_scale);
+  CHECK(theirs.control_until == own.control_until);
+  CHECK(testing::has(testing::message_of([&] {
+                       parsed({{"control_image", pixel}, {"guess_mode", true}});
+                     }),
+                     "guess_mode"));
+}
+
 TEST_CASE("a form's pictures are several, and of one meaning under each of their names") {
   const std::string png = from_base64(
                               "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB"
@@ -490,8 +522,8 @@ TEST_CASE("what a picture was made with, but does not hold, is to be brought alo
         plain, {{"troupe", json{{"prompt", "a"}, {"steps", 3}, {name, true}}.dump()}});
   };
   CHECK(parameters_of(made_with("none")).at("prompt") == "a");
-  for (const char* name :
-       {"init_image", "mask_image", "images", "last_image", "init_latents", "prompt_embeds"}) {
+  for (const char* name : {"init_image", "mask_image", "images", "last_image", "control_images",
+                           "init_latents", "prompt_embeds"}) {
     CAPTURE(name);
     CHECK(wrong_field([&] { parameters_of(made_with(name)); }) == name);
     CHECK(parameters_of(made_with(name), {name}).at("steps") == 3);

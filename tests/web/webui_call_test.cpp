@@ -213,6 +213,43 @@ TEST_CASE("the web UI's fields that are not done here are refused by name, other
   CHECK(refused_field(kTxt2Img, body_of(kTxt2Img, kFine)) == "");
 }
 
+TEST_CASE("units of the web UI's ControlNet extension are control pictures") {
+  const std::string pixel =
+      "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg="
+      "=";
+  const auto body = [&](const json& units) {
+    return json{{"prompt", "a"}, {"alwayson_scripts", {{"ControlNet", {{"args", units}}}}}};
+  };
+  const json first = {{"image", pixel},
+                      {"model", "org/canny"},
+                      {"weight", 0.5},
+                      {"guidance_start", 0.1},
+                      {"guidance_end", 0.75},
+                      {"module", "none"},
+                      {"resize_mode", "Crop and Resize"}};
+  const json units =
+      json::array({first, {{"enabled", false}}, {{"input_image", {{"image", pixel}}}}});
+  const auto request = parse_webui(body(units).dump(), kTxt2Img, 7).submission.request;
+  CHECK(request.control_images.size() == 2);
+  CHECK(request.controlnets == std::vector<std::string>{"org/canny"});
+  CHECK(request.control_scale == std::vector{0.5, 1.0});
+  CHECK(request.control_from == std::vector{0.1, 0.0});
+  CHECK(request.control_until == std::vector{0.75, 1.0});
+  const auto refused = [&](const char* name, const json& value) {
+    auto unit = first;
+    unit[name] = value;
+    return message_of([&] { parse_webui(body(json::array({unit})).dump(), kTxt2Img, 7); });
+  };
+  CHECK(has(refused("module", "canny"), "controlnet's unit 1: module is \"canny\""));
+  CHECK(has(refused("control_mode", 2), "control_mode is 2"));
+  CHECK(has(refused("mask", "abc"), "mask"));
+  CHECK(has(refused("colour", 1), "\"colour\" is no field of it"));
+  CHECK(has(refused("image", 1), "image is not a text"));
+  auto wide = body(json::array({first}));
+  wide["width"] = 768;
+  CHECK(has(message_of([&] { parse_webui(wide.dump(), kTxt2Img, 7); }), "other proportions"));
+}
+
 TEST_CASE("the web UI's requests: its names, and its defaults where nothing is said") {
   const auto plain = parse_webui("{}", kTxt2Img, 7).submission.request;
   CHECK(plain.steps == 50);

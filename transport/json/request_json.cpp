@@ -49,6 +49,7 @@ nlohmann::json request_json(const ImageRequest& request, int sampler_steps, int 
                         {"mask_image", request.mask_image_bytes != 0},
                         {"images", !request.images.empty()},
                         {"last_image", request.last_image.bytes != 0},
+                        {"control_images", !request.control_images.empty()},
                         {"prompt_embeds", !request.prompt_embeds.empty()}};
   for_each_field([&](const RequestField& field, auto member) {
     if (const auto name = field.in_json(); !name.empty()) out[name] = json_value(request.*member);

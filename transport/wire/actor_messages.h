@@ -24,6 +24,18 @@ struct LoraFile {
   }
 };
 
+/// A ControlNet beside the model's own, and the state of its folder when the job was planned.
+struct ControlNetFolder {
+  std::string folder;
+  std::uint64_t fingerprint = 0;  // 0 = not to be checked
+
+  bool operator==(const ControlNetFolder&) const = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(folder, fingerprint);
+  }
+};
+
 /// controller → actor: keep this part of the model. Answered by StageLoaded or Failure.
 struct LoadStage {
   static constexpr Kind kKind = Kind::load_stage;
@@ -42,11 +54,12 @@ struct LoadStage {
   std::vector<LoraFile> loras;           // added to the weights in this order
   std::uint64_t prompt_cache_bytes = 0;  // of encoded prompts that are kept; 0 = none is
   bool keeps_both = false;  // of two transformers; else the one that computes is in memory
+  std::vector<ControlNetFolder> controlnets = {};  // beside the model's own, in this order
 
   template <class Archive>
   void serialize(Archive& ar) {
     ar(deployment, model, fingerprint, dtype, weight_dtype, offload, first_block, last_block,
-       embeds, projects, tp_rank, tp_degree, loras, prompt_cache_bytes, keeps_both);
+       embeds, projects, tp_rank, tp_degree, loras, prompt_cache_bytes, keeps_both, controlnets);
   }
 };
 

@@ -37,6 +37,7 @@ struct RequestField {
   bool default_in_help = false;  // the help's text says what holds where none is given
   std::string_view json = "=";   // name in reports; "=" = the member's name, "" = it is not in them
   Batched batched = Batched::alike;
+  bool one_for_all = false;  // a list's only value is everybody's; HTTP takes it without brackets
 
   std::string in_json() const { return std::string(json == "=" ? name : json); }
 };
@@ -102,6 +103,7 @@ struct JobOptions {
   std::string_view mask_image = "--mask";
   std::string_view images = "--image";
   std::string_view last_image = "--last-image";
+  std::string_view control_images = "--control-image";
   std::string_view second_lora = "--lora-2";
   std::string_view automatic = "--parallel";  // auto
   std::string_view stages = "--stages";

@@ -148,18 +148,20 @@ void require_image(const ImageRequest& request, JobField field, const std::strin
            fmt::format("{} needs {}, {}", quoted(field), quoted(JobField::init_image), what));
 }
 
-void check_images(const ImageRequest& request) {
-  const auto& images = request.images;
-  if (images.size() > kMaxImages)
-    refuse(JobField::images, fmt::format("{} has {}: at most {} are taken",
-                                         quoted(JobField::images), images.size(), kMaxImages));
+void check_pictures(JobField field, const std::vector<SentPicture>& images, std::size_t most) {
+  if (images.size() > most)
+    refuse(field,
+           fmt::format("{} has {}: at most {} are taken", quoted(field), images.size(), most));
   for (std::size_t i = 0; i < images.size(); ++i) {
     const std::string which = images.size() > 1 ? fmt::format(" number {}", i + 1) : "";
-    if (images[i].bytes == 0)
-      refuse(JobField::images, quoted(JobField::images) + which + " is empty");
-    check_picture(JobField::images, images[i].blob, images[i].bytes, images[i].height,
-                  images[i].width, which);
+    if (images[i].bytes == 0) refuse(field, quoted(field) + which + " is empty");
+    check_picture(field, images[i].blob, images[i].bytes, images[i].height, images[i].width, which);
   }
+}
+
+void check_images(const ImageRequest& request) {
+  const auto& images = request.images;
+  check_pictures(JobField::images, images, kMaxImages);
   const auto& last = request.last_image;
   check_picture(JobField::last_image, last.blob, last.bytes, last.height, last.width);
   if (last.bytes != 0 && images.empty())
@@ -168,12 +170,65 @@ void check_images(const ImageRequest& request) {
                        quoted(JobField::images)));
 }
 
+/// Checks one of the numbers that each ControlNet has, or all of them together.
+void check_control_numbers(JobField field, const std::vector<double>& values, const Bounds& bounds,
+                           const ImageRequest& request) {
+  if (values.empty()) return;
+  for (const double value : values)
+    if (!(value >= bounds.least && value <= bounds.most))
+      refuse(field,
+             fmt::format("{} has {}: a number from {} to {} is needed", quoted(field),
+                         number_text(value), number_text(bounds.least), number_text(bounds.most)));
+  const auto pictures = request.control_images.size();
+  if (pictures == 0 && !request.images_as_taken)
+    refuse(field, quoted(field) + " needs " + quoted(JobField::control_images));
+  if (values.size() > 1 && pictures > 0 && values.size() != pictures)
+    refuse(field,
+           fmt::format("{} has {}, but {} has {}", quoted(field),
+                       counted(std::ssize(values), "value"), quoted(JobField::control_images),
+                       counted(static_cast<std::int64_t>(pictures), "picture")));
+}
+
+void check_control(const ImageRequest& request) {
+  check_pictures(JobField::control_images, request.control_images, kMaxControlNets);
+  const auto& nets = request.controlnets;
+  const std::string name = quoted(JobField::controlnets);
+  if (nets.size() > kMaxControlNets)
+    refuse(JobField::controlnets,
+           fmt::format("{} has {}: at most {} are taken", name, nets.size(), kMaxControlNets));
+  for (const auto& net : nets) {
+    check_text(JobField::controlnets, name, net);
+    if (net.empty()) refuse(JobField::controlnets, name + " names no folder");
+  }
+  if (!nets.empty() && request.control_images.empty() && !request.images_as_taken)
+    refuse(JobField::controlnets,
+           name + " needs " + quoted(JobField::control_images) + ", the pictures that they follow");
+  const auto& fields = kRequestFields;
+  const auto check = [&](const RequestField& field, const std::vector<double>& values) {
+    check_control_numbers(field.field, values, field.typed, request);
+  };
+  check(fields.control_scale, request.control_scale);
+  check(fields.control_from, request.control_from);
+  check(fields.control_until, request.control_until);
+  const std::size_t count = std::max(request.control_from.size(), request.control_until.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const double from = control_value(request.control_from, i, 0);
+    const double until = control_value(request.control_until, i, 1);
+    if (!(from < until))
+      refuse(JobField::control_from,
+             fmt::format("{} is {}, but {} is {}: a ControlNet counts from one until the other",
+                         quoted(JobField::control_from), number_text(from),
+                         quoted(JobField::control_until), number_text(until)));
+  }
+}
+
 void check_beginning(const ImageRequest& request) {
   if (has_image(request) && (request.init_latents_bytes != 0 || request.init_latents_blob != 0))
     refuse_both(JobField::init_image, JobField::init_latents);
   if (request.mask_image_bytes != 0 || request.mask_image_blob != 0)
     require_image(request, JobField::mask_image, "the picture that it is laid over");
   check_images(request);
+  check_control(request);
   check_picture(JobField::init_image, request.init_image_blob, request.init_image_bytes,
                 request.init_image_height, request.init_image_width);
   check_picture(JobField::mask_image, request.mask_image_blob, request.mask_image_bytes,
@@ -302,6 +357,11 @@ void check_steps(const ImageRequest& request) {
 
 }  // namespace
 
+double control_value(const std::vector<double>& values, std::size_t net, double otherwise) {
+  if (values.empty()) return otherwise;
+  return values.size() == 1 ? values.front() : values.at(net);
+}
+
 void refuse_both(JobField one, JobField other) {
   refuse(one, quoted(one) + " and " + quoted(other) + " do not go together");
 }
@@ -412,7 +472,8 @@ std::string option_of(JobField field) {
         std::pair{init_latents, kJobOptions.init_latents},
         std::pair{init_image, kJobOptions.init_image},
         std::pair{mask_image, kJobOptions.mask_image}, std::pair{images, kJobOptions.images},
-        std::pair{last_image, kJobOptions.last_image}, std::pair{model, kJobOptions.model},
+        std::pair{last_image, kJobOptions.last_image},
+        std::pair{control_images, kJobOptions.control_images}, std::pair{model, kJobOptions.model},
         std::pair{priority, kJobOptions.priority}, std::pair{share, kJobOptions.share}})
     if (field == other) option = word;
   return std::string(option);

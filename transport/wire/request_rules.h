@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ void check_request(const ImageRequest& request);
 void check_degrees(const ImageRequest& request, const Parallelism& degrees);
 /// Checks how a job is to stand among others: its priority, and whose it is.
 void check_terms(const JobSpec& spec);
+
+/// Returns what a list says of ControlNet number `net`: its only value is all ControlNets', and an
+/// empty one says `otherwise`.
+double control_value(const std::vector<double>& values, std::size_t net, double otherwise);
 
 /// Throws for two fields of which one alone can be given.
 [[noreturn]] void refuse_both(JobField one, JobField other);

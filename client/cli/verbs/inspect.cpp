@@ -67,11 +67,14 @@ nlohmann::json defaults_json(const spec::ModelSpec& model) {
 }
 
 /// Returns what a model takes beside the text and a picture to begin with.
-nlohmann::json inputs_json(const spec::PipelineInputs& inputs) {
+nlohmann::json inputs_json(const spec::ModelSpec& model) {
+  const auto& inputs = model.inputs;
   return {{"most_images", inputs.most_images},
           {"needs_images", inputs.needs_images},
           {"first_frame", inputs.images == spec::PictureRole::first_frame},
           {"last_image", inputs.last_image},
+          {"control_images", model.control_pictures()},
+          {"controlnets", inputs.controlnets},
           {"guidance_scale_2", inputs.second_guidance}};
 }
 
@@ -87,6 +90,9 @@ std::string inputs_text(const nlohmann::json& inputs) {
   }
   if (inputs["needs_images"]) text += ", which it needs";
   if (inputs["last_image"]) add("--last-image");
+  if (const int needed = inputs["control_images"]; needed > 0)
+    add("--control-image, which it needs" + (needed == 1 ? "" : fmt::format(" {} times", needed)));
+  if (inputs["controlnets"]) add("--controlnet with --control-image");
   if (inputs["guidance_scale_2"]) add("--guidance-2");
   return text;
 }
@@ -105,6 +111,8 @@ void add_plans(const spec::ModelSpec& model, nlohmann::json& out) {
   submission.request.prompts = {""};
   wire::JobSpec job = client::to_wire(submission).value();
   if (model.inputs.needs_images) job.request.images = {{.bytes = 1}};
+  job.request.control_images.assign(static_cast<std::size_t>(model.control_pictures()),
+                                    {.bytes = 1});
   const auto planned = [&](const auto& change) -> std::optional<plan::Plan> {
     auto request = job.request;
     auto degrees = job.parallelism;
@@ -174,7 +182,7 @@ nlohmann::json model_json(const spec::ModelSpec& model, const std::string& name)
                         {"pixel_multiple", model.pixel_multiple()},
                         {"text_tokens", model.text_tokens},
                         {"defaults", defaults_json(model)},
-                        {"inputs", inputs_json(model.inputs)},
+                        {"inputs", inputs_json(model)},
                         {"scheduler", model.scheduler.class_name},
                         {"sampler", spec::sampler_name(model.scheduler, "")},
                         {"notes", model.notes}};

@@ -138,6 +138,7 @@ class SubmitVerb : public SharedVerb {
                                                        {"mask_image", "--mask"},
                                                        {"images", "--image"},
                                                        {"last_image", "--last-image"},
+                                                       {"control_images", "--control-image"},
                                                        {"init_latents", "--init-latents"},
                                                        {"prompt_embeds", "--prompt-embeds"}};
     std::set<std::string> brought;

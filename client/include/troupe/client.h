@@ -116,7 +116,16 @@ struct ImageRequest {
   /// True: `images` are what diffusers' pipelines call image. Where the model takes none beside the
   /// text, the only one is its init_image.
   bool images_as_taken = false;
-  std::string last_image;        // a video's last frame, a file likewise; "" = none
+  std::string last_image;  // a video's last frame, a file likewise; "" = none
+  /// Pictures, files likewise, that say where things stand (edges, depth, a pose): one for each
+  /// ControlNet, the model's own ones first, or the one that the model takes beside the text.
+  std::vector<std::string> control_images = {};
+  /// ControlNets beside the model's own: folders that lie where the cluster sees them, or names on
+  /// the Hugging Face hub.
+  std::vector<std::string> controlnets = {};
+  /// How much each ControlNet counts, and from which part of the steps until which, 0 to 1; one
+  /// value is all ControlNets', and none is 1, 0 and 1.
+  std::vector<double> control_scale = {}, control_from = {}, control_until = {};
   double guidance_rescale = 0;   // 0 to 1: guided predictions get the deviation of the text's own
   std::vector<Lora> loras = {};  // added up, in this order
   std::vector<Embedding> embeddings = {};  // of Stable Diffusion, SDXL and FLUX

@@ -22,6 +22,9 @@ const kElsewhere = new Set([
   'height', 'method', 'num_pipeline_patch', 'output_type', 'seed', 'steps', 'strength', 'warmup_steps', 'width',
 ]);
 
+// Numbers of ControlNets, several separated by commas.
+const kControlNumbers = ['control_scale', 'control_from', 'control_until'];
+
 /// A control of the form with its label, a hint, and a place for what is wrong with it.
 function labelled(name, control, {label = inWords(name), hint = '', wide = false} = {}) {
   control.id = `field-${name}`;
@@ -69,6 +72,16 @@ function base64Of(file) {
     reader.addEventListener('error', () => reject(wrong('init_image', 'This file cannot be read')));
     reader.readAsDataURL(file);
   });
+}
+
+/// What a list's field says: texts a line each, numbers separated by commas; '' where it says nothing.
+function listOf({name, items}, input) {
+  const parts = input.value.split(items === 'number' ? ',' : '\n').map((part) => part.trim()).filter((part) => part !== '');
+  if (parts.length === 0) return '';
+  if (items !== 'number') return parts;
+  const numbers = parts.map(Number);
+  if (numbers.some((number) => !Number.isFinite(number))) throw wrong(name, 'Numbers, separated by commas');
+  return numbers;
 }
 
 /// A refusal of our own, of the same shape as the server's.
@@ -132,6 +145,12 @@ export class RequestForm {
         {wide: true}),
       labelled('last_image', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp'}),
         {wide: true}),
+      labelled('control_images', element('input', {type: 'file', accept: 'image/png,image/jpeg,image/webp', multiple: ''}),
+        {wide: true}),
+      labelled('controlnets', element('textarea', {rows: 2, placeholder: 'a folder, or a name on the hub, a line each'}),
+        {wide: true}),
+      ...kControlNumbers.map((name) => labelled(name, element('input', {type: 'text', inputmode: 'decimal'}),
+        {hint: inPageWords(this.fields.get(name).help)})),
       labelled('strength', controlOf(this.fields.get('strength')),
         {hint: 'Above 0, up to 1; empty: the model\'s own'})));
   }
@@ -199,6 +218,8 @@ export class RequestForm {
     for (const name of ['mask_image', 'strength'])
       this.get(name).closest('.field').hidden = this.get('init_image').files.length === 0;
     this.get('last_image').closest('.field').hidden = this.get('images').files.length === 0;
+    for (const name of ['controlnets', ...kControlNumbers])
+      this.get(name).closest('.field').hidden = this.get('control_images').files.length === 0;
     this.byHand.hidden = this.get('sharing').value !== 'hand';
   }
 
@@ -210,7 +231,7 @@ export class RequestForm {
     for (const field of this.fields.values()) {
       const input = this.get(field.name);
       if (!input || field.name === 'seed' || input.closest('[hidden]')) continue;
-      const value = this.valueOf(field, input);
+      const value = field.type === 'list' ? listOf(field, input) : this.valueOf(field, input);
       if (value !== '' && value !== field.default) request[field.name] = value;
     }
     const size = this.get('size').value;
@@ -224,6 +245,8 @@ export class RequestForm {
     if (images.length > 0) request.images = await Promise.all(images.map(base64Of));
     const [last] = this.get('last_image').files;
     if (images.length > 0 && last) request.last_image = await base64Of(last);
+    const controls = [...this.get('control_images').files];
+    if (controls.length > 0) request.control_images = await Promise.all(controls.map(base64Of));
     if (this.get('sharing').value === 'auto') request.parallel = 'auto';
     // Some twenty previews, however many steps there are; models' own numbers are 20 to 50.
     request.preview_every = Math.ceil((request.steps ?? 40) / 20);

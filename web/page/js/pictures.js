@@ -33,6 +33,6 @@ export async function save(path, name) {
 /// The request that made the picture in `blob`, a PNG of Troupe. A picture that it began with must
 /// stand in the form.
 export async function parametersOf(blob) {
-  const brought = ['init_image', 'mask_image', 'images', 'last_image'].filter((name) => document.getElementById(`field-${name}`)?.files?.length > 0);
+  const brought = ['init_image', 'mask_image', 'images', 'last_image', 'control_images'].filter((name) => document.getElementById(`field-${name}`)?.files?.length > 0);
   return api.post(`/api/v1/parameters${brought.length ? `?bring=${brought}` : ''}`, blob.type === 'image/png' ? blob : new Blob([blob], {type: 'image/png'}));
 }

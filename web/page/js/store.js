@@ -34,7 +34,7 @@ export const store = {
   },
   /// What a job was asked for, without pictures; undefined where this browser did not ask.
   request: (id) => read('requests', {})[id],
-  addJob: (id, {init_image: image, mask_image: mask, images, last_image: last, ...request}) => {
+  addJob: (id, {init_image: image, mask_image: mask, images, last_image: last, control_images: controls, ...request}) => {
     const ids = [id, ...store.jobs().filter((other) => other !== id)].slice(0, kMostJobs);
     const kept = {...read('requests', {}), [id]: request};
     write('jobs', ids);

@@ -2,6 +2,11 @@
 
 const kLabels = {
   cfg: 'Branches of guidance',
+  control_from: 'Control begins',
+  control_images: 'Follow these edges, depths or poses',
+  control_scale: 'How much control counts',
+  control_until: 'Control ends',
+  controlnets: 'ControlNets',
   dp: 'Replicas',
   dtype: 'Computes in',
   eta: 'Eta (η)',
@@ -29,7 +34,7 @@ const kLabels = {
 
 // Options that are no field in the server's list, and what they are here.
 const fieldOfOption = new Map([['--init-image', 'init_image'], ['--mask', 'mask_image'], ['--image', 'images'],
-  ['--last-image', 'last_image'], ['--parallel', 'parallel']]);
+  ['--last-image', 'last_image'], ['--control-image', 'control_images'], ['--parallel', 'parallel']]);
 let tellLearned;
 let isLearned = false;
 const learned = new Promise((resolve) => { tellLearned = resolve; });
