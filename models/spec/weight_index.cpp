@@ -396,7 +396,6 @@ WeightIndex WeightIndex::read_folder(const std::filesystem::path& folder,
       if (variant.empty()) tried += (tried.empty() ? "" : ", ") + stem + ".safetensors";
     }
   }
-  if (const auto only = only_weights(folder, is_weight_file); !only.empty()) return read_file(only);
   for (const std::string variant : {"", ".fp16", ".bf16"}) {
     for (const std::string_view stem : stems) {
       // transformers calls these otherwise than its safetensors files.
@@ -409,12 +408,13 @@ WeightIndex WeightIndex::read_folder(const std::filesystem::path& folder,
       }
     }
   }
-  if (const auto only = only_weights(folder, is_torch_name); !only.empty()) return read_file(only);
-  fail(
-      folder,
-      "no weights (looked for " + tried +
-          ", sharded or whole, also as fp16 and bf16, and for a single safetensors or GGUF file of "
-          "any name; then for the same of torch.save's, .bin, .ckpt or .pt)");
+  for (IsWeights* is_weights : {is_weight_file, is_torch_name}) {
+    if (const auto only = only_weights(folder, is_weights); !only.empty()) return read_file(only);
+  }
+  fail(folder, "no weights (looked for " + tried +
+                   ", sharded or whole, also as fp16 and bf16, and for the same of torch.save's, "
+                   ".bin; then for a single safetensors or GGUF file of any name, or one of "
+                   "torch.save's, .bin, .ckpt or .pt)");
 }
 
 WeightIndex WeightIndex::with_tensors(std::vector<TensorEntry> tensors) const {

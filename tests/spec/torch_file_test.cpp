@@ -116,7 +116,7 @@ TEST_CASE("what a pickle multiplies by recalling it is bounded") {
   refused(many + "tR.", "calls \"torch.Size\" with 17 values");
 }
 
-TEST_CASE("folders have such weights where there are no others") {
+TEST_CASE("folders have such weights where there are no safetensors of diffusers' names") {
   const Scratch folder;
   const auto read = [&] {
     const std::string_view stems[] = {"model"};
@@ -125,6 +125,10 @@ TEST_CASE("folders have such weights where there are no others") {
   CHECK(contains(error_of([&] { read(); }), "no weights"));
   folder.file("any.pt", saved(pickle_of_tensor()));
   CHECK(read().label().filename() == "any.pt");
+  const auto safetensors =
+      with_prefix(R"({"v":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})") + "1234";
+  folder.file("of-any-name.safetensors", safetensors);
+  CHECK(read().contains("v"));
   folder.file("pytorch_model.fp16.bin", saved(pickle_of_tensor()));
   CHECK(read().label().filename() == "pytorch_model.fp16.bin");
   folder.file("shard-1.bin", saved(pickle_of_tensor()));
@@ -133,7 +137,6 @@ TEST_CASE("folders have such weights where there are no others") {
   CHECK(read().at("w").bytes() == 16);
   folder.file("pytorch_model.bin", saved(pickle_of_tensor()));
   CHECK(read().label().filename() == "pytorch_model.bin");
-  folder.file("of-any-name.safetensors",
-              with_prefix(R"({"v":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})") + "1234");
-  CHECK(read().contains("v"));
+  folder.file("model.safetensors", safetensors);
+  CHECK(read().label().filename() == "model.safetensors");
 }
