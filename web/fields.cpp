@@ -76,6 +76,7 @@ constexpr auto kFieldWords = [] {
       {kTxt2Img, init_image, ""},
       {kTxt2Img, mask_image, ""},
       {kImg2Img, init_image, "init_images"},
+      {kImg2Img, images, "init_images"},
       {kImg2Img, mask_image, "mask"},
   });
 }();

@@ -727,8 +727,10 @@ WebuiCall read_webui(json document, Call kind, std::uint64_t seed) {
     const auto images = fields.texts("init_images");
     if (!images || images->size() != 1)
       throw bad_field("init_images", "is not a list of one picture");
-    request.init_image =
-        picture_of_field("init_images", images->front(), models::AlphaUse::over_white);
+    // Models that edit pictures take it beside the text.
+    request.images = {
+        picture_of_field("init_images", images->front(), models::AlphaUse::over_white)};
+    request.images_as_taken = true;
     read_mask(fields, call);
   }
   if (const json* settings = fields.any("override_settings"))

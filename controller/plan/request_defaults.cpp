@@ -197,10 +197,17 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
 void settle_images(wire::ImageRequest& request, const spec::ModelSpec& model) {
   if (!std::exchange(request.images_as_taken, false)) return;
   auto& images = request.images;
-  if (images.empty() || model.inputs.images != spec::PictureRole::none) return;
-  if (model.control_pictures() > 0 && request.control_images.empty()) {
-    request.control_images = std::move(images);
-    images.clear();
+  if (images.empty()) return;
+  const bool edits = model.inputs.images != spec::PictureRole::none;
+  const bool follows = model.control_pictures() > 0 && request.control_images.empty();
+  if (edits || follows) {
+    // The web UI's programs always send a strength.
+    if (request.strength.value_or(1) != 1)
+      refuse(JobField::strength,
+             fmt::format("`strength` is {}: with `images` this model computes all steps, as at 1",
+                         number_text(*request.strength)));
+    request.strength.reset();
+    if (follows) request.control_images = std::exchange(images, {});
     return;
   }
   if (images.size() > 1)

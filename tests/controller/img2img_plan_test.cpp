@@ -574,6 +574,14 @@ TEST_CASE("what diffusers' pipelines call image is what the model takes") {
   plan::settle_images(request, model);
   CHECK(request.images.size() == 1);
   CHECK(request.init_image_bytes == 0);
+  request.images_as_taken = true;
+  request.strength = 0.75;
+  CHECK(message_of([&] { plan::settle_images(request, model); }) ==
+        "[plan] `strength` is 0.75: with `images` this model computes all steps, as at 1");
+  request.images_as_taken = true;
+  request.strength = 1;
+  plan::settle_images(request, model);
+  CHECK_FALSE(request.strength);
 }
 
 TEST_CASE("pictures to edit are brought to the sizes that diffusers' pipelines encode them in") {

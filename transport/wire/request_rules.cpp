@@ -143,9 +143,12 @@ bool has_image(const ImageRequest& request) {
 }
 
 void require_image(const ImageRequest& request, JobField field, const std::string& what) {
-  if (!has_image(request))
+  if (has_image(request)) return;
+  if (!request.images.empty())
     refuse(field,
-           fmt::format("{} needs {}, {}", quoted(field), quoted(JobField::init_image), what));
+           fmt::format("{} needs a picture to begin with: what {} has stands beside the text",
+                       quoted(field), quoted(JobField::images)));
+  refuse(field, fmt::format("{} needs {}, {}", quoted(field), quoted(JobField::init_image), what));
 }
 
 void check_pictures(JobField field, const std::vector<SentPicture>& images, std::size_t most) {
