@@ -342,12 +342,18 @@ JobInputs WorkerJobs::fetch_inputs(const wire::BeginJob& begin) {
   const auto& spec = stages_.at(begin.deployment)->spec();
   JobInputs inputs{fetch_init_latents(begin, spec), fetch_boundary(begin, spec)};
   const auto& request = begin.request;
-  if (needs_image(begin) && begin.vae.degree > 0) {
+  const bool beside_mask = spec.inputs.beside_mask();
+  if ((needs_image(begin, spec) || beside_mask) && begin.vae.degree > 0) {
     inputs.init_image =
         fetch_input(begin.epoch, "init image", request.init_image_blob, request.init_image_bytes);
-    if (request.mask_image_bytes > 0 && begin.vae.rank == 0)
+    // Who helps to encode what a mask leaves needs it, too.
+    if (request.mask_image_bytes > 0 && (begin.vae.rank == 0 || beside_mask))
       inputs.mask_image =
           fetch_input(begin.epoch, "mask image", request.mask_image_blob, request.mask_image_bytes);
+  }
+  if (spec.inputs.beside == spec::BesideLatents::control_picture && begin.vae.degree > 0) {
+    const auto& image = request.control_images.at(0);
+    inputs.control_image = fetch_input(begin.epoch, "control image", image.blob, image.bytes);
   }
   if (begin.vae.degree > 0 && begin.vae.rank == 0)
     for (const auto& image : request.images)

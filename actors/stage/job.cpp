@@ -9,6 +9,7 @@ StageJob::StageJob(wire::BeginJob begin, const JobTools& tools, const JobInputs&
       transfers_(context_, latents_, *network_),
       step_(context_, latents_, *network_, transfers_),
       text_(context_, *network_, {context_, latents_, inputs.init_image, inputs.mask_image},
+            {context_, latents_, {inputs.init_image, inputs.mask_image, inputs.control_image}},
             {context_, inputs.images}, inputs.prompt_embeds),
       decoder_(context_, latents_, transfers_, step_) {
   // For each task under way at an actor one answer may be outstanding, and one more. Each job has

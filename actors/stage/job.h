@@ -20,7 +20,8 @@ struct JobInputs {
   at::Tensor init_latents;  // float32 [n, C, h, w] of the whole batch
   at::Tensor boundary;      // as assemble_boundary gives it, of this replica's pictures
   control::BlobBytes init_image = nullptr;      // a PNG, where this actor helps to encode it
-  control::BlobBytes mask_image = nullptr;      // a PNG, at the first of those who encode it
+  control::BlobBytes mask_image = nullptr;      // a PNG, where this actor needs it for that
+  control::BlobBytes control_image = nullptr;   // a PNG, where this actor helps to encode it
   std::vector<control::BlobBytes> images = {};  // pictures to edit, where this actor encodes them
   control::BlobBytes prompt_embeds = nullptr;   // where this actor projects them for its replica
 };

@@ -108,11 +108,18 @@ models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRe
 std::vector<models::PictureSize> reference_sizes(const spec::ModelSpec& spec,
                                                  const wire::ImageRequest& request);
 
-/// Returns whether the latents of a picture to begin with are needed: at the start, and with a mask
-/// in every step.
-inline bool needs_image(const wire::BeginJob& begin) {
+/// Returns whether a job's latents begin with those of a picture.
+inline bool begins_with_picture(const wire::BeginJob& begin, const spec::ModelSpec& spec) {
   const auto& request = begin.request;
-  return request.init_image_bytes > 0 && (begin.first_step == 0 || request.mask_image_bytes > 0);
+  return request.init_image_bytes > 0 &&
+         spec.inputs.begins_with_picture(request.strength.value_or(1));
+}
+
+/// Returns whether the latents of a picture to begin with are needed: at the start, and in every
+/// step where steps keep a part of it.
+inline bool needs_image(const wire::BeginJob& begin, const spec::ModelSpec& spec) {
+  const bool kept = begin.request.mask_image_bytes > 0 && !spec.inputs.beside_mask();
+  return begins_with_picture(begin, spec) && (begin.first_step == 0 || kept);
 }
 
 /// State that the parts of a job share: the request, the tools, and the shapes that follow. Every
@@ -142,8 +149,12 @@ struct JobContext {
   bool guided() const;
   /// Returns the number of branches that this actor computes.
   std::int64_t branches() const;
-  /// Returns whether a part of the picture to begin with stays as it is.
+  /// Meaning of the channels beside the latents.
+  spec::BesideLatents beside() const { return tools.stage.spec().inputs.beside; }
   bool is_masked() const { return begin.request.mask_image_bytes > 0; }
+  /// Returns whether steps keep a part of the picture to begin with as it is: not where the network
+  /// is given that part.
+  bool keeps_unmasked() const { return is_masked() && !tools.stage.spec().inputs.beside_mask(); }
 
   /// Number of micro-steps of a step that goes patch by patch.
   int micro_steps() const { return static_cast<int>(begin.micro_steps.size()); }

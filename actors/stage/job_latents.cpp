@@ -152,29 +152,70 @@ NoiseSource JobLatents::make_noise() const {
 
 at::Tensor JobLatents::first_latents(const at::Tensor& init_latents) const {
   const auto device = job_.tools.stage.device();
-  if (needs_image(job_.begin)) {
+  if (needs_image(job_.begin, job_.tools.stage.spec())) {
     return at::zeros(
         {job_.images(), job_.channels, job_.size.latent_height, job_.size.latent_width},
         at::TensorOptions().dtype(at::kFloat).device(device));
   }
-  const auto noise = init_latents.defined() ? init_latents : make_noise().draw();
+  auto source = make_noise();
+  const auto noise = init_latents.defined() ? init_latents : first_noise(source).latents;
   return (noise.slice(0, job_.begin.first_image, job_.begin.last_image) *
           sampler_->init_noise_sigma())
       .to(device)
       .contiguous();
 }
 
+JobLatents::FirstNoise JobLatents::first_noise(NoiseSource& source) const {
+  const auto& request = job_.begin.request;
+  const bool control = job_.beside() == spec::BesideLatents::control_picture;
+  FirstNoise drawn;
+  // Where steps keep a picture's part, diffusers encodes that once more, for nothing: before a
+  // control picture, or at the end.
+  if (control && job_.is_masked()) source.draw_one_each();
+  if (control) drawn.beside = source.draw();
+  if (begins_with_picture(job_.begin, job_.tools.stage.spec()))
+    drawn.picture = source.draw_one_each();
+  if (request.init_latents_blob == 0) drawn.latents = source.draw();
+  if (!control && job_.is_masked()) drawn.beside = source.draw_one_each();
+  return drawn;
+}
+
+at::Tensor JobLatents::own_noise(const at::Tensor& drawn) const {
+  return drawn.size(0) == 1 ? drawn : drawn.slice(0, job_.begin.first_image, job_.begin.last_image);
+}
+
 at::Tensor JobLatents::image_noise() const {
-  const auto noise = make_noise().draw_one_each();
-  return noise.size(0) == 1 ? noise : noise.slice(0, job_.begin.first_image, job_.begin.last_image);
+  auto source = make_noise();
+  return own_noise(first_noise(source).picture);
+}
+
+at::Tensor JobLatents::beside_noise() const {
+  auto source = make_noise();
+  return own_noise(first_noise(source).beside);
+}
+
+std::int64_t JobLatents::beside_count() const {
+  const bool own =
+      job_.beside() == spec::BesideLatents::control_picture || job_.begin.request.seeds.size() > 1;
+  return own ? job_.images() : 1;
+}
+
+void JobLatents::put_beside(const at::Tensor& channels) {
+  if (job_.first_stage()) beside_ = channels.to(job_.tools.stage.dtype());
+}
+
+at::Tensor JobLatents::input(int step, const RowRuns& rows) const {
+  const auto latents = sampler_->scale_model_input(gather(rows), step).to(job_.tools.stage.dtype());
+  if (job_.beside() == spec::BesideLatents::none) return latents;
+  if (!beside_.defined())
+    throw std::logic_error("[actor] a micro-step came before the channels beside its latents");
+  return at::cat({latents, gather(beside_, rows).expand({job_.images(), -1, -1, -1})}, 1);
 }
 
 void JobLatents::begin_with(const at::Tensor& clean, const at::Tensor& mask) {
   if (!latents_.defined()) return;
   auto source = make_noise();
-  source.draw_one_each();  // what the picture's own latents were drawn with
-  const auto noise =
-      source.draw().slice(0, job_.begin.first_image, job_.begin.last_image).to(latents_.device());
+  const auto noise = own_noise(first_noise(source).latents).to(latents_.device());
   if (mask.defined() && job_.last_stage()) kept_ = Kept{clean, noise, mask};
   if (job_.begin.first_step > 0) return;  // they are a boundary's
   const bool noise_alone = mask.defined() && job_.begin.request.strength == 1;
@@ -229,9 +270,7 @@ at::Tensor JobLatents::step_noise(int step) {
   const auto& begin = job_.begin;
   if (!noise_) {
     noise_ = make_noise();
-    if (begin.request.init_image_bytes > 0) noise_->draw_one_each();
-    if (begin.request.init_latents_blob == 0) noise_->draw();  // what the latents began with
-    if (job_.is_masked()) noise_->draw_one_each();  // diffusers samples what is kept once more
+    first_noise(*noise_);
   }
   while (noise_step_ < step) {
     if (!sampler_->noise_needed(++noise_step_)) continue;
@@ -294,6 +333,7 @@ wire::BlobRef JobLatents::publish() const {
 
 std::vector<std::pair<std::string, at::Tensor>> JobLatents::tensors() const {
   std::vector<std::pair<std::string, at::Tensor>> named{{"latents", latents_}};
+  if (beside_.defined()) named.emplace_back("channels beside the latents", beside_);
   for (std::size_t micro = 0; micro < states_.size(); ++micro) {
     const auto& history = states_[micro].history;
     for (std::size_t i = 0; i < history.size(); ++i) {

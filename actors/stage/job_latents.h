@@ -85,6 +85,16 @@ class JobLatents {
   /// Noise that an encoder's distribution of the picture to begin with is sampled by: [1, C, h, w],
   /// or where each picture has a seed of its own one for each of this replica's.
   at::Tensor image_noise() const;
+  /// Noise for the picture that stands beside the latents: as many as `beside_count` says.
+  at::Tensor beside_noise() const;
+  /// Returns 1 if all pictures of this replica have the same channels beside their latents, else
+  /// the number of these pictures.
+  std::int64_t beside_count() const;
+  /// Keeps the channels that stand beside the latents in every step, [beside_count, c, h, w].
+  void put_beside(const at::Tensor& channels);
+  /// Returns these rows' latents as the network takes them at a step, with the channels beside
+  /// them: [n, C + c, rows · patch_size, w] in the type that is computed in.
+  at::Tensor input(int step, const RowRuns& rows) const;
   /// Begins with the picture whose latents are `clean`, [1, C, h, w] or one for each picture,
   /// unless it is resumed. Where `mask` is defined, of `clean`'s shape with one channel, its steps
   /// keep that picture where it is 0; it is 1 elsewhere.
@@ -110,7 +120,19 @@ class JobLatents {
     at::Tensor clean, noise, mask;
   };
 
+  /// Noise that a job needs before its steps, each of the whole batch; undefined where it needs
+  /// none.
+  struct FirstNoise {
+    at::Tensor picture;  // one for each seed: of the picture to begin with
+    at::Tensor latents;
+    at::Tensor beside;  // of the picture that stands beside the latents, or that steps keep
+  };
+
   NoiseSource make_noise() const;
+  /// Draws it in the order of diffusers' pipelines.
+  FirstNoise first_noise(NoiseSource& source) const;
+  /// Returns this replica's part of what was drawn for all pictures, or one for each seed.
+  at::Tensor own_noise(const at::Tensor& drawn) const;
   at::Tensor first_latents(const at::Tensor& init_latents) const;
   void restore_histories(const at::Tensor& boundary);
   /// [n, C, h, w] that the sampler adds at this step; undefined where it adds none. Steps only go
@@ -124,6 +146,7 @@ class JobLatents {
   JobContext& job_;
   std::unique_ptr<models::Sampler> sampler_;
   at::Tensor latents_;
+  at::Tensor beside_;                 // at the first stage, where the model has some
   std::optional<NoiseSource> noise_;  // once a step has needed some
   at::Tensor step_noise_;             // of step noise_step_, or the last one that needed it
   int noise_step_ = -1;

@@ -118,9 +118,7 @@ bool JobStep::run(StepPlace place) {
 }
 
 at::Tensor JobStep::input(const NetworkStep& step, const RowRuns& rows) const {
-  auto input = latents_.sampler()
-                   .scale_model_input(latents_.gather(rows), step.place.step)
-                   .to(job_.tools.stage.dtype());
+  auto input = latents_.input(step.place.step, rows);
   if (job_.branches() == 2) input = at::cat({input, input});
   return input.slice(0, step.items.begin, step.items.end);
 }

@@ -7,14 +7,12 @@
 #include <map>
 #include <stdexcept>
 
-#include "actors/parallel/halo_exchange.h"
+#include "actors/stage/encode_picture.h"
 #include "models/dit/diffusion_transformer.h"
-#include "models/image/png.h"
 #include "models/image/resize.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/prompt_embeds.h"
 #include "models/spec/resolution_bins.h"
-#include "models/vae/halo_port.h"
 #include "transport/wire/actor_messages.h"
 
 namespace troupe::actors {
@@ -141,24 +139,6 @@ std::vector<wire::Warning> cut_warnings(const wire::BeginJob& begin,
   return warnings;
 }
 
-/// Returns the picture, uint8 [H, W, 3], in the given size, and drops the file. `what`: its name in
-/// errors.
-at::Tensor read_resized(const JobContext& job, control::BlobBytes& picture, const std::string& what,
-                        spec::PixelSize size) {
-  if (!picture) throw std::logic_error("[actor] " + what + " is not here");
-  const auto file = std::exchange(picture, nullptr);
-  try {
-    return models::resize_lanczos(
-        models::decode_picture({reinterpret_cast<const char*>(file->data()), file->size()},
-                               [&job] { job.tick(); }),
-        size.height, size.width);
-  } catch (const EpochEnded&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw std::runtime_error("[actor] " + what + " cannot be decoded: it " + error.what());
-  }
-}
-
 }  // namespace
 
 at::Tensor InitImage::read_pixels(control::BlobBytes& picture, const std::string& what) {
@@ -167,59 +147,38 @@ at::Tensor InitImage::read_pixels(control::BlobBytes& picture, const std::string
 }
 
 at::Tensor InitImage::encode() {
-  if (!needs_image(job_.begin) || job_.begin.vae.degree == 0) return {};
+  if (!needs_image(job_.begin, job_.tools.stage.spec()) || job_.begin.vae.degree == 0) return {};
   // The file and its own pixels are gone before the encoder begins: the plan counts on it.
   const auto pixels = models::to_model_range(read_pixels(picture_, "the picture to begin with"));
-  const auto encoded = encode_together(pixels, latents_.image_noise());
+  const auto encoded = encode_together(job_, pixels, latents_.image_noise());
   if (!encoded.defined()) return {};
   job_.require_finite(encoded, "encoded picture");
-  if (!job_.is_masked()) return encoded;
+  if (!job_.keeps_unmasked()) return encoded;
   const auto mask = models::latent_mask(read_pixels(mask_, "the mask"), job_.size.latent_height,
                                         job_.size.latent_width);
   return at::cat({encoded, mask.to(encoded.device()).expand({encoded.size(0), -1, -1, -1})}, 1);
 }
 
-at::Tensor InitImage::encode_together(const at::Tensor& pixels, const at::Tensor& noise) {
-  const auto tick = [this](int, int) { job_.tick(); };
-  const WaitForWork wait_for = [this](const tensor::Work& work) { job_.waits.wait(work); };
-  const auto vae = job_.tools.stage.picture_encoder();
-  const bool tiled = job_.begin.request.vae_tiling;
-  const auto sampled = [&](const models::LatentDistribution& found, const at::Tensor& own_noise) {
-    return vae.scaled(found.sample(own_noise.to(vae.options()))).to(at::kFloat).contiguous();
-  };
-  const auto encoders = job_.group(job_.begin.groups.vae);
-  if (!encoders)
-    return sampled(tiled ? vae.encode_tiled(pixels, tick) : vae.encode(pixels, tick), noise);
-  if (tiled) {
-    const auto found = encode_tiles_together(vae, pixels, *encoders, wait_for, tick);
-    return found.mean.defined() ? sampled(found, noise) : at::Tensor();
-  }
-  HaloExchange port(*encoders, job_.size.latent_height, wait_for);
-  const auto rows = models::RowShards(job_.size.latent_height, port.shards()).of(port.shard());
-  return port.collect_rows(
-      sampled(vae.encode_rows(pixels, port, tick), noise.narrow(2, rows.begin, rows.size())));
-}
-
 void InitImage::keep_blank() {
-  if (!job_.is_masked()) return;
+  if (!job_.keeps_unmasked()) return;
   const auto blank = at::zeros({1, job_.channels, job_.size.latent_height, job_.size.latent_width},
                                at::TensorOptions().device(job_.tools.stage.device()));
   latents_.begin_with(blank, blank.narrow(1, 0, 1));
 }
 
 void InitImage::begin_latents(const at::Tensor& encoded) {
-  if (!needs_image(job_.begin)) return;
+  if (!needs_image(job_.begin, job_.tools.stage.spec())) return;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(job_.tools.stage.device());
   auto clean = encoded.defined()
                    ? encoded.to(options).contiguous()
                    : at::empty({job_.begin.request.seeds.size() > 1 ? job_.images() : 1,
-                                job_.channels + job_.is_masked(), job_.size.latent_height,
+                                job_.channels + job_.keeps_unmasked(), job_.size.latent_height,
                                 job_.size.latent_width},
                                options);
   if (const auto replica = job_.group(job_.begin.groups.caption))
     job_.waits.wait(replica->broadcast(clean, job_.begin.image_root));
   latents_.begin_with(clean.narrow(1, 0, job_.channels),
-                      job_.is_masked() ? clean.narrow(1, job_.channels, 1) : at::Tensor());
+                      job_.keeps_unmasked() ? clean.narrow(1, job_.channels, 1) : at::Tensor());
 }
 
 void EditedPictures::encode() {
@@ -281,12 +240,14 @@ void JobText::keep_blank() {
   text.lengths.fill_(text.caption.states.size(1));
   keep(text, edited_.blank());
   init_image_.keep_blank();
+  beside_.keep_blank();
 }
 
 TaskResult JobText::encode() {
   const auto& begin = job_.begin;
   edited_.encode();
   const auto picture = init_image_.encode();  // while others encode the text, most often
+  beside_.encode();
   const bool projects = begin.caption_rank == begin.caption_root;
   TaskResult result;
   auto text = empty_text();
@@ -300,6 +261,7 @@ TaskResult JobText::encode() {
   share(text);
   keep(text, edited_.share());
   init_image_.begin_latents(picture);
+  beside_.share();
   return result;
 }
 

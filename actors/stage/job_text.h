@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/stage/beside_latents.h"
 #include "actors/stage/job_context.h"
 #include "actors/stage/job_latents.h"
 #include "transport/control/blob_store.h"
@@ -22,7 +23,10 @@ class InitImage {
   /// null.
   InitImage(JobContext& job, JobLatents& latents, control::BlobBytes picture,
             control::BlobBytes mask)
-      : job_(job), latents_(latents), picture_(std::move(picture)), mask_(std::move(mask)) {}
+      : job_(job), latents_(latents) {
+    if (needs_image(job_.begin, job_.tools.stage.spec())) picture_ = std::move(picture);
+    if (job_.keeps_unmasked()) mask_ = std::move(mask);
+  }
 
   /// Reads the picture, drops it, and encodes it. The first of the ranks that encode returns the
   /// latents [1, C, h, w], float32, or with a seed for each picture as many as there are pictures;
@@ -38,9 +42,6 @@ class InitImage {
  private:
   /// uint8 [H, W, 3] in the request's size; drops the file. `what` is it in words.
   at::Tensor read_pixels(control::BlobBytes& picture, const std::string& what);
-  /// A sample of the encoder's distribution by `noise` [k, C, h, w], scaled as a sampler takes
-  /// latents.
-  at::Tensor encode_together(const at::Tensor& pixels, const at::Tensor& noise);
 
   JobContext& job_;
   JobLatents& latents_;
@@ -72,15 +73,17 @@ class EditedPictures {
 };
 
 /// A job's first task: its captions, encoded by the actors of the replica that run text encoders,
-/// projected by one and kept by all; and the picture that it begins with.
+/// projected by one and kept by all; and the picture that it begins with, and what stands beside
+/// its latents.
 class JobText {
  public:
   /// `given`: the prompt embeds that the request brings, where this actor projects them; else null.
-  JobText(JobContext& job, JobNetwork& network, InitImage init_image, EditedPictures edited,
-          control::BlobBytes given)
+  JobText(JobContext& job, JobNetwork& network, InitImage init_image, BesideLatents beside,
+          EditedPictures edited, control::BlobBytes given)
       : job_(job),
         network_(network),
         init_image_(std::move(init_image)),
+        beside_(std::move(beside)),
         edited_(std::move(edited)),
         given_(std::move(given)),
         rows_(wire::prompt_rows(job.begin.request, {job.begin.first_image, job.begin.last_image},
@@ -114,6 +117,7 @@ class JobText {
   JobContext& job_;
   JobNetwork& network_;
   InitImage init_image_;
+  BesideLatents beside_;
   EditedPictures edited_;
   control::BlobBytes given_;
   wire::PromptRows rows_;

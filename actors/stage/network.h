@@ -87,8 +87,8 @@ class JobNetwork {
   virtual void take_note(const NetworkStep&, const at::Tensor&) {}
   /// Returns the note for the next stage; called after `run`.
   virtual at::Tensor note(const NetworkStep&) const { return {}; }
-  /// Embeds own rows of the scaled latents [items, C, rows, w], one run below the other, as the
-  /// first block takes them; first stage only.
+  /// Embeds own rows of the scaled latents [items, C, rows, w], with the channels that stand beside
+  /// them, one run below the other, as the first block takes them; first stage only.
   virtual at::Tensor embed(const NetworkStep& step, const at::Tensor& latents) = 0;
   /// Runs this stage's part of the network; works in place if it can.
   virtual at::Tensor run(const NetworkStep& step, at::Tensor hidden) = 0;

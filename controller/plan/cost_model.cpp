@@ -363,10 +363,10 @@ void count_vae(JobCost& cost, const ModelShape& model, const JobShape& job,
         images_of(job, degrees) *
         vae_seconds(model, job, decoders, machine, model.decoder_flops, model.decoder_convolutions);
   }
-  if (!job.encodes && model.edited_pixels.empty()) return;
-  if (job.encodes)
-    cost.encode =
-        vae_seconds(model, job, decoders, machine, model.encoder_flops, model.encoder_convolutions);
+  const int encoded = (job.encodes ? 1 : 0) + (model.encodes_beside ? 1 : 0);
+  if (encoded == 0 && model.edited_pixels.empty()) return;
+  cost.encode = encoded * vae_seconds(model, job, decoders, machine, model.encoder_flops,
+                                      model.encoder_convolutions);
   cost.encode += edited_seconds(model, job, machine);
   // The text is the first rank's, which is the last that decodes (Plan::decoders).
   const bool both = degrees.pp == 1 || decoders == degrees.world() / degrees.dp;

@@ -122,13 +122,16 @@ std::uint64_t resized_picture(spec::PixelSize to, std::int64_t height, std::int6
 
 /// Returns the most bytes that a picture to begin with needs: it is resized, made floats of, and
 /// encoded when all but these are gone; then its mask is resized. Files are there as long as they
-/// are needed.
-std::uint64_t begun_picture(const Plan& plan, const spec::VaeSpec& vae) {
+/// are needed. Where the network is given the picture and its mask, the files wait until the
+/// picture is encoded, and are then resized while the mask's pixels are there, as floats.
+std::uint64_t begun_picture(const Plan& plan, const spec::ModelSpec& model) {
   const auto& request = plan.request;
+  const auto& vae = model.vae;
   const spec::PixelSize size{request.height, request.width};
   const std::uint64_t sized = area(request.height, request.width);
   const std::uint64_t floats = 3 * sizeof(float) * sized;
-  return request.mask_image_bytes +
+  const bool again = model.inputs.beside_mask();
+  return request.mask_image_bytes + (again ? request.init_image_bytes + floats / 3 : 0) +
          std::max({request.init_image_bytes +
                        resized_picture(size, request.init_image_height, request.init_image_width),
                    request.init_image_bytes + 3 * sized + 3 * floats,
@@ -136,6 +139,17 @@ std::uint64_t begun_picture(const Plan& plan, const spec::VaeSpec& vae) {
                    request.mask_image_bytes == 0 ? 0
                                                  : resized_picture(size, request.mask_image_height,
                                                                    request.mask_image_width)});
+}
+
+/// Returns the most bytes that the control picture needs that stands beside the latents.
+std::uint64_t control_picture(const Plan& plan, const spec::ModelSpec& model) {
+  const auto& request = plan.request;
+  const auto& image = request.control_images.at(0);
+  const std::uint64_t floats = 3 * sizeof(float) * area(request.height, request.width);
+  return std::max(image.bytes +
+                      resized_picture({request.height, request.width}, image.height, image.width) +
+                      3 * floats,
+                  floats + picture_encoder(model.vae, own_share(plan, model.vae)));
 }
 
 /// Returns the most bytes that pictures to edit need, which are read and encoded one at a time
@@ -262,6 +276,10 @@ std::uint64_t stage_activations(const Plan& plan, const StagePart& part) {
   std::uint64_t bytes =
       part.batch * part.own_tokens * part.size * (7 * width + widest + 2 * edge) +
       4 * part.images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
+  // What stands beside the latents, as it came and as it is joined to them.
+  if (part.at.pp == 0)
+    bytes += (4 + 2 * part.size) * part.batch * part.transformer.beside_channels *
+             plan.latent_height * plan.latent_width;
   // DistriFusion's blocks of other ring ranks lie beside the kept ones until the next step.
   const auto ring = static_cast<std::uint64_t>(plan.degrees.ring);
   if (plan.request.method == Method::distrifusion && ring > 1 &&
@@ -312,7 +330,10 @@ void add_ends(ActorMemory& own, const Plan& plan, const spec::ModelSpec& model,
   const auto decoders = plan.decoders(dp);
   if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
   // One after the other, and gone before the first step.
-  if (plan.request.init_image_bytes > 0) own.picture = begun_picture(plan, model.vae);
+  if (plan.request.init_image_bytes > 0) own.picture = begun_picture(plan, model);
+  if (model.inputs.beside == spec::BesideLatents::control_picture)
+    own.picture = std::max(own.picture + plan.request.control_images.at(0).bytes,
+                           control_picture(plan, model));
   if (model.inputs.images == spec::PictureRole::edited)
     own.picture = std::max(own.picture, edited_pictures(plan, model));
   if (!plan.needs_decoder()) return;
@@ -425,7 +446,9 @@ ActorMemory unet_memory(const Plan& plan, const spec::ModelSpec& model, int rank
     own.kv += batch * Bytes(rows.end - rows.begin) * plan.latent_width *
               (unet.inner_channels() + unet.levels.front().channels) * size;
   own.activations = activation_bytes(plan, unet, batch, rows.end - rows.begin) +
-                    4 * images * plan.latent_channels * plan.latent_height * plan.latent_width * 4;
+                    4 * images * plan.latent_channels * plan.latent_height * plan.latent_width * 4 +
+                    (4 + 2 * size) * batch * Bytes(facts.beside_channels) * plan.latent_height *
+                        plan.latent_width;
   // One attention's keys and values of everybody, while a synchronous step computes it.
   Bytes gathered = 0;
   for (const auto& site : shares.sites()) {

@@ -265,7 +265,8 @@ void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelis
           ? split_blocks(block_costs(shape_of(model, plan.request), tokens, rates), plan.degrees.pp)
           : listed_stages(parallelism.stages, blocks);
   plan.vae_degree = parallelism.vae;
-  if (plan.vae_degree > 1 && !plan.decodes() && plan.request.init_image_bytes == 0) {
+  if (plan.vae_degree > 1 && !plan.decodes() && plan.request.init_image_bytes == 0 &&
+      model.inputs.beside == spec::BesideLatents::none) {
     refuse(JobField::vae,
            fmt::format("`vae` is {}, but with `output_type` latent nothing is decoded",
                        plan.vae_degree));

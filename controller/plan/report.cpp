@@ -56,7 +56,8 @@ std::vector<PaperOrder> orders(const Explanation& explanation, const spec::Model
 
 std::string candidates_text(const Explanation& explanation) {
   const auto& request = explanation.plan.request;
-  const bool encodes = request.init_image_bytes > 0 || !request.images.empty();
+  const bool encodes = request.init_image_bytes > 0 || !request.images.empty() ||
+                       (!request.control_images.empty() && request.controlnets.empty());
   std::string text = padded("degrees", 36) + "actors  vae  text       " +
                      (encodes ? "encode     " : "") +
                      "denoise    decode     total      most sent      peak memory\n";

@@ -249,6 +249,13 @@ void check_control(const wire::ImageRequest& request, const spec::ModelSpec& mod
   if (!request.controlnets.empty() && !model.inputs.controlnets)
     refuse(JobField::controlnets, fmt::format("`controlnets` names {}, but {} takes no ControlNets",
                                               request.controlnets.front(), model.pipeline_class));
+  for (const auto& [field, values] : {std::pair{JobField::control_scale, &request.control_scale},
+                                      std::pair{JobField::control_from, &request.control_from},
+                                      std::pair{JobField::control_until, &request.control_until}}) {
+    if (taken > 0 && !values->empty() && request.controlnets.empty())
+      refuse(field, fmt::format("`{}` is a ControlNet's: {} follows its picture without one",
+                                to_string(field), model.pipeline_class));
+  }
   if (given == taken) return;
   if (taken == 0)
     refuse(JobField::control_images,
@@ -277,6 +284,15 @@ void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& mode
                                  (takes.images == spec::PictureRole::first_frame
                                       ? " makes a video from its first frame"
                                       : " edits a picture"));
+  const auto require = [&](JobField field, std::uint64_t bytes) {
+    if (bytes == 0)
+      refuse(field, fmt::format("`{}` is missing: {} paints within the mask of a picture",
+                                to_string(field), model.pipeline_class));
+  };
+  if (takes.beside_mask()) {
+    require(JobField::init_image, request.init_image_bytes);
+    require(JobField::mask_image, request.mask_image_bytes);
+  }
   if (std::ssize(images) > takes.most_images)
     refuse(JobField::images, fmt::format("`images` has {}: {} takes {} at most", images.size(),
                                          model.pipeline_class, takes.most_images));
@@ -461,6 +477,8 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
   if (request.init_image_bytes > 0) set_skipped_steps(plan, model);
   if (!request.images.empty() && model.inputs.images == spec::PictureRole::edited)
     require_encoder(model, JobField::images);
+  if (model.inputs.beside == spec::BesideLatents::control_picture)
+    require_encoder(model, JobField::control_images);
   const models::SamplerRun run{.num_steps = plan.sampler_steps,
                                .image_tokens = plan.token_rows * plan.token_columns,
                                .even_sigmas = model.even_sigmas,

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "controller/plan/request_defaults.h"
+
 namespace troupe::plan {
 namespace {
 
@@ -167,7 +169,8 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
       shape.layers;
   const auto pixels = static_cast<double>(transformer.patch_size * transformer.patch_size);
   const auto channels = static_cast<double>(transformer.in_channels);
-  shape.embedding_flops = 2 * channels * pixels * width;
+  const auto beside = static_cast<double>(transformer.beside_channels);
+  shape.embedding_flops = 2 * (channels + beside) * pixels * width;
   shape.projection_flops = 2 * static_cast<double>(transformer.out_channels) * pixels * width +
                            kSamplerFlops * channels * pixels;
   shape.text_tokens = static_cast<int>(transformer.caption_tokens(request.max_sequence_length) +
@@ -181,6 +184,7 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.decoder_convolutions = decoder.convolutions;
   const auto encoder = cost_of(model.vae, spec::VaeHalf::encoder);
   shape.encoder_flops = encoder.flops;
+  shape.encodes_beside = model.inputs.beside != spec::BesideLatents::none;
   const auto scale = static_cast<double>(model.vae.scale_factor());
   for (const auto& size : edited_sizes(request, model))
     shape.edited_pixels.push_back(static_cast<double>(size.height * size.width) / (scale * scale));

@@ -54,6 +54,8 @@ struct ModelShape {
   double told_per_position = 0;
   double told_per_column = 0;
   double telling_layers = 0;
+  /// True if a picture is encoded whose channels stand beside the latents.
+  bool encodes_beside = false;
   /// Latent pixels of each picture to edit, which one actor encodes.
   std::vector<double> edited_pixels = {};
   /// True when text tokens are part of the sequence (SD3, FLUX); else they are cross-attended to.

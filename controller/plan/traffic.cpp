@@ -241,8 +241,7 @@ class Rank {
   void add_caption() {
     const Bytes others = degrees_.world() / degrees_.dp - 1;
     const bool encodes = at_ == mesh::Coordinates{.dp = at_.dp, .pp = degrees_.pp - 1};
-    if (encodes && plan_.request.init_image_bytes > 0)
-      traffic_.sent["caption"] += others * encoded_picture_bytes(plan_, at_.dp);
+    if (encodes) traffic_.sent["caption"] += others * encoded_picture_bytes(plan_, model_, at_.dp);
     if (encodes) traffic_.sent["caption"] += others * edited_bytes(plan_.request, model_);
     traffic_.sent["caption"] += caption_bytes(plan_, model_, mesh::Mesh(degrees_).rank(at_));
   }
@@ -321,14 +320,28 @@ std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int p
                           mesh::sequence_rank(degrees, at) * degrees.tp + at.tp);
 }
 
-std::uint64_t encoded_picture_bytes(const Plan& plan, int dp) {
-  const std::uint64_t samples =
-      plan.request.seeds.size() > 1 ? plan.images[dp].end - plan.images[dp].begin : 1;
-  const std::int64_t mask = plan.request.mask_image_bytes > 0 ? 1 : 0;  // a channel more
-  return samples *
-         static_cast<std::uint64_t>((plan.latent_channels + mask) * plan.latent_height *
-                                    plan.latent_width) *
-         sizeof(float);
+EncodedPictures encoded_pictures(const Plan& plan, const spec::ModelSpec& model, int dp) {
+  const auto& request = plan.request;
+  const std::uint64_t pictures = plan.images[dp].end - plan.images[dp].begin;
+  const std::uint64_t samples = request.seeds.size() > 1 ? pictures : 1;
+  EncodedPictures encoded;
+  if (request.init_image_bytes > 0 &&
+      model.inputs.begins_with_picture(request.strength.value_or(1)))
+    encoded.begun = samples;
+  if (model.inputs.beside_mask()) encoded.beside = samples;
+  // Each picture has a sample of its own, as in diffusers.
+  if (model.inputs.beside == spec::BesideLatents::control_picture) encoded.beside = pictures;
+  return encoded;
+}
+
+std::uint64_t encoded_picture_bytes(const Plan& plan, const spec::ModelSpec& model, int dp) {
+  const auto [begun, beside] = encoded_pictures(plan, model, dp);
+  // What steps keep comes with its mask, a channel more.
+  const bool kept = plan.request.mask_image_bytes > 0 && !model.inputs.beside_mask();
+  const auto of_begun = static_cast<std::uint64_t>(plan.latent_channels + (kept ? 1 : 0));
+  const auto of_beside = static_cast<std::uint64_t>(model.transformer.beside_channels);
+  return (begun * of_begun + beside * of_beside) *
+         static_cast<std::uint64_t>(plan.latent_height * plan.latent_width) * sizeof(float);
 }
 
 std::vector<PaperOrder> paper_orders(double tokens, double width, int layers, int devices,
@@ -430,8 +443,8 @@ RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const UNe
   if (plan.request.guidance_rescale > 0 && plan.guidance)
     traffic.sent["stage"] += Bytes(plan.request.steps) * rescale_bytes(plan, at, 1);
   const Bytes listeners = plan.degrees.world() / plan.degrees.dp - 1;
-  if (rank == plan.decode_rank(at.dp) && plan.request.init_image_bytes > 0)
-    traffic.sent["caption"] += listeners * encoded_picture_bytes(plan, at.dp);
+  if (rank == plan.decode_rank(at.dp))
+    traffic.sent["caption"] += listeners * encoded_picture_bytes(plan, model, at.dp);
   traffic.sent["caption"] += caption_bytes(plan, model, rank);
   std::erase_if(traffic.sent, [](const auto& entry) { return entry.second == 0; });
   std::erase_if(traffic.by_layer, [](const auto& entry) { return entry.second == 0; });

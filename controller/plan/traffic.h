@@ -37,10 +37,21 @@ std::uint64_t all_reduce_bytes(std::uint64_t elements, std::uint64_t element_siz
 /// micro-step: float64 [patches, pictures of the replica, 5] over the stage (ring × ulysses × tp).
 std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int patches);
 
-/// Returns the bytes of an encoded picture to begin with, as it goes to each other rank of a
-/// replica: float32 of the latents of one picture, or where each has a seed of its own, of as many
-/// as the replica makes.
-std::uint64_t encoded_picture_bytes(const Plan& plan, int dp);
+/// Numbers of latents that a replica makes of each picture that it encodes in the request's size:
+/// of one distribution a sample, or where each picture has a seed of its own as many as it makes; 0
+/// where there is no such picture.
+struct EncodedPictures {
+  std::uint64_t begun = 0;   ///< of the picture to begin with
+  std::uint64_t beside = 0;  ///< of the picture whose channels stand beside the latents
+
+  /// Number of pictures that are encoded.
+  int count() const { return (begun > 0 ? 1 : 0) + (beside > 0 ? 1 : 0); }
+};
+EncodedPictures encoded_pictures(const Plan& plan, const spec::ModelSpec& model, int dp);
+
+/// Returns the bytes of those, as they go to each other rank of a replica: float32, with the
+/// channels of a mask.
+std::uint64_t encoded_picture_bytes(const Plan& plan, const spec::ModelSpec& model, int dp);
 
 /// One row of the papers' cost table: bytes of one step on one device, all layers, as orders of p
 /// tokens × h width, for N devices of that method alone.

@@ -18,13 +18,15 @@ struct Place {
   int size = 1;
   Bytes rows = 0;      // of the latents, its own
   Bytes pictures = 0;  // of the replica
+  int dp = 0;          // the replica
 };
 
 /// Ranks that code the pictures of a replica together.
 class Together {
  public:
   Together(const Plan& plan, const spec::ModelSpec& model, int dp)
-      : ranks_(plan.decoders(dp)),
+      : dp_(dp),
+        ranks_(plan.decoders(dp)),
         rows_(split_rows(
             static_cast<int>(plan.latent_height / model.latent_frames(plan.request.num_frames)),
             static_cast<int>(ranks_.size()))),
@@ -33,10 +35,11 @@ class Together {
   const std::vector<int>& ranks() const { return ranks_; }
   Place place(std::size_t index) const {
     return {static_cast<int>(index), static_cast<int>(ranks_.size()),
-            Bytes(rows_[index].end - rows_[index].begin), pictures_};
+            Bytes(rows_[index].end - rows_[index].begin), pictures_, dp_};
   }
 
  private:
+  int dp_;
   std::vector<int> ranks_;
   std::vector<wire::RowRange> rows_;
   Bytes pictures_;
@@ -121,13 +124,16 @@ VaeTraffic decoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place&
   return rows.told();
 }
 
-VaeTraffic encoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place& place) {
+/// Returns what the rows of `pictures` send that are encoded one after the other.
+VaeTraffic encoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place& place,
+                        const EncodedPictures& pictures) {
   Rows rows(place, coded_bytes(plan, vae), vae.norm_num_groups, plan.latent_width, 1);
-  for (const auto& layer : spec::layers_of(vae, spec::VaeHalf::encoder))
-    rows.add(layer);
-  // Of each seed a sample of the one distribution.
-  const Bytes samples = plan.request.seeds.size() > 1 ? place.pictures : 1;
-  rows.collect(samples * vae.latent_channels * place.rows * plan.latent_width * kPixel);
+  for (int picture = 0; picture < pictures.count(); ++picture) {
+    for (const auto& layer : spec::layers_of(vae, spec::VaeHalf::encoder))
+      rows.add(layer);
+  }
+  rows.collect((pictures.begun + pictures.beside) * vae.latent_channels * place.rows *
+               plan.latent_width * kPixel);
   return rows.told();
 }
 
@@ -174,13 +180,14 @@ VaeTraffic decoded(const Plan& plan, const spec::ModelSpec& model, const Place& 
 }
 
 VaeTraffic encoded(const Plan& plan, const spec::ModelSpec& model, const Place& place) {
-  if (place.size < 2 || plan.request.init_image_bytes == 0) return {};
-  if (!plan.request.vae_tiling) return encoded_rows(plan, model.vae, place);
+  if (place.size < 2) return {};
+  const auto pictures = encoded_pictures(plan, model, place.dp);
+  if (!plan.request.vae_tiling) return encoded_rows(plan, model.vae, place, pictures);
   const auto scale = model.vae.scale_factor();
   const Bytes positions =
       positions_of_tiles(place, plan.request.height, plan.request.width, model.vae.sample_size);
-  return {.collected = positions / (scale * scale) * 2 * model.vae.latent_channels *
-                       coded_bytes(plan, model.vae)};
+  return {.collected = static_cast<Bytes>(pictures.count()) * positions / (scale * scale) * 2 *
+                       model.vae.latent_channels * coded_bytes(plan, model.vae)};
 }
 
 template <class Traffic>

@@ -162,8 +162,8 @@ class DiffusionTransformer {
                                                       const at::Tensor& mask) const = 0;
   virtual std::unique_ptr<StepCondition> condition(const StepInput& input,
                                                    const CaptionCache& caption) const = 0;
-  /// latents [B, C, rows · patch_size, latent_width] of the token rows → hidden [B, tokens, D].
-  /// Needs `embeds`.
+  /// latents [B, C, rows · patch_size, latent_width] of the token rows, with the channels that
+  /// stand beside them where the model has some → hidden [B, tokens, D]. Needs `embeds`.
   virtual at::Tensor embed(const at::Tensor& latents, PictureSize size, TokenRows rows) const = 0;
   /// Text tokens [begin, end) of a joint model as its first block takes them, [B, tokens, D]. Needs
   /// `embeds`.

@@ -113,9 +113,10 @@ at::Tensor TransformerStage::embed(const at::Tensor& latents, PictureSize size,
   require(part_.embeds, "patch embedding");
   check_rows("embed", size, rows);
   const int64_t height = (rows.end - rows.begin) * facts_.patch_size;
-  if (latents.dim() != 4 || latents.size(1) != facts_.in_channels || latents.size(2) != height ||
+  const int64_t channels = facts_.in_channels + facts_.beside_channels;
+  if (latents.dim() != 4 || latents.size(1) != channels || latents.size(2) != height ||
       latents.size(3) != size.latent_width) {
-    refuse_shape(family_, "latents", latents, {-1, facts_.in_channels, height, size.latent_width});
+    refuse_shape(family_, "latents", latents, {-1, channels, height, size.latent_width});
   }
   return tokens_of(on_device(latents), size, rows);
 }

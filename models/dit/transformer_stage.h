@@ -109,7 +109,8 @@ class TransformerStage : public DiffusionTransformer {
   /// JointCaption.
   virtual std::unique_ptr<CaptionCache> cache_of(const Caption& caption,
                                                  const at::Tensor& mask) const;
-  /// Latents, on the device and in the compute dtype → hidden [B, tokens, D]. The stage embeds.
+  /// Latents and the channels beside them, on the device and in the compute dtype → hidden [B,
+  /// tokens, D]. The stage embeds.
   virtual at::Tensor tokens_of(const at::Tensor& latents, PictureSize size,
                                TokenRows rows) const = 0;
   /// Runs the call's blocks, as `run_blocks`.

@@ -134,21 +134,25 @@ at::Tensor to_model_range(const at::Tensor& rgb) {
   return (2.0 * unit - 1.0).permute({2, 0, 1}).unsqueeze(0).contiguous();
 }
 
-at::Tensor latent_mask(const at::Tensor& rgb, std::int64_t latent_height,
-                       std::int64_t latent_width) {
-  if (rgb.dim() != 3 || rgb.size(2) != 3 || rgb.scalar_type() != at::kByte || latent_height < 1 ||
-      latent_width < 1 || rgb.size(0) % latent_height != 0 || rgb.size(1) % latent_width != 0) {
-    throw std::invalid_argument(
-        "[latent_mask] uint8 [H, W, 3] is needed, multiples of the latents' sides");
-  }
-  const auto pixels = rgb.slice(0, 0, at::nullopt, rgb.size(0) / latent_height)
-                          .slice(1, 0, at::nullopt, rgb.size(1) / latent_width)
-                          .to(at::kInt)
-                          .unbind(2);
+at::Tensor painted_pixels(const at::Tensor& rgb) {
+  if (rgb.dim() != 3 || rgb.size(2) != 3 || rgb.scalar_type() != at::kByte)
+    throw std::invalid_argument("[painted_pixels] uint8 [H, W, 3] is needed");
+  const auto pixels = rgb.to(at::kInt).unbind(2);
   // ITU-R 601, in fixed point of 16 bits.
   const auto gray =
       (pixels[0] * 19595 + pixels[1] * 38470 + pixels[2] * 7471 + 0x8000).bitwise_right_shift(16);
   return gray.ge(128).to(at::kFloat).unsqueeze(0).unsqueeze(0);
+}
+
+at::Tensor latent_mask(const at::Tensor& rgb, std::int64_t latent_height,
+                       std::int64_t latent_width) {
+  if (rgb.dim() != 3 || latent_height < 1 || latent_width < 1 || rgb.size(0) % latent_height != 0 ||
+      rgb.size(1) % latent_width != 0) {
+    throw std::invalid_argument(
+        "[latent_mask] uint8 [H, W, 3] is needed, multiples of the latents' sides");
+  }
+  return painted_pixels(rgb.slice(0, 0, at::nullopt, rgb.size(0) / latent_height)
+                            .slice(1, 0, at::nullopt, rgb.size(1) / latent_width));
 }
 
 }  // namespace troupe::models

@@ -24,11 +24,16 @@ at::Tensor resize_lanczos(const at::Tensor& rgb, std::int64_t height, std::int64
 /// The same as a model takes it: float32 [1, 3, height, width] in [-1, 1].
 at::Tensor to_model_range(const at::Tensor& rgb);
 
+/// Returns the pixels that are painted anew under a mask, uint8 [H, W, 3] on the CPU: float32 [1,
+/// 1, H, W], 1 where a pixel is at least half as bright as white, else 0. This follows diffusers'
+/// inpainting pipelines: Pillow's gray, cut at one half. Throws std::invalid_argument for another
+/// tensor.
+at::Tensor painted_pixels(const at::Tensor& rgb);
+
 /// Returns the latents that are painted anew under a mask of the picture's size, uint8 [H, W, 3] on
 /// the CPU: float32 [1, 1, latent_height, latent_width], 1 where the pixel that a latent begins
-/// with is at least half as bright as white, else 0. This follows diffusers' inpainting pipelines:
-/// Pillow's gray, cut at one half, the nearest pixel. Throws std::invalid_argument for another
-/// tensor.
+/// with is, else 0; diffusers calls that pixel the nearest one. Throws std::invalid_argument for
+/// another tensor.
 at::Tensor latent_mask(const at::Tensor& rgb, std::int64_t latent_height,
                        std::int64_t latent_width);
 

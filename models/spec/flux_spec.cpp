@@ -44,7 +44,7 @@ void read_common(FluxSpec& spec, const ConfigReader& config) {
   };
   config.only("patch_size", 1);
   spec.in_channels = size("in_channels", spec.in_channels);
-  const std::int64_t out =
+  spec.out_channels =
       config.has_value("out_channels") ? size("out_channels", 64) : spec.in_channels;
   config.harmless({"out_channels"});
   spec.num_layers = config.integer_or("num_layers", spec.num_layers, 0, kMaxBlocks);
@@ -58,8 +58,12 @@ void read_common(FluxSpec& spec, const ConfigReader& config) {
   config.finish();
   if (spec.inner_dim() > kMaxWidth) config.refuse("attention_head_dim", "makes blocks too wide");
   if (spec.blocks() == 0) config.refuse("num_layers", "leaves no block");
-  if (out != spec.in_channels || spec.in_channels % 4 != 0) {
-    config.refuse("in_channels", "must be a multiple of 4, and out_channels the same");
+  if (spec.in_channels % 4 != 0 || spec.out_channels % 4 != 0 ||
+      spec.in_channels < spec.out_channels ||
+      (spec.in_channels > spec.out_channels && spec.kind != FluxKind::flux)) {
+    config.refuse("in_channels",
+                  "must be a multiple of 4, and out_channels the same, or fewer in "
+                  "FLUX.1's models that take pictures beside the latents");
   }
   if (!divides_head(spec.axes_dims_rope, spec.attention_head_dim)) {
     config.refuse("axes_dims_rope",
@@ -188,7 +192,7 @@ std::vector<PlannedTensor> planned_tensors(const FluxSpec& spec) {
   }
   table.at(Held::last);
   if (!spec.approximator) table.linear("norm_out.linear", width, 2 * width);
-  table.linear("proj_out", width, spec.in_channels);
+  table.linear("proj_out", width, spec.out_channels);
   return table.take();
 }
 
@@ -199,6 +203,7 @@ TransformerFacts facts_of(const FluxSpec& spec) {
   facts.num_attention_heads = spec.num_attention_heads;
   facts.attention_head_dim = spec.attention_head_dim;
   facts.in_channels = spec.latent_channels();
+  facts.beside_channels = (spec.in_channels - spec.out_channels) / 4;
   facts.out_channels = spec.latent_channels();
   facts.patch_size = kPatch;
   facts.sample_size = kSampleSize;
@@ -259,6 +264,20 @@ std::vector<Pipeline> FluxSpec::pipelines() {
        .even_sigmas = true,
        .from_text_alone = true,
        .inputs = {.images = PictureRole::edited, .most_images = 1, .edited = EditedFit::trained},
+       .textual_inversion = true},
+      {.name = "FluxFillPipeline",
+       .encoders = encoders,
+       .text_tokens = 512,
+       .defaults = {{50, 30, 1}},
+       .even_sigmas = true,
+       .inputs = {.beside = BesideLatents::masked_picture_and_pixels},
+       .textual_inversion = true},
+      {.name = "FluxControlPipeline",
+       .encoders = encoders,
+       .text_tokens = 512,
+       .defaults = {{28, 3.5}, {28, 7, 0.6}, {28, 7, 0.6}},
+       .even_sigmas = true,
+       .inputs = {.control_images = 1, .beside = BesideLatents::control_picture},
        .textual_inversion = true},
   };
 }

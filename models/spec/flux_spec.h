@@ -41,8 +41,10 @@ struct FluxSpec {
   static FluxSpec read(const ConfigReader& config);
   static std::vector<Pipeline> pipelines();
 
-  /// Channels of a token: four latent pixels of a fourth as many channels.
+  /// Channels of a token as it goes in: four latent pixels of a fourth as many channels, with those
+  /// that stand beside the latents.
   std::int64_t in_channels = 64;
+  std::int64_t out_channels = 64;       ///< channels of a token's latents alone
   std::int64_t num_layers = 19;         ///< blocks of two streams
   std::int64_t num_single_layers = 38;  ///< blocks of one stream, after them
   std::int64_t attention_head_dim = 128;
@@ -58,7 +60,7 @@ struct FluxSpec {
   FluxKind kind = FluxKind::flux;
 
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
-  std::int64_t latent_channels() const { return in_channels / 4; }
+  std::int64_t latent_channels() const { return out_channels / 4; }
   std::int64_t blocks() const { return num_layers + num_single_layers; }
   /// Returns the number of vectors, of inner_dim() numbers each, that modulate all blocks and the
   /// last norm.

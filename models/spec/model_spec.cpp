@@ -372,8 +372,9 @@ ModelSpec read_configs(const fs::path& folder) {
   const bool is_distilled =
       spec.pipeline_class == "Flux2KleinPipeline" && index.boolean_or("is_distilled", false);
   // The pipeline's default is true. No watermark is drawn into pictures.
-  if (spec.pipeline_class == "StableDiffusionXLPipeline") {
+  if (spec.pipeline_class.starts_with("StableDiffusionXL")) {
     index.harmless({"add_watermarker"});
+    index.only("requires_aesthetics_score", false);
     spec.zero_negative = index.boolean_or("force_zeros_for_empty_prompt", true);
   }
   index.finish();
@@ -494,6 +495,7 @@ std::vector<std::string> components_of(const WeightIndex& file, const fs::path& 
 namespace {
 
 constexpr std::string_view kFluxDev = "flux.1-dev";
+constexpr std::string_view kFluxDepth = "flux.1-depth-dev";
 constexpr std::string_view kWan14b = "wan2.1-t2v-14b";
 
 /// Returns whether a file's name, in any case, with spaces for its other separators, has one of the
@@ -531,6 +533,12 @@ std::string base_of(const WeightIndex& file) {
       {"chroma1-hd", {{"distilled_guidance_layer.layers.0.in_layer.weight"}, {"img_in.weight"}}},
       {"chroma1-hd",
        {{"distilled_guidance_layer.layers.0.linear_1.weight"}, {"x_embedder.weight"}}},
+      {"flux.1-fill-dev", {{"vector_in.in_layer.weight"}, {"img_in.weight", 384}}},
+      {kFluxDepth, {{"vector_in.in_layer.weight"}, {"img_in.weight", 128}}},
+      {"flux.1-fill-dev",
+       {{"single_transformer_blocks.0.proj_mlp.weight", 3072}, {"x_embedder.weight", 384}}},
+      {kFluxDepth,
+       {{"single_transformer_blocks.0.proj_mlp.weight", 3072}, {"x_embedder.weight", 128}}},
       {kFluxDev, {{"vector_in.in_layer.weight"}, {"guidance_in.in_layer.weight"}}},
       {"flux.1-schnell", {{"vector_in.in_layer.weight"}, {"double_blocks.0.img_attn.qkv.weight"}}},
       {kFluxDev,
@@ -543,6 +551,10 @@ std::string base_of(const WeightIndex& file) {
       {"sd3.5-medium", {{"joint_blocks.0.x_block.attn2.qkv.weight"}}},
       {"sd3-medium", {{"joint_blocks.23.x_block.attn.qkv.weight"}}},
       {"sdxl", {{"label_emb.0.0.weight", 2816}, {"input_blocks.0.0.weight", 4}}},
+      {"sdxl-inpainting", {{"label_emb.0.0.weight", 2816}, {"input_blocks.0.0.weight", 9}}},
+      {"sd1.5-inpainting",
+       {{"input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight", 768},
+        {"input_blocks.0.0.weight", 9}}},
       {"sd1.5",
        {{"input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight", 768},
         {"input_blocks.0.0.weight", 4}}},
@@ -566,6 +578,7 @@ std::string base_of(const WeightIndex& file) {
       is_called(file, {"high noise", "low noise", "highnoise", "lownoise", "a14b"}))
     return "";
   if (found->name == kFluxDev && is_called(file, {"kontext"})) return "flux.1-kontext-dev";
+  if (found->name == kFluxDepth && is_called(file, {"canny"})) return "flux.1-canny-dev";
   return std::string(found->name);
 }
 

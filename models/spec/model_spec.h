@@ -132,6 +132,18 @@ enum class EditedFit {
   trained,    ///< The size of the nearest ratio of those that the model was trained at.
 };
 
+/// Meaning of the channels that stand beside the latents in the network's input, the same in every
+/// step. They are made once a job of encoded pictures (actors/stage/beside_latents.h).
+enum class BesideLatents {
+  none,
+  /// The picture to begin with, without what its mask paints anew, encoded; then the mask's pixels
+  /// of each latent, a channel each.
+  masked_picture_and_pixels,
+  /// The mask, then the picture to begin with without what the mask paints anew, encoded.
+  mask_and_masked_picture,
+  control_picture,  ///< the control picture, encoded
+};
+
 /// Inputs that a pipeline takes beside the text, and beside what image-to-image has.
 struct PipelineInputs {
   PictureRole images = PictureRole::none;
@@ -153,6 +165,19 @@ struct PipelineInputs {
   std::int32_t control_images = 0;
   /// True if ControlNets may be added.
   bool controlnets = false;
+  BesideLatents beside = BesideLatents::none;
+
+  /// Returns whether a picture to begin with and its mask are part of the network's input.
+  bool beside_mask() const {
+    return beside == BesideLatents::masked_picture_and_pixels ||
+           beside == BesideLatents::mask_and_masked_picture;
+  }
+  /// Returns whether latents begin with the picture to begin with, where there is one: those of a
+  /// U-Net that is given it are noise alone at full strength, and nothing is drawn for it, as in
+  /// diffusers' pipelines of such U-Nets.
+  bool begins_with_picture(double strength) const {
+    return beside != BesideLatents::mask_and_masked_picture || strength < 1;
+  }
 
   bool operator==(const PipelineInputs&) const = default;
 };

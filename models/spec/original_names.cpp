@@ -92,7 +92,7 @@ std::vector<LoraAlias> names_of(const FluxSpec& spec) {
     if (!spec.approximator)
       aliases.add(theirs + "modulation.lin", {{ours + "norm.linear", 3 * width}});
   }
-  aliases.add("final_layer.linear", {{"proj_out", spec.in_channels}});
+  aliases.add("final_layer.linear", {{"proj_out", spec.out_channels}});
   if (!spec.approximator)
     aliases.add_swapped("final_layer.adaLN_modulation.1", "norm_out.linear", width);
   return aliases.take();

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "models/spec/model_plugin.h"
 
 namespace troupe::spec {
@@ -61,11 +62,41 @@ void FitCheck::require(const char* what, std::int64_t wanted, const std::string&
                   model.transformer.unet() ? "unet " : "transformer ", what, wanted, of, has));
 }
 
+std::int64_t beside_channels(const ModelSpec& spec) {
+  const std::int64_t scale = spec.vae.scale_factor();
+  switch (spec.inputs.beside) {
+    case BesideLatents::none:
+      break;
+    case BesideLatents::masked_picture_and_pixels:
+      return spec.vae.latent_channels + scale * scale;
+    case BesideLatents::mask_and_masked_picture:
+      return 1 + spec.vae.latent_channels;
+    case BesideLatents::control_picture:
+      return spec.vae.latent_channels;
+  }
+  return 0;
+}
+
+namespace {
+
+void check_beside(const ModelSpec& spec) {
+  const std::int64_t wanted = beside_channels(spec), has = spec.transformer.beside_channels;
+  if (wanted == has) return;
+  throw std::runtime_error(
+      fmt::format("[read_model] {}: {} puts {} beside the latents' {}, but in_channels of its "
+                  "network is {}",
+                  spec.folder.string(), spec.pipeline_class, counted(wanted, "channel"),
+                  spec.transformer.in_channels, spec.transformer.in_channels + has));
+}
+
+}  // namespace
+
 void check_fit(const ModelSpec& spec) {
   const FitCheck fit(spec);
   std::visit([&](const auto& family) { check_fit(family, fit); }, spec.transformer.family);
   fit.require("in_channels", spec.transformer.in_channels, "vae latent_channels",
               spec.vae.latent_channels);
+  check_beside(spec);
 }
 
 }  // namespace troupe::spec

@@ -118,6 +118,9 @@ class FitCheck {
   }
 };
 
+/// Returns how many channels a pipeline puts beside the latents.
+std::int64_t beside_channels(const ModelSpec& spec);
+
 /// Throws unless the folder's components fit together.
 void check_fit(const ModelSpec& spec);
 

@@ -47,6 +47,9 @@ struct TransformerFacts {
   std::int64_t attention_head_dim = 0;
   /// Number of channels of the latents; the prediction that is used has as many.
   std::int64_t in_channels = 0;
+  /// Number of channels that stand behind them in the network's input, the same in every step (see
+  /// BesideLatents); 0: none.
+  std::int64_t beside_channels = 0;
   /// Channels that the last product has for a latent pixel: more where a variance is learned.
   std::int64_t out_channels = 0;
   /// Side of a token in latent pixels.

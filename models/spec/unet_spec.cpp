@@ -248,12 +248,9 @@ UNetSpec UNetSpec::read(const ConfigReader& config) {
     config.refuse("block_out_channels", fmt::format("must have 1 to {} levels", kMaxLevels));
   }
   spec.in_channels = config.integer_or("in_channels", 4, 1, kMaxWidth);
-  if (spec.in_channels == 9) {
-    config.refuse("in_channels",
-                  "is of a U-Net trained for inpainting, which is not supported; "
-                  "others, with 4, take a mask");
-  }
   spec.out_channels = config.integer_or("out_channels", 4, 1, kMaxWidth);
+  if (spec.in_channels < spec.out_channels)
+    config.refuse("in_channels", fmt::format("is less than out_channels, {}", spec.out_channels));
   spec.sample_size = config.optional_integer("sample_size", 1, kMaxWidth).value_or(64);
   const auto layers = per_level(config, "layers_per_block", 2, kMaxLayers, count);
   // Named for a width, but diffusers takes it for the number of heads.
@@ -312,7 +309,6 @@ void check_fit(const UNetSpec& spec, const FitCheck& fit) {
     width += fit.clip(encoder).hidden_size;
   fit.require("cross_attention_dim", spec.cross_attention_dim, "the text encoders' hidden_size",
               width);
-  fit.require("out_channels", spec.out_channels, "its own in_channels", spec.in_channels);
   const bool added = fit.model.text_encoders.size() == 2;
   fit.require(
       "projection_class_embeddings_input_dim", spec.projection_class_embeddings_input_dim,
@@ -321,7 +317,7 @@ void check_fit(const UNetSpec& spec, const FitCheck& fit) {
 }
 
 std::vector<Pipeline> UNetSpec::pipelines() {
-  return {
+  std::vector<Pipeline> all = {
       {.name = "StableDiffusionPipeline",
        .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers, TextUse::states,
                      kClipTokens}},
@@ -346,6 +342,18 @@ std::vector<Pipeline> UNetSpec::pipelines() {
        .keeps_picture_size = true,
        .textual_inversion = true},
   };
+  // U-Nets that were trained for inpainting are in folders of these pipelines. Source: defaults of
+  // their calls; StableDiffusionInpaintPipeline's has no guidance_rescale.
+  for (const auto& [name, of] : {std::pair("StableDiffusionInpaintPipeline", 0),
+                                 std::pair("StableDiffusionXLInpaintPipeline", 1)}) {
+    Pipeline inpaints = all[of];
+    inpaints.name = name;
+    inpaints.defaults = {inpaints.defaults.inpainting};
+    inpaints.rescales_guidance = of == 1;
+    inpaints.inputs.beside = BesideLatents::mask_and_masked_picture;
+    all.push_back(std::move(inpaints));
+  }
+  return all;
 }
 
 std::vector<UNetWork> work_of(const UNetSpec& spec) {
@@ -373,7 +381,8 @@ TransformerFacts facts_of(const UNetSpec& spec) {
   facts.num_layers = 1;
   facts.num_attention_heads = 1;
   facts.attention_head_dim = std::max<std::int64_t>(1, std::llround(walk.attention_width));
-  facts.in_channels = spec.in_channels;
+  facts.in_channels = spec.out_channels;
+  facts.beside_channels = spec.in_channels - spec.out_channels;
   facts.out_channels = spec.out_channels;
   facts.patch_size = 1;
   facts.sample_size = spec.sample_size;

@@ -154,6 +154,24 @@ TEST_CASE("published joint models are planned at one to sixteen actors") {
               kKlein9bConfig.elements);
 }
 
+TEST_CASE("FLUX.1 Fill and Depth are refused without the pictures that they need") {
+  const auto fill =
+      spec::read_model_spec(published_flux(kFluxFillConfig, "FluxFillPipeline").path());
+  const auto depth =
+      spec::read_model_spec(published_flux(kFluxDepthConfig, "FluxControlPipeline").path());
+  auto request = request_of(30);
+  const auto refused = [&](const spec::ModelSpec& model) {
+    return error_of([&] { plan::make_plan(model, request, {}); });
+  };
+  CHECK(contains(refused(fill), "`init_image` is missing: FluxFillPipeline paints within"));
+  CHECK(contains(refused(depth), "`control_images` is missing"));
+  request.control_images = {{.blob = 3, .bytes = 100, .height = 64, .width = 64}};
+  request.control_scale = {0.5};
+  CHECK(contains(refused(depth), "`control_scale` is a ControlNet's"));
+  request.control_scale.clear();
+  CHECK(contains(refused(depth), "has no encoder"));
+}
+
 TEST_CASE("FLUX.2-klein is guided unless it was distilled, and begins with no picture") {
   const auto model = spec::read_model_spec(published_klein(kKlein4bConfig, kQwen34bConfig).path());
   const auto base =

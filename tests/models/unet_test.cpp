@@ -233,7 +233,7 @@ TEST_CASE("published U-Net configs are read, and others are refused by key") {
                                                      {"dual_cross_attention", true},
                                                      {"encoder_hid_dim", 4},
                                                      {"freq_shift", 2},
-                                                     {"in_channels", 9},
+                                                     {"in_channels", 3},
                                                      {"layers_per_block", {2, 2}},
                                                      {"mid_block_type", "UNetMidBlock2D"},
                                                      {"norm_eps", 0},

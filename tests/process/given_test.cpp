@@ -355,9 +355,6 @@ TEST_CASE("a picture to begin with and seeds for each picture") {
   Reference reference("init_image");
   const auto& of = reference.find("sdxl_euler-ancestral");
   auto submission = latents_of(reference, of);
-  submission.request.init_image =
-      read_all(std::string(TROUPE_SOURCE_DIR "/tests/fixtures/") + "init/picture.png");
-  submission.request.strength = of.at("strength").get<double>();
   submission.request.sampler = of.at("sampler");
   submission.request.prompts = {"a red circle", "a tree"};
   submission.request.picture_seeds = {5, 9};

@@ -3,7 +3,7 @@ import copy
 
 import torch
 import torch.nn.functional as F
-from diffusers import FluxPipeline
+from diffusers import StableDiffusion3Pipeline
 from diffusers.models.embeddings import apply_rotary_emb
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
@@ -69,10 +69,10 @@ def single_block(block, kept, hidden, temb, rotary):
 
 
 class Picture:
-    """A pipeline's transformer over patches: `predict` gives the rows of one micro-step."""
+    """A pipeline's transformer over patches: `predict` gives the rows of one micro-step. `beside`: channels that stand beside the packed latents."""
 
-    def __init__(self, pipe, case):
-        self.pipe, self.model, self.flux = pipe, pipe.transformer, isinstance(pipe, FluxPipeline)
+    def __init__(self, pipe, case, beside=None):
+        self.pipe, self.model, self.flux, self.beside = pipe, pipe.transformer, not isinstance(pipe, StableDiffusion3Pipeline), beside
         self.rows, self.columns = case["height"] // 16, case["width"] // 16
         self.guided, self.scale = case["guidance"] > 1 and not self.flux, case["guidance"]
         count = case["n"] * len(case["prompts"])
@@ -106,6 +106,8 @@ class Picture:
         text, temb_of = self.text[:, :texts], model.time_text_embed
         if self.flux:
             packed = self.pipe._pack_latents(x, batch, channels, height, width)
+            if self.beside is not None:
+                packed = torch.cat([packed, self.beside], dim=2)
             picture = model.x_embedder(packed)[:, own]
             time = (t.expand(batch) / 1000) * 1000
             guidance = [torch.full([batch], self.scale) * 1000] if model.config.guidance_embeds else []
@@ -135,7 +137,7 @@ class Picture:
 
 def timesteps(pipe, case):
     scheduler = copy.deepcopy(pipe.scheduler)
-    if isinstance(pipe, FluxPipeline):
+    if not isinstance(pipe, StableDiffusion3Pipeline):
         config = scheduler.config
         mu = calculate_shift(case["height"] // 16 * (case["width"] // 16), config.base_image_seq_len, config.max_image_seq_len, config.base_shift, config.max_shift)
         sigmas = [1 - i * (1 - 1 / case["steps"]) / max(case["steps"] - 1, 1) for i in range(case["steps"])]
@@ -146,10 +148,11 @@ def timesteps(pipe, case):
     return scheduler
 
 
-def denoise(pipe, case):
-    picture, scheduler = Picture(pipe, case), timesteps(pipe, case)
+def denoise(pipe, case, latents=None, beside=None):
+    picture, scheduler = Picture(pipe, case, beside), timesteps(pipe, case)
     channels = pipe.transformer.config.in_channels // (4 if picture.flux else 1)
-    latents = torch.randn(picture.count, channels, case["height"] // 8, case["width"] // 8, generator=generator(case["seed"]))
+    if latents is None:
+        latents = torch.randn(picture.count, channels, case["height"] // 8, case["width"] // 8, generator=generator(case["seed"]))
     rows = split(picture.rows, case["patches"])
     steppers = [copy.deepcopy(scheduler) for _ in rows]
     for step, t in enumerate(scheduler.timesteps):

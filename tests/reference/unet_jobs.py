@@ -102,8 +102,8 @@ def decode(pipe, latents):
     return torch.from_numpy(np.stack([np.asarray(i) for i in pipe.image_processor.postprocess(pixels, output_type="pil")]))
 
 
-def draw_patched(pipe, case):
-    """The pipeline's own loop, with each call of the U-Net by patches."""
+def draw_patched(pipe, case, draw=draw):
+    """The pipeline's own loop, as `draw` runs it, with each call of the U-Net by patches."""
     unet, plain, step = pipe.unet, pipe.unet.forward, [0]
     patched = PatchedUNet(unet, case["height"] // 8, case["width"] // 8, case["patches"], case["group_norm"], case.get("unbiased", False))
     mode = {"stale": "stale", "none": "frozen", "all": "sync", "naive": "naive"}[case["exchange"]]

@@ -158,6 +158,31 @@ TEST_CASE("published joint folders load from configs and headers alone") {
   CHECK(dev.even_sigmas);
 }
 
+TEST_CASE("FLUX.1 Fill and Depth have channels beside the latents, and other pipelines none") {
+  const auto model_of = [](const PublishedTransformer& transformer, const char* pipeline) {
+    return spec::read_model_spec(published_flux(transformer, pipeline).path());
+  };
+  const auto fill = model_of(kFluxFillConfig, "FluxFillPipeline");
+  CHECK(fill.transformer.in_channels == 16);
+  CHECK(fill.transformer.beside_channels == 80);
+  CHECK(fill.transformer.out_channels == 16);
+  CHECK(fill.defaults.inpainting == spec::CallDefaults{50, 30, 1});
+  CHECK(fill.inputs.beside_mask());
+  CHECK(elements_of(spec::expected_tensors(fill.transformer)) == kFluxFillConfig.elements);
+  const auto depth = model_of(kFluxDepthConfig, "FluxControlPipeline");
+  CHECK(depth.transformer.beside_channels == 16);
+  CHECK(depth.control_pictures() == 1);
+  CHECK(elements_of(spec::expected_tensors(depth.transformer)) == kFluxDepthConfig.elements);
+  const auto refused = [&](const PublishedTransformer& transformer, const char* pipeline) {
+    return error_of([&] { model_of(transformer, pipeline); });
+  };
+  CHECK(contains(refused(kFluxFillConfig, "FluxPipeline"),
+                 "FluxPipeline puts 0 channels beside the latents' 16, but in_channels of its "
+                 "network is 96"));
+  CHECK(contains(refused(kFluxDevConfig, "FluxFillPipeline"), "puts 80 channels"));
+  CHECK(contains(refused(kFluxFillConfig, "FluxControlPipeline"), "puts 16 channels"));
+}
+
 TEST_CASE("HunyuanDiT's and PixArt-Sigma's folders load whole, as published") {
   for (const PublishedTransformer* published : {&kHunyuanV12Config, &kHunyuanV11Config}) {
     const auto folder = published_hunyuan(*published);

@@ -156,6 +156,11 @@ TEST_CASE("a file's tensors say which published model it goes with") {
   };
   CHECK(base(published_flux(kFluxDevConfig)) == "flux.1-dev");
   CHECK(base(published_flux(kFluxSchnellConfig)) == "flux.1-schnell");
+  const auto fill = published_flux(kFluxFillConfig, "FluxFillPipeline");
+  CHECK(base(fill) == "flux.1-fill-dev");
+  CHECK(base_of(read_model_spec(fill.path()).transformer_weights) == "flux.1-fill-dev");
+  const auto depth = published_flux(kFluxDepthConfig, "FluxControlPipeline");
+  CHECK(base(depth) == "flux.1-depth-dev");
   CHECK(base(published_qwen_image()) == "qwen-image");
   CHECK(base(PublishedUNetFolder(false)) == "sd1.5");
   CHECK(base(PublishedUNetFolder(true)) == "sdxl");
@@ -193,6 +198,13 @@ TEST_CASE("a file's tensors say which published model it goes with") {
     write_sparse_weights(flux.path() / name, tensors, Dtype::bfloat16);
     CHECK(base_of(WeightIndex::read_file(flux.path() / name)) == known);
   }
+  tensors.clear();
+  const auto of_depth = read_model_spec(depth.path()).transformer_weights;
+  for (const auto& entry : of_depth.tensors())
+    tensors.push_back({entry.name, entry.shape});
+  const auto canny = depth.path() / "flux1-canny-dev.safetensors";
+  write_sparse_weights(canny, tensors, Dtype::bfloat16);
+  CHECK(base_of(WeightIndex::read_file(canny)) == "flux.1-canny-dev");
   CHECK(base_of(read_model_spec(flux.path()).transformer_weights) == "flux.1-dev");
 }
 
@@ -223,6 +235,9 @@ TEST_CASE("sizes of the models with short names are those of the published shape
   check_sizes("chroma1-hd", read(published_chroma()));
   check_sizes("flux.1-dev", read(published_flux(kFluxDevConfig)));
   check_sizes("flux.1-schnell", read(published_flux(kFluxSchnellConfig)));
+  check_sizes("flux.1-fill-dev", read(published_flux(kFluxFillConfig, "FluxFillPipeline")));
+  for (const char* name : {"flux.1-depth-dev", "flux.1-canny-dev"})
+    check_sizes(name, read(published_flux(kFluxDepthConfig, "FluxControlPipeline")));
   check_sizes("flux.2-klein-4b", read(published_klein(kKlein4bConfig, kQwen34bConfig)));
   check_sizes("flux.2-klein-9b", read(published_klein(kKlein9bConfig, kQwen38bConfig)));
   check_sizes("flux.2-klein-base-4b", read(published_klein(kKlein4bConfig, kQwen34bConfig, false)));

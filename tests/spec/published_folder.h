@@ -91,8 +91,12 @@ inline PublishedJointFolder published_sd3(const PublishedTransformer& transforme
            {"text_encoder_3", "tokenizer_3", kT5XxlConfig, false, false}}};
 }
 
-inline PublishedJointFolder published_flux(const PublishedTransformer& transformer) {
-  return {kFluxModelIndex,
+inline PublishedJointFolder published_flux(const PublishedTransformer& transformer,
+                                           const std::string& pipeline = "FluxPipeline") {
+  std::string index = kFluxModelIndex;
+  const std::string own = "FluxPipeline";
+  index.replace(index.find(own), own.size(), pipeline);
+  return {index.c_str(),
           kFluxScheduler,
           transformer,
           {{"text_encoder", "tokenizer", kClipLConfig, true, false},

@@ -44,6 +44,20 @@ inline constexpr PublishedTransformer kFluxDevConfig = {R"(
   "pooled_projection_dim": 768})",
                                                         1160, 11901408320, 0x397e3e5712bb9ea1};
 
+/// FLUX.1 Fill and Depth, by the sizes in diffusers' conversion of their weights.
+inline constexpr PublishedTransformer kFluxFillConfig = {R"(
+  {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.32.0.dev0",
+  "attention_head_dim": 128, "axes_dims_rope": [16, 56, 56], "guidance_embeds": true,
+  "in_channels": 384, "joint_attention_dim": 4096, "num_attention_heads": 24, "num_layers": 19,
+  "num_single_layers": 38, "out_channels": 64, "patch_size": 1, "pooled_projection_dim": 768})",
+                                                         1160, 11902391360, 0};
+inline constexpr PublishedTransformer kFluxDepthConfig = {R"(
+  {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.32.0.dev0",
+  "attention_head_dim": 128, "axes_dims_rope": [16, 56, 56], "guidance_embeds": true,
+  "in_channels": 128, "joint_attention_dim": 4096, "num_attention_heads": 24, "num_layers": 19,
+  "num_single_layers": 38, "out_channels": 64, "patch_size": 1, "pooled_projection_dim": 768})",
+                                                          1160, 11901604928, 0};
+
 inline constexpr PublishedTransformer kFluxSchnellConfig = {R"(
   {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.29.0",
   "attention_head_dim": 128, "guidance_embeds": false, "in_channels": 64, "joint_attention_dim":

@@ -71,6 +71,7 @@ nlohmann::json inputs_json(const spec::ModelSpec& model) {
   const auto& inputs = model.inputs;
   return {{"most_images", inputs.most_images},
           {"needs_images", inputs.needs_images},
+          {"needs_mask", inputs.beside_mask()},
           {"first_frame", inputs.images == spec::PictureRole::first_frame},
           {"last_image", inputs.last_image},
           {"control_images", model.control_pictures()},
@@ -89,6 +90,7 @@ std::string inputs_text(const nlohmann::json& inputs) {
         " to edit");
   }
   if (inputs["needs_images"]) text += ", which it needs";
+  if (inputs["needs_mask"]) add("--init-image and --mask, which it needs");
   if (inputs["last_image"]) add("--last-image");
   if (const int needed = inputs["control_images"]; needed > 0)
     add("--control-image, which it needs" + (needed == 1 ? "" : fmt::format(" {} times", needed)));
@@ -113,6 +115,7 @@ void add_plans(const spec::ModelSpec& model, nlohmann::json& out) {
   if (model.inputs.needs_images) job.request.images = {{.bytes = 1}};
   job.request.control_images.assign(static_cast<std::size_t>(model.control_pictures()),
                                     {.bytes = 1});
+  if (model.inputs.beside_mask()) job.request.init_image_bytes = job.request.mask_image_bytes = 1;
   const auto planned = [&](const auto& change) -> std::optional<plan::Plan> {
     auto request = job.request;
     auto degrees = job.parallelism;

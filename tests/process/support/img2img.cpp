@@ -1,7 +1,5 @@
 #include "tests/process/support/img2img.h"
 
-#include "tests/support/text.h"
-
 namespace troupe::testing {
 
 Submission submission_of(Reference& reference, const nlohmann::json& of, Parallelism degrees) {
@@ -14,12 +12,6 @@ Submission submission_of(Reference& reference, const nlohmann::json& of, Paralle
     request.embeddings.push_back(
         {kFixtures + "embeddings/" + embedding.at("file").get<std::string>(),
          embedding.at("token").get<std::string>()});
-  if (of.contains("init_image")) {
-    request.init_image = read_all(kFixtures + of.at("init_image").get<std::string>());
-    request.strength = of.at("strength").get<double>();
-  }
-  if (of.contains("mask_image"))
-    request.mask_image = read_all(kFixtures + of.at("mask_image").get<std::string>());
   request.sampler = of.value("sampler", "");
   request.guidance_rescale = of.value("guidance_rescale", 0.0);
   return out;

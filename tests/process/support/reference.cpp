@@ -3,6 +3,8 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "tests/support/text.h"
+
 namespace troupe::testing {
 namespace {
 
@@ -70,6 +72,15 @@ Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) 
     const auto file = bytes(of, "reference" + std::to_string(i)).data;
     request.images.emplace_back(file.begin(), file.end());
   }
+  const auto stored = [&](const char* key) {
+    return of.contains(key)
+               ? read_all(TROUPE_SOURCE_DIR "/tests/fixtures/" + of.at(key).get<std::string>())
+               : std::string();
+  };
+  request.init_image = stored("init_image");
+  request.mask_image = stored("mask_image");
+  if (of.contains("control_image")) request.control_images = {stored("control_image")};
+  if (of.contains("strength")) request.strength = of.at("strength").get<double>();
   if (of.contains("patches")) {
     request.method = of.at("method");
     request.num_pipeline_patch = of.at("patches");
