@@ -358,6 +358,11 @@ JobInputs WorkerJobs::fetch_inputs(const wire::BeginJob& begin) {
   if (begin.vae.degree > 0 && begin.vae.rank == 0)
     for (const auto& image : request.images)
       inputs.images.push_back(fetch_input(begin.epoch, "image", image.blob, image.bytes));
+  for (std::size_t i = 0; i < spec.controlnets.size(); ++i) {
+    const auto& image = request.control_images.at(i);
+    inputs.control_images.push_back(
+        fetch_input(begin.epoch, "control image", image.blob, image.bytes));
+  }
   if (!request.prompt_embeds.empty() && begin.caption_rank == begin.caption_root)
     inputs.prompt_embeds = fetch_input(begin.epoch, "prompt embeds", request.prompt_embeds_blob,
                                        request.prompt_embeds_bytes);

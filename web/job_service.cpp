@@ -84,7 +84,9 @@ void keep_paths(Submission& submission, const std::string& own, std::vector<std:
   for (Embedding& embedding : submission.request.embeddings)
     keep(embedding.path, allowed.resolve_file(embedding.path), "embeddings");
   for (std::string& net : submission.request.controlnets) {
-    keep(net, allowed.resolve(spec::cached_model_folder_or_text(net).string()), "controlnets");
+    keep(net,
+         allowed.resolve(spec::cached_model_folder_or_text(net, spec::HubContent::part).string()),
+         "controlnets");
     if (const auto why = allowed.refusal_of_links(net))
       throw bad_field("controlnets", without_rooms(*why));
   }

@@ -5,6 +5,7 @@ namespace troupe::actors {
 StageJob::StageJob(wire::BeginJob begin, const JobTools& tools, const JobInputs& inputs)
     : context_(std::move(begin), tools),
       latents_(context_, inputs.init_latents, inputs.boundary),
+      control_(context_, inputs.control_images),
       network_(begin_network()),
       transfers_(context_, latents_, *network_),
       step_(context_, latents_, *network_, transfers_),
@@ -30,6 +31,7 @@ std::unique_ptr<JobNetwork> StageJob::begin_network() {
        .group = [this](std::uint32_t id) { return context_.group(id); },
        .tick = [this] { context_.tick(); },
        .await_device = [this] { context_.waits.await_device(); },
+       .control_picture = [this](std::size_t number) { return control_.take(number); },
        .layers = context_.layers,
        .graphs = context_.tools.cuda_graphs});
 }

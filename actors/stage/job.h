@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/stage/control_pictures.h"
 #include "actors/stage/job_context.h"
 #include "actors/stage/job_decoder.h"
 #include "actors/stage/job_latents.h"
@@ -23,7 +24,8 @@ struct JobInputs {
   control::BlobBytes mask_image = nullptr;      // a PNG, where this actor needs it for that
   control::BlobBytes control_image = nullptr;   // a PNG, where this actor helps to encode it
   std::vector<control::BlobBytes> images = {};  // pictures to edit, where this actor encodes them
-  control::BlobBytes prompt_embeds = nullptr;   // where this actor projects them for its replica
+  std::vector<control::BlobBytes> control_images = {};  // where this actor computes ControlNets
+  control::BlobBytes prompt_embeds = nullptr;  // where this actor projects them for its replica
 };
 
 /// One job at one actor: its parts, each of which does some of its tasks. Used by the work loop
@@ -59,6 +61,7 @@ class StageJob {
 
   JobContext context_;
   JobLatents latents_;
+  ControlPictures control_;
   std::unique_ptr<JobNetwork> network_;
   JobTransfers transfers_;
   JobStep step_;

@@ -49,8 +49,10 @@ struct NetworkJob {
   std::function<std::shared_ptr<tensor::Group>(std::uint32_t id)> group;  // null for id 0
   std::function<void()> tick;          // a sign of life; throws when the job's epoch has ended
   std::function<void()> await_device;  // before the host reads what the device makes
-  LayerWatch& layers;                  // told of each layer before it runs
-  bool graphs = false;                 // what comes again is to be recorded where it can be
+  /// Returns the picture of a ControlNet, which can be had once: float32 [1, 3, H, W], 0 to 1.
+  std::function<at::Tensor(std::size_t number)> control_picture;
+  LayerWatch& layers;   // told of each layer before it runs
+  bool graphs = false;  // what comes again is to be recorded where it can be
 };
 
 /// Numbers of calls that a step cache has been asked about, and of calls that it left out. A call

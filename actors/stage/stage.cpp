@@ -53,6 +53,8 @@ Stage::Stage(const wire::LoadStage& load, at::Device device, const Tick& tick)
       device_(device),
       prompt_cache_(load.prompt_cache_bytes) {
   check_unchanged();
+  for (const auto& net : load_.controlnets)
+    spec::add_controlnet(spec_, net.folder);
   std::vector<models::LoraChoice> choices;
   for (const auto& lora : load_.loras)
     choices.push_back({lora.lora.path, lora.lora.scale, lora.lora.of_second});
@@ -66,6 +68,10 @@ void Stage::check_unchanged() const {
   for (const auto& [lora, known] : load_.loras) {
     if (known != 0 && spec::lora_fingerprint(lora.path) != known)
       throw std::runtime_error("[actor] " + lora.path + kHasChanged);
+  }
+  for (const auto& [folder, known] : load_.controlnets) {
+    if (known != 0 && spec::fingerprint(folder) != known)
+      throw std::runtime_error("[actor] " + folder + kHasChanged);
   }
   if (load_.fingerprint == 0 || spec::fingerprint(load_.model) == load_.fingerprint) return;
   throw std::runtime_error("[actor] " + load_.model +

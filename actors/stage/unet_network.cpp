@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "actors/parallel/patch_group.h"
+#include "base/format.h"
 #include "models/safetensors.h"
+#include "transport/wire/request_rules.h"
 
 namespace troupe::actors {
 namespace {
@@ -50,8 +52,9 @@ at::Tensor joined_tokens(const Features& x) {
 /// Wraps another port: shows progress before every layer that asks it, and tells of every norm.
 class LivePort final : public models::unet::UNetPort {
  public:
-  LivePort(models::unet::UNetPort& inner, const NetworkJob& job)
-      : inner_(inner), tick_(job.tick), layers_(job.layers) {}
+  /// `of`: the network in front of a layer's name; "" = the U-Net.
+  LivePort(models::unet::UNetPort& inner, const NetworkJob& job, std::string of = "")
+      : inner_(inner), tick_(job.tick), layers_(job.layers), of_(std::move(of)) {}
 
   std::int64_t height(int level) const override { return inner_.height(level); }
   std::vector<models::RowRun> rows(int level) const override { return inner_.rows(level); }
@@ -63,7 +66,7 @@ class LivePort final : public models::unet::UNetPort {
                                   const std::vector<models::unet::Moments>& own) override {
     tick_();
     for (const auto& patch : own)
-      layers_.see("group norm " + std::to_string(site.index), patch.values);
+      layers_.see(of_ + "group norm " + std::to_string(site.index), patch.values);
     return inner_.moments(site, own);
   }
   std::vector<at::Tensor> attend(const Site& site, const std::vector<at::Tensor>& qkv) override {
@@ -75,6 +78,7 @@ class LivePort final : public models::unet::UNetPort {
   models::unet::UNetPort& inner_;
   const std::function<void()>& tick_;
   LayerWatch& layers_;
+  std::string of_;
 };
 
 }  // namespace
@@ -83,25 +87,43 @@ UNetNetwork::UNetNetwork(const spec::ModelSpec& spec, const wire::LoadStage& loa
                          const models::LoraWeights& loras, at::ScalarType dtype, at::Device device,
                          const std::function<void()>& tick)
     : spec_(spec), dtype_(dtype), device_(device) {
-  models::WeightStore weights(spec.transformer_weights);
-  loras.adapt(weights, "transformer");
-  std::set<std::string> read;
-  const auto get = [&](const std::string& name, at::IntArrayRef shape) {
-    if (tick) tick();
-    read.insert(name);
-    auto weight = weights.get(name, shape, dtype, device);
-    bytes_ += static_cast<std::int64_t>(weight.nbytes());
-    return weight;
+  const auto read_network = [&](models::WeightStore& weights, const auto& touches,
+                                const auto& make) {
+    std::set<std::string> read;
+    const auto get = [&](const std::string& name, at::IntArrayRef shape) {
+      if (tick) tick();
+      read.insert(name);
+      auto weight = weights.get(name, shape, dtype, device);
+      bytes_ += static_cast<std::int64_t>(weight.nbytes());
+      return weight;
+    };
+    const auto packed = [&](const std::string& name) {
+      return touches(name) ? std::nullopt : weights.packed(name);
+    };
+    auto network = make(get, packed);
+    bytes_ -= network->saved_bytes();
+    for (const auto& name : read)
+      weights.release(name);
+    return network;
   };
-  const auto packed = [&](const std::string& name) {
-    return loras.touches("transformer", name) ? std::nullopt : weights.packed(name);
-  };
-  model_ = std::make_unique<models::unet::UNet2DConditionModel>(
-      *spec.transformer.unet(), weights, dtype, device, get, weight_type(load.weight_dtype),
-      packed);
-  bytes_ -= model_->saved_bytes();
-  for (const auto& name : read)
-    weights.release(name);
+  const auto products = weight_type(load.weight_dtype);
+  models::WeightStore own(spec.transformer_weights);
+  loras.adapt(own, "transformer");
+  model_ = read_network(
+      own, [&](const std::string& name) { return loras.touches("transformer", name); },
+      [&](const auto& get, const auto& packed) {
+        return std::make_unique<models::unet::UNet2DConditionModel>(
+            *spec.transformer.unet(), own, dtype, device, get, products, packed);
+      });
+  for (const auto& net : spec.controlnets) {
+    models::WeightStore weights(net.weights);
+    controls_.push_back(read_network(
+        weights, [](const std::string&) { return false; },
+        [&](const auto& get, const auto& packed) {
+          return std::make_unique<models::unet::ControlNetModel>(net.network, weights, dtype,
+                                                                 device, get, products, packed);
+        }));
+  }
 }
 
 models::Caption UNetNetwork::project_caption(const std::vector<models::EncoderOutput>& text) const {
@@ -115,32 +137,39 @@ models::Caption UNetNetwork::project_caption(const std::vector<models::EncoderOu
 }
 
 std::unique_ptr<JobNetwork> UNetNetwork::begin(const NetworkJob& job) const {
-  return std::make_unique<UNetJob>(*model_, job);
+  return std::make_unique<UNetJob>(*model_, controls_, job);
 }
 
-UNetJob::UNetJob(const models::unet::UNet2DConditionModel& model, const NetworkJob& job)
-    : model_(model), job_(job), group_(job.group(job.begin.groups.stage)) {
+UNetJob::Lane UNetJob::make_lane(wire::RowRange items, bool ever_stale) {
   const auto& request = job_.begin.request;
   const int ranks = group_ ? group_->size() : 1;
   const int patches = request.method == Method::exact ? ranks : request.num_pipeline_patch;
   const models::unet::PatchCuts cuts(job_.size.latent_height, patches, model_.levels());
+  Lane lane{items, {}, {}};
+  if (group_) {
+    lane.exchange = std::make_unique<PatchGroup>(*group_, cuts, job_.size.latent_width, job_.wait);
+  } else {
+    lane.exchange = std::make_unique<models::unet::LocalExchange>(patches);
+  }
+  lane.port = std::make_unique<models::unet::PatchPort>(cuts, *lane.exchange,
+                                                        norm_mode(request.group_norm), ever_stale);
+  return lane;
+}
+
+UNetJob::UNetJob(const models::unet::UNet2DConditionModel& model, const Controls& controls,
+                 const NetworkJob& job)
+    : model_(model), job_(job), group_(job.group(job.begin.groups.stage)) {
+  const auto& request = job_.begin.request;
   const bool ever_stale = !std::ranges::all_of(job_.begin.steps, wire::is_whole) &&
                           request.exchange != PatchExchange::naive;
   const bool cached = request.step_cache != StepCacheRule::none;
   const auto items = static_cast<std::int32_t>(job_.images * job_.branches);
   const std::int32_t each = cached && ever_stale ? 1 : items;
   for (std::int32_t begin = 0; begin < items; begin += each) {
-    Lane lane{{begin, begin + each}, {}, {}};
-    if (group_) {
-      lane.exchange =
-          std::make_unique<PatchGroup>(*group_, cuts, job_.size.latent_width, job_.wait);
-    } else {
-      lane.exchange = std::make_unique<models::unet::LocalExchange>(patches);
-    }
-    lane.port = std::make_unique<models::unet::PatchPort>(
-        cuts, *lane.exchange, norm_mode(request.group_norm), ever_stale);
-    lanes_.push_back(std::move(lane));
+    lanes_.push_back(make_lane({begin, begin + each}, ever_stale));
   }
+  for (const auto& control : controls)
+    controls_.push_back({*control, make_lane({0, items}, ever_stale)});
   if (cached) cache_ = make_cache(ever_stale);
 }
 
@@ -180,6 +209,14 @@ std::unique_ptr<StepCache> UNetJob::make_cache(bool ever_stale) {
 
 void UNetJob::keep_text(const models::Caption& text, const at::Tensor&) {
   text_ = model_.keys_of(text.states);
+  const auto runs = lanes_.front().port->rows(0);
+  for (std::size_t i = 0; i < controls_.size(); ++i) {
+    auto& control = controls_[i];
+    control.text = control.model.keys_of(text.states);
+    control.embedding = control.model.embed(job_.control_picture(i), job_.tick)
+                            .slice(2, runs.front().begin, runs.back().end)
+                            .clone();
+  }
   if (!text.pooled.defined()) return;
   const auto& request = job_.begin.request;
   const auto height = static_cast<float>(request.height);
@@ -225,9 +262,42 @@ at::Tensor UNetJob::run(const NetworkStep& step, at::Tensor hidden) {
     lane.port->begin_step(mode_of(step));
   condition_ = model_.condition(job_.sampler.timestep(step.place.step), hidden.size(0), added_);
   LivePort port(*lanes_.front().port, job_);
-  const auto out = cache_ ? run_cached(step, hidden)
-                          : at::cat(model_(patches_of(hidden), condition_, text_, port), 2);
+  const auto latents = patches_of(hidden);
+  const auto residuals = residuals_of(step, latents);
+  const auto out =
+      cache_
+          ? run_cached(step, hidden)
+          : at::cat(model_(latents, condition_, text_, port, residuals ? &*residuals : nullptr), 2);
   return out.to(at::kFloat).contiguous();
+}
+
+std::optional<models::unet::Residuals> UNetJob::residuals_of(
+    const NetworkStep& step, const std::vector<at::Tensor>& latents) {
+  const auto& request = job_.begin.request;
+  std::optional<models::unet::Residuals> sum;
+  for (std::size_t i = 0; i < controls_.size(); ++i) {
+    if (!wire::control_counts(request, i, step.place.step)) continue;
+    auto& control = controls_[i];
+    // Where it begins there are no values of an earlier step, and where it ends no step wants them.
+    auto own_step = step;
+    own_step.last = step.last || !wire::control_counts(request, i, step.place.step + 1);
+    const auto mode = mode_of(own_step);
+    const bool begins = !std::exchange(control.has_begun, true);
+    control.lane.port->begin_step(begins && mode != StepMode::naive ? StepMode::synchronous : mode);
+    LivePort port(*control.lane.port, job_, fmt::format("ControlNet {}: ", i + 1));
+    const auto condition = control.model.condition(job_.sampler.timestep(step.place.step),
+                                                   latents.front().size(0), added_);
+    auto own = control.model(latents, patches_of(control.embedding), condition, control.text,
+                             wire::control_value(request.control_scale, i, 1), port);
+    if (!sum) {
+      sum = std::move(own);
+      continue;
+    }
+    for (std::size_t value = 0; value < own.down.size(); ++value)
+      models::unet::add(sum->down[value], own.down[value]);
+    models::unet::add(sum->middle, own.middle);
+  }
+  return sum;
 }
 
 at::Tensor UNetJob::run_cached(const NetworkStep& step, const at::Tensor& hidden) {
@@ -281,20 +351,36 @@ at::Tensor UNetJob::project(const NetworkStep&, const at::Tensor& hidden) {
   return hidden;
 }
 
+std::vector<const models::unet::PatchExchange*> UNetJob::exchanges() const {
+  std::vector<const models::unet::PatchExchange*> all;
+  for (const auto& lane : lanes_)
+    all.push_back(lane.exchange.get());
+  for (const auto& control : controls_)
+    all.push_back(control.lane.exchange.get());
+  return all;
+}
+
 std::int64_t UNetJob::bytes() const {
   std::int64_t sum = cache_ ? cache_->bytes() : 0;
-  for (const auto& lane : lanes_)
-    sum += lane.exchange->bytes();
-  for (const auto& keys : text_)
-    sum += static_cast<std::int64_t>(keys.k.nbytes() + keys.v.nbytes());
+  for (const auto* exchange : exchanges())
+    sum += exchange->bytes();
+  const auto add_text = [&](const std::vector<models::unet::TextKeys>& text) {
+    for (const auto& keys : text)
+      sum += static_cast<std::int64_t>(keys.k.nbytes() + keys.v.nbytes());
+  };
+  add_text(text_);
+  for (const auto& control : controls_) {
+    add_text(control.text);
+    if (control.embedding.defined()) sum += static_cast<std::int64_t>(control.embedding.nbytes());
+  }
   if (added_) sum += static_cast<std::int64_t>(added_->pooled.nbytes());
   return sum;
 }
 
 std::map<std::string, std::uint64_t> UNetJob::sent_by_layer() const {
   std::map<std::string, std::uint64_t> sent;
-  for (const auto& lane : lanes_) {
-    const auto* group = dynamic_cast<const PatchGroup*>(lane.exchange.get());
+  for (const auto* exchange : exchanges()) {
+    const auto* group = dynamic_cast<const PatchGroup*>(exchange);
     if (group == nullptr) return {};
     for (const auto& [kind, bytes] : group->bytes_sent()) {
       const char* name = kind == Site::Kind::conv   ? "convolution"

@@ -14,6 +14,7 @@
 #include "client/convert.h"
 #include "models/image/limits.h"
 #include "models/image/load_picture.h"
+#include "models/spec/hub.h"
 #include "models/spec/lora_spec.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/prompt_embeds.h"
@@ -241,6 +242,9 @@ Submission make_submission(const RequestOptions& options) {
 
 spec::ModelSpec read_model(const Submission& submission, std::vector<std::string>* warnings) {
   auto model = read_model_folder(submission.model);
+  for (const auto& net : submission.request.controlnets)
+    naming(std::string(wire::kRequestFields.controlnets.option),
+           [&] { spec::add_controlnet(model, spec::model_folder(net, spec::HubContent::part)); });
   for (const auto& lora : submission.request.loras) {
     const std::string option(lora.of_second ? wire::kJobOptions.second_lora
                                             : wire::kRequestFields.loras.option);

@@ -171,6 +171,9 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
   auto loras = deployment->model.loras;
   for (auto& lora : loras)
     if (actor.remote) lora.fingerprint = 0;
+  auto controlnets = deployment->model.controlnets;
+  for (auto& net : controlnets)
+    if (actor.remote) net.fingerprint = 0;
   // What the place may hold may be less by now.
   for (auto* given_up : {&deployment->encoders, &deployment->seconds}) {
     if (const auto room = room_of(actor.id); room.held() > room.limit) given_up->at(rank) = 0;
@@ -189,7 +192,8 @@ void Deployments::load_rank(const Ptr& deployment, std::size_t rank) {
                                 .tp_degree = deployment->degrees.tp,
                                 .loras = std::move(loras),
                                 .prompt_cache_bytes = prompt_cache_bytes_,
-                                .keeps_both = deployment->seconds[rank] > 0};
+                                .keeps_both = deployment->seconds[rank] > 0,
+                                .controlnets = std::move(controlnets)};
   const auto incarnation = actor.incarnation;
   deployment->holdings[rank] = {.asked = incarnation};
   const auto answer = [this, deployment, rank, incarnation](const control::Reply& reply) {

@@ -15,11 +15,13 @@
 namespace troupe::cluster {
 
 /// A checkpoint: its folder, the state of its files (models/spec/fingerprint.h) and what is added
-/// to its weights. Replaced in place, or with other LoRAs or scales, it is another one.
+/// to its weights and beside them. Replaced in place, or with other LoRAs, scales or ControlNets,
+/// it is another one.
 struct Model {
   std::string folder;
   std::uint64_t fingerprint = 0;  // 0 = not known
   std::vector<wire::LoraFile> loras = {};
+  std::vector<wire::ControlNetFolder> controlnets = {};
 
   bool operator==(const Model&) const = default;
 };

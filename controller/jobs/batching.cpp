@@ -72,6 +72,7 @@ bool can_batch(const JobEntry& job) {
 bool alike(const JobEntry& a, const JobEntry& b) {
   return a.fingerprint == b.fingerprint && a.plan.degrees == b.plan.degrees &&
          a.plan.stages == b.plan.stages && a.plan.lora_fingerprints == b.plan.lora_fingerprints &&
+         a.plan.controlnet_fingerprints == b.plan.controlnet_fingerprints &&
          a.plan.request.refill_steps == b.plan.request.refill_steps &&
          gives_negatives(a) == gives_negatives(b) && terms_of(a) == terms_of(b);
 }
@@ -135,6 +136,7 @@ BatchEntry batch_of(const std::vector<const JobEntry*>& jobs, plan::Plan plan) {
   run.spec.request = combined_request(jobs);
   run.plan = std::move(plan);
   run.plan.lora_fingerprints = first.plan.lora_fingerprints;
+  run.plan.controlnet_fingerprints = first.plan.controlnet_fingerprints;
   run.fingerprint = first.fingerprint;
   run.model = first.model;
   run.client.number = first.client.number;

@@ -54,6 +54,7 @@ plan::Plan plan_again(const JobEntry& job, const spec::ModelSpec& model, int act
   auto plan = plan::make_plan(model, request,
                               automatic_within(model, request, actors, machine, room), machine);
   plan.lora_fingerprints = before.lora_fingerprints;
+  plan.controlnet_fingerprints = before.controlnet_fingerprints;
   return plan;
 }
 

@@ -23,15 +23,22 @@ void add_once(std::vector<Split>& splits, Split split) {
 
 cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
                         const plan::Plan& plan) {
-  return model_of(folder, fingerprint, plan.request.loras, plan.lora_fingerprints);
+  return model_of(folder, fingerprint, plan.request, plan.lora_fingerprints,
+                  plan.controlnet_fingerprints);
 }
 
 cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
-                        const std::vector<wire::Lora>& loras,
-                        const std::vector<std::uint64_t>& lora_fingerprints) {
+                        const wire::ImageRequest& request,
+                        const std::vector<std::uint64_t>& lora_fingerprints,
+                        const std::vector<std::uint64_t>& controlnet_fingerprints) {
   cluster::Model model{folder, fingerprint};
-  for (std::size_t i = 0; i < loras.size(); ++i)
-    model.loras.push_back({loras[i], i < lora_fingerprints.size() ? lora_fingerprints[i] : 0});
+  const auto known = [](const std::vector<std::uint64_t>& fingerprints, std::size_t i) {
+    return i < fingerprints.size() ? fingerprints[i] : 0;
+  };
+  for (std::size_t i = 0; i < request.loras.size(); ++i)
+    model.loras.push_back({request.loras[i], known(lora_fingerprints, i)});
+  for (std::size_t i = 0; i < request.controlnets.size(); ++i)
+    model.controlnets.push_back({request.controlnets[i], known(controlnet_fingerprints, i)});
   return model;
 }
 

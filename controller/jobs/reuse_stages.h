@@ -14,8 +14,9 @@ cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
                         const plan::Plan& plan);
 /// Same as above, with these LoRAs and the fingerprints of their files.
 cluster::Model model_of(const std::string& folder, std::uint64_t fingerprint,
-                        const std::vector<wire::Lora>& loras,
-                        const std::vector<std::uint64_t>& lora_fingerprints);
+                        const wire::ImageRequest& request,
+                        const std::vector<std::uint64_t>& lora_fingerprints,
+                        const std::vector<std::uint64_t>& controlnet_fingerprints);
 
 /// Deployments and jobs that may have divided a model's blocks already.
 struct LoadedStages {

@@ -102,6 +102,7 @@ Facts facts_of(const jobs::JobEntry& job, const Calendar& calendar) {
   facts.steps = job.plan.request.steps;
   facts.fingerprint = job.fingerprint;
   facts.lora_fingerprints = job.plan.lora_fingerprints;
+  facts.controlnet_fingerprints = job.plan.controlnet_fingerprints;
   facts.actor_seconds = job.cost.actor_seconds;
   facts.restarts = job.course.restarts;
   facts.user = job.client.user;
@@ -194,6 +195,7 @@ jobs::JobEntry job_of(const Record& record, const Calendar& calendar, const Keep
     job.plan.request.refill_steps = facts.refill_steps;
     job.plan.request.steps = facts.steps;
     job.plan.lora_fingerprints = facts.lora_fingerprints;
+    job.plan.controlnet_fingerprints = facts.controlnet_fingerprints;
     job.plan.images = {{0, facts.pictures}};
   } catch (const wire::WireError& error) {
     fail(job, std::string("what is kept of it is damaged: ") + error.what());

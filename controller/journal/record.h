@@ -99,6 +99,7 @@ struct Facts {
   std::int32_t steps = 0;  // steps that are computed
   std::uint64_t fingerprint = 0;
   std::vector<std::uint64_t> lora_fingerprints;
+  std::vector<std::uint64_t> controlnet_fingerprints;
   double actor_seconds = 0;
   std::int32_t restarts = 0;
   std::int32_t restart_step = 0;
@@ -108,8 +109,8 @@ struct Facts {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(state, phase, step, detached, cancel_asked, submitted, started, ended, failure, refill_steps,
-       recoveries, parts, pictures, steps, fingerprint, lora_fingerprints, actor_seconds, restarts,
-       restart_step, user, alone);
+       recoveries, parts, pictures, steps, fingerprint, lora_fingerprints, controlnet_fingerprints,
+       actor_seconds, restarts, restart_step, user, alone);
   }
 };
 

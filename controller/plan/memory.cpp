@@ -403,6 +403,48 @@ Bytes kept_bytes(const Plan& plan, const UNetShares& shares, Bytes batch) {
   return kept;
 }
 
+/// Returns the bytes of the text's keys and values in every attention of a U-Net, or a ControlNet.
+Bytes text_bytes(const Plan& plan, const spec::ModelSpec& model, const spec::UNetSpec& network) {
+  Bytes elements = 0;
+  for (const auto width : spec::text_attentions(network))
+    elements += 2 * model.transformer.caption_tokens(plan.request.max_sequence_length) * width;
+  return elements * element_size(plan);
+}
+
+/// Returns the bytes of the residuals of a ControlNet.
+Bytes residual_bytes(const Plan& plan, const spec::ControlNetSpec& net, Bytes batch, Bytes rows) {
+  Bytes elements = 0;
+  Bytes positions = rows * static_cast<Bytes>(plan.latent_width);
+  for (std::size_t l = 0; l < net.network.levels.size(); ++l, positions = (positions + 3) / 4)
+    elements += positions * net.network.levels[l].channels * (net.network.levels[l].layers + 1);
+  return batch * elements * element_size(plan);
+}
+
+/// Adds what ControlNets keep at a rank with `rows` of the latents, and compute with.
+void add_controls(ActorMemory& own, const Plan& plan, const spec::ModelSpec& model, Bytes batch,
+                  Bytes rows) {
+  const Bytes size = element_size(plan);
+  const auto as = plan.request.weight_dtype != WeightChoice::as_computed ? spec::KeptAs::quantized
+                                                                         : spec::KeptAs::stored;
+  const Bytes pixels =
+      static_cast<Bytes>(plan.request.height) * static_cast<Bytes>(plan.request.width);
+  Bytes residuals = 0;
+  Bytes embedding = 0;
+  for (const auto& net : model.controlnets) {
+    own.weights += net.kept.bytes({.last_block = 1}, size, as);
+    own.kv += batch * text_bytes(plan, model, net.network.network) +
+              kept_bytes(plan, UNetShares(plan, net.network.network), batch) +
+              rows * plan.latent_width * net.network.network.levels.front().channels * size;
+    residuals = std::max(residuals, residual_bytes(plan, net.network, batch, rows));
+    // The first convolutions' values at the picture's own size, and the picture.
+    embedding = std::max<Bytes>(
+        embedding, pixels * (2 * net.network.embedding_widths.front() * size + 2 * 3 * 4));
+  }
+  // Those of one ControlNet are computed beside the others' sum.
+  own.activations += residuals * std::min<std::size_t>(2, model.controlnets.size());
+  own.activations = std::max(own.activations, embedding);
+}
+
 /// Returns the bytes of the skipped feature maps of the way down, and of the widest layer's own: an
 /// upper estimate for `rows` of the latents.
 Bytes activation_bytes(const Plan& plan, const spec::UNetSpec& unet, Bytes batch, Bytes rows) {
@@ -436,10 +478,8 @@ ActorMemory unet_memory(const Plan& plan, const spec::ModelSpec& model, int rank
   ActorMemory own;
   own.weights = spec::kept_bytes(facts, {.last_block = 1, .embeds = true, .projects = true}, size,
                                  kept_as(plan));
-  Bytes text = facts.pooled_width;
-  for (const auto width : spec::text_attentions(unet))
-    text += 2 * facts.caption_tokens(plan.request.max_sequence_length) * width;
-  own.kv = batch * text * size + kept_bytes(plan, shares, batch);
+  own.kv = batch * (facts.pooled_width * size + text_bytes(plan, model, unet)) +
+           kept_bytes(plan, shares, batch);
   const auto& rows = plan.micro_steps.front().of_rank[sequence];
   // What the inner layers put out last, and what steps are compared by.
   if (plan.request.step_cache != StepCacheRule::none)
@@ -459,6 +499,7 @@ ActorMemory unet_memory(const Plan& plan, const spec::ModelSpec& model, int rank
   }
   if (plan.degrees.sp() > 1 && plan.request.exchange != PatchExchange::naive)
     own.activations += gathered;
+  add_controls(own, plan, model, batch, rows.end - rows.begin);
   return own;
 }
 

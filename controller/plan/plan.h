@@ -101,6 +101,9 @@ struct Plan {
   /// States of the files of request.loras; filled in by who has looked at them.
   std::vector<std::uint64_t> lora_fingerprints;
 
+  /// States of the folders of request.controlnets, likewise.
+  std::vector<std::uint64_t> controlnet_fingerprints;
+
   /// Returns whether actors keep keys and values, or what a step cache adds, for later steps.
   bool keeps_values() const {
     return request.step_cache != StepCacheRule::none ||

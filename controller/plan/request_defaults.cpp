@@ -103,10 +103,15 @@ void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
   size_by_latents(request, model);
   const bool from_picture = request.init_image_bytes > 0 && request.mask_image_bytes == 0;
   const bool edits = model.inputs.sized_by_image && !request.images.empty();
-  const bool keeps = edits || (from_picture && model.keeps_picture_size);
+  const bool follows = !model.controlnets.empty() && request.init_image_bytes == 0;
+  const bool keeps = edits || ((from_picture || follows) && model.keeps_picture_size);
   spec::PixelSize picture{request.init_image_height, request.init_image_width};
   if (edits) picture = edited_sizes(request, model).front();
-  const auto source = to_string(edits ? JobField::images : JobField::init_image);
+  if (follows && !request.control_images.empty())
+    picture = {request.control_images.front().height, request.control_images.front().width};
+  const auto source = to_string(edits     ? JobField::images
+                                : follows ? JobField::control_images
+                                          : JobField::init_image);
   const auto set = [&](JobField field, std::int32_t& side, std::int64_t own,
                        std::int32_t of_picture) {
     if (side != 0) return;
@@ -249,13 +254,18 @@ void check_control(const wire::ImageRequest& request, const spec::ModelSpec& mod
   if (!request.controlnets.empty() && !model.inputs.controlnets)
     refuse(JobField::controlnets, fmt::format("`controlnets` names {}, but {} takes no ControlNets",
                                               request.controlnets.front(), model.pipeline_class));
+  const bool follows = !model.controlnets.empty();
   for (const auto& [field, values] : {std::pair{JobField::control_scale, &request.control_scale},
-                                      std::pair{JobField::control_from, &request.control_from},
-                                      std::pair{JobField::control_until, &request.control_until}}) {
-    if (taken > 0 && !values->empty() && request.controlnets.empty())
-      refuse(field, fmt::format("`{}` is a ControlNet's: {} follows its picture without one",
-                                to_string(field), model.pipeline_class));
-  }
+                                      {JobField::control_from, &request.control_from},
+                                      {JobField::control_until, &request.control_until}})
+    if (!values->empty() && !follows)
+      refuse(field, fmt::format("`{}` is a ControlNet's: {} has none", to_string(field),
+                                model.pipeline_class));
+  if (follows && request.step_cache != StepCacheRule::none)
+    refuse(JobField::step_cache,
+           fmt::format("`step_cache` is {}, but the layers that it leaves out are those that "
+                       "ControlNets change from step to step",
+                       to_string(request.step_cache)));
   if (given == taken) return;
   if (taken == 0)
     refuse(JobField::control_images,
@@ -457,6 +467,8 @@ void set_defaults(wire::ImageRequest& request, const spec::ModelSpec& model) {
   if (request.steps == 0) request.steps = own.steps;
   if (!request.guidance_scale) request.guidance_scale = own.guidance_scale;
   if (!request.strength) request.strength = own.strength;
+  if (!model.controlnets.empty() && request.control_scale.empty())
+    request.control_scale = {own.control_scale};
   if (model.second_transformer && !request.guidance_scale_2)
     request.guidance_scale_2 = request.guidance_scale;
 }

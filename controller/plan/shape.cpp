@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "controller/plan/request_defaults.h"
+#include "transport/wire/request_rules.h"
 
 namespace troupe::plan {
 namespace {
@@ -120,26 +121,44 @@ std::vector<double> costs_of_blocks(const ModelShape& model, double tokens,
 /// sum; the rest is fused into these.
 constexpr int kOperationsOfTransformer = 12;
 
-void add_levels(ModelShape& shape, const spec::UNetSpec& unet) {
+/// Adds a U-Net, or a ControlNet, which is computed in `part` of the steps.
+void add_levels(ModelShape& shape, const spec::UNetSpec& unet, double part) {
   using Kind = spec::UNetSite::Kind;
-  shape.operations_per_block = 0;
-  shape.elementwise_per_block = 0;
   double share = 1;
+  std::size_t level = 0;
+  double operations = 0;
+  double layers = 0;
   for (const auto& work : spec::work_of(unet)) {
-    shape.levels.push_back(
-        {share, static_cast<double>(work.channels), work.weights, double(work.attentions)});
-    shape.elementwise_per_block += share * work.elementwise / shape.width;
-    shape.operations_per_block += kOperationsOfTransformer * work.attentions;
+    if (level == shape.levels.size())
+      shape.levels.push_back({share, static_cast<double>(work.channels), 0, 0});
+    auto& own = shape.levels[level++];
+    own.weights += part * work.weights;
+    own.attentions += part * work.attentions;
+    shape.elementwise_per_block += part * share * work.elementwise / shape.width;
+    operations += kOperationsOfTransformer * work.attentions;
     share /= 4;
   }
   for (const auto& site : spec::sites_of(unet)) {
     const auto width = static_cast<double>(site.width);
     if (site.kind == Kind::attention)
-      shape.told_per_position += 2 * width / std::pow(4, site.level);
-    if (site.kind == Kind::conv) shape.told_per_column += 2 * width / std::pow(2, site.level);
-    if (site.kind != Kind::attention) ++shape.operations_per_block;
-    ++shape.telling_layers;
+      shape.told_per_position += part * 2 * width / std::pow(4, site.level);
+    if (site.kind == Kind::conv)
+      shape.told_per_column += part * 2 * width / std::pow(2, site.level);
+    if (site.kind != Kind::attention) ++operations;
+    ++layers;
   }
+  shape.operations_per_block += static_cast<int>(std::lround(part * operations));
+  shape.telling_layers += part * layers;
+}
+
+/// Returns the part of the steps in which a ControlNet counts; all, where their number is not
+/// known.
+double part_of_steps(const wire::ImageRequest& request, std::size_t net) {
+  if (request.steps == 0) return 1;
+  int steps = 0;
+  for (int step = 0; step < request.steps; ++step)
+    steps += wire::control_counts(request, net, step) ? 1 : 0;
+  return static_cast<double>(steps) / request.steps;
 }
 
 }  // namespace
@@ -176,7 +195,13 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.text_tokens = static_cast<int>(transformer.caption_tokens(request.max_sequence_length) +
                                        edited_tokens(request, model));
   shape.operations_per_block = kOperationsOfTransformer;
-  if (const auto* unet = transformer.unet()) add_levels(shape, *unet);
+  if (const auto* unet = transformer.unet()) {
+    shape.operations_per_block = 0;
+    shape.elementwise_per_block = 0;
+    add_levels(shape, *unet, 1);
+    for (std::size_t net = 0; net < model.controlnets.size(); ++net)
+      add_levels(shape, model.controlnets[net].network.network, part_of_steps(request, net));
+  }
   const auto decoder = cost_of(model.vae, spec::VaeHalf::decoder);
   shape.decoder_flops = decoder.flops;
   if (model.makes_videos())  // three frames of weights; most of it at the full number of frames

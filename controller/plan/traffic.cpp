@@ -1,12 +1,15 @@
 #include "controller/plan/traffic.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <vector>
 
 #include "controller/plan/layout.h"
 #include "controller/plan/request_defaults.h"
 #include "controller/plan/vae_traffic.h"
 #include "models/spec/transformer_facts.h"
+#include "transport/wire/request_rules.h"
 
 // What all kinds of traffic are added up with.
 
@@ -367,7 +370,8 @@ const char* name_of(Kind kind) {
 /// neither.
 enum class Telling { now, later, never };
 
-Telling telling_of(const Plan& plan, const spec::UNetSite& site, bool first, int step) {
+/// `last`: of the steps that compute the network.
+Telling telling_of(const Plan& plan, const spec::UNetSite& site, bool first, int step, bool last) {
   if (plan.patches.size() < 2 || plan.request.exchange == PatchExchange::naive)
     return Telling::never;
   if (plan.is_whole(step)) return Telling::now;
@@ -376,7 +380,6 @@ Telling telling_of(const Plan& plan, const spec::UNetSite& site, bool first, int
     return Telling::now;
   if (site.kind == Kind::norm && plan.request.group_norm == GroupNormMoments::separate)
     return Telling::never;
-  const bool last = step + 1 == plan.request.steps;
   return plan.request.exchange == PatchExchange::stale && !last ? Telling::later : Telling::never;
 }
 
@@ -386,7 +389,10 @@ struct Told {
   std::map<std::string, Bytes> by_layer;
 };
 
-Told told_in(const Plan& plan, const UNetShares& shares, int rank, int step) {
+/// Rule that says when a step's layers are told.
+using TellingRule = std::function<Telling(const spec::UNetSite& site, bool first)>;
+
+Told told_by(const Plan& plan, const UNetShares& shares, int rank, const TellingRule& rule) {
   const auto at = mesh::Mesh(plan.degrees).coordinates(rank);
   const Bytes batch =
       Bytes(plan.images[at.dp].end - plan.images[at.dp].begin) * plan.branches_per_actor();
@@ -395,13 +401,55 @@ Told told_in(const Plan& plan, const UNetShares& shares, int rank, int step) {
   Told told;
   for (std::size_t i = 0; others > 0 && i < shares.sites().size(); ++i) {
     const auto& site = shares.sites()[i];
-    const auto telling = telling_of(plan, site, i == 0, step);
+    const auto telling = rule(site, i == 0);
     if (telling == Telling::never) continue;
     for (int patch = own.begin; patch < own.end; ++patch) {
       const Bytes bytes = shares.bytes(site, patch, batch);
       told.sent += others * (telling == Telling::later ? aligned(bytes) : bytes);
       told.by_layer[name_of(site.kind)] += others * bytes;
     }
+  }
+  return told;
+}
+
+/// Shares of a U-Net and of its ControlNets.
+struct NetworkShares {
+  NetworkShares(const Plan& plan, const spec::ModelSpec& model)
+      : unet(plan, *model.transformer.unet()) {
+    for (const auto& net : model.controlnets)
+      controls.emplace_back(plan, net.network.network);
+  }
+  UNetShares unet;
+  std::vector<UNetShares> controls;
+};
+
+/// Returns the first step in which a ControlNet counts: it begins with values of this step.
+bool begins_in(const Plan& plan, std::size_t net, int step) {
+  for (int before = 0; before < step; ++before)
+    if (wire::control_counts(plan.request, net, before)) return false;
+  return true;
+}
+
+Told told_in(const Plan& plan, const NetworkShares& shares, int rank, int step) {
+  const bool last = step + 1 == plan.request.steps;
+  const auto rule = [&](const spec::UNetSite& site, bool first) {
+    return telling_of(plan, site, first, step, last);
+  };
+  Told told = told_by(plan, shares.unet, rank, rule);
+  for (std::size_t net = 0; net < shares.controls.size(); ++net) {
+    if (!wire::control_counts(plan.request, net, step)) continue;
+    const bool begins = begins_in(plan, net, step);
+    const bool ends = last || !wire::control_counts(plan.request, net, step + 1);
+    const auto own =
+        told_by(plan, shares.controls[net], rank, [&](const spec::UNetSite& site, bool first) {
+          const auto telling = telling_of(plan, site, first, step, ends);
+          const bool alone =
+              plan.patches.size() < 2 || plan.request.exchange == PatchExchange::naive;
+          return begins && !alone ? Telling::now : telling;
+        });
+    told.sent += own.sent;
+    for (const auto& [layer, bytes] : own.by_layer)
+      told.by_layer[layer] += bytes;
   }
   return told;
 }
@@ -424,18 +472,24 @@ std::vector<StepKind> step_kinds(const Plan& plan) {
   return present;
 }
 
-RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const UNetShares& shares,
+RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const NetworkShares& shares,
                        int rank) {
   const mesh::Mesh mesh(plan.degrees);
   const auto at = mesh.coordinates(rank);
   const Bytes images = plan.images[at.dp].end - plan.images[at.dp].begin;
   const int sequence = mesh::sequence_rank(plan.degrees, at);
   RankTraffic traffic;
-  for (const auto& kind : step_kinds(plan)) {
-    const auto told = told_in(plan, shares, rank, kind.first);
-    traffic.sent["stage"] += kind.count * told.sent;
+  const auto count = [&](const Told& told, Bytes times) {
+    traffic.sent["stage"] += times * told.sent;
     for (const auto& [layer, bytes] : told.by_layer)
-      traffic.by_layer[layer] += kind.count * bytes;
+      traffic.by_layer[layer] += times * bytes;
+  };
+  if (model.controlnets.empty()) {
+    for (const auto& kind : step_kinds(plan))
+      count(told_in(plan, shares, rank, kind.first), kind.count);
+  } else {  // which of them count differs from step to step
+    for (int step = 0; step < plan.request.steps; ++step)
+      count(told_in(plan, shares, rank, step), 1);
   }
   const auto& rows = plan.micro_steps.front().of_rank[sequence];
   traffic.sent["cfg"] = Bytes(plan.request.steps) * (plan.degrees.cfg - 1) * images *
@@ -454,7 +508,7 @@ RankTraffic traffic_of(const Plan& plan, const spec::ModelSpec& model, const UNe
 }  // namespace
 
 std::vector<RankTraffic> unet_traffic(const Plan& plan, const spec::ModelSpec& model) {
-  const UNetShares shares(plan, *model.transformer.unet());
+  const NetworkShares shares(plan, model);
   std::vector<RankTraffic> all;
   for (int rank = 0; rank < plan.degrees.world(); ++rank)
     all.push_back(traffic_of(plan, model, shares, rank));
@@ -463,7 +517,7 @@ std::vector<RankTraffic> unet_traffic(const Plan& plan, const spec::ModelSpec& m
 
 std::vector<StepTraffic> unet_step_traffic(const Plan& plan, const spec::ModelSpec& model,
                                            int rank) {
-  const UNetShares shares(plan, *model.transformer.unet());
+  const NetworkShares shares(plan, model);
   std::vector<StepTraffic> all;
   for (const auto& kind : step_kinds(plan)) {
     if (plan.degrees.sp() > 1)

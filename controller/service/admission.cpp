@@ -106,6 +106,7 @@ void Admission::read_model(const IncomingPtr& job) {
         job->reading = reading;
         own.model = reading.folder;
         own.request.loras = reading.loras;
+        own.request.controlnets = reading.controlnets;
         for (const auto& unused : reading.lora_warnings)
           job->warnings.push_back("`" + to_string(wire::JobField::loras) + "` " + unused);
         own.request.embeddings = reading.embeddings;
@@ -444,6 +445,8 @@ void RestoredJobs::plan(jobs::JobId id, const std::string& cause, const ModelRea
     return give_up(id, cause, job->spec.model + " was changed since it came in");
   if (reading.lora_fingerprints != job->plan.lora_fingerprints)
     return give_up(id, cause, "a LoRA's file was changed since it came in");
+  if (reading.controlnet_fingerprints != job->plan.controlnet_fingerprints)
+    return give_up(id, cause, "a ControlNet's folder was changed since it came in");
   if (reading.embeddings != job->spec.request.embeddings)
     return give_up(id, cause, "an embedding's file was changed since it came in");
   planner_.plan(

@@ -39,6 +39,7 @@ void set_plan(PlannedJob& planned, const PlanInput& input) {
     if (!exact.empty()) plan.warnings.push_back(exact);
   }
   plan.lora_fingerprints = input.reading.lora_fingerprints;
+  plan.controlnet_fingerprints = input.reading.controlnet_fingerprints;
   if (planned.parallelism.stages.empty())
     jobs::reuse_stages(plan, model, machine, input.splits, input.capacity);
   if (plan.degrees.world() > input.actors) return;
@@ -99,9 +100,10 @@ PlanInput JobPlanner::input_of(const Asked& asked) const {
           .actors = std::max(1, cluster::most_alike(tools_.members, job.request.weight_dtype)),
           .memory_steps = tools_.members.memory_steps(),
           .capacity = cluster::capacity_of(tools_.members),
-          .splits = jobs::known_splits(jobs::model_of(job.model, reading.fingerprint,
-                                                      job.request.loras, reading.lora_fingerprints),
-                                       {tools_.members, tools_.deployments, tools_.table})};
+          .splits = jobs::known_splits(
+              jobs::model_of(job.model, reading.fingerprint, job.request, reading.lora_fingerprints,
+                             reading.controlnet_fingerprints),
+              {tools_.members, tools_.deployments, tools_.table})};
 }
 
 void JobPlanner::begin(Attempt attempt) {

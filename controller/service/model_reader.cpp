@@ -42,6 +42,8 @@ class ModelReader::Memory {
     try {
       reading = look(name);
       if (!reading.model) return reading;
+      reading.field = wire::JobField::controlnets;
+      add_controlnets(reading, added.controlnets);
       reading.field = wire::JobField::loras;
       add_loras(reading, added.loras);
       reading.field = wire::JobField::embeddings;
@@ -62,12 +64,7 @@ class ModelReader::Memory {
  private:
   ModelReading look(const std::string& name) {
     ModelReading reading;
-    const auto named =
-        allowed_.any() ? spec::cached_model_folder(name) : spec::cached_model_folder_or_text(name);
-    const auto found = allowed_.resolve(named.string());
-    if (!found) throw std::runtime_error(AllowedFolders::refusal(name));
-    const std::string& folder = reading.folder = *found;
-    if (const auto why = allowed_.refusal_of_links(folder)) throw std::runtime_error(*why);
+    const std::string& folder = reading.folder = found(name, spec::HubContent::pipeline);
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       reading.fingerprint = spec::fingerprint(folder);
       if ((reading.model = find(reading.fingerprint))) return reading;
@@ -78,6 +75,30 @@ class ModelReader::Memory {
     }
     throw std::runtime_error("[read_model] " + folder +
                              ": it is being written to: try again later");
+  }
+
+  /// Adds the ControlNets to a reading. Paths that clients may not name are refused before they are
+  /// looked at.
+  void add_controlnets(ModelReading& reading, const std::vector<std::string>& nets) const {
+    if (nets.empty()) return;
+    auto model = *reading.model;
+    for (const auto& net : nets) {
+      const auto& folder = reading.controlnets.emplace_back(found(net, spec::HubContent::part));
+      reading.controlnet_fingerprints.push_back(spec::fingerprint(folder));
+      spec::add_controlnet(model, folder);
+    }
+    reading.model = std::make_shared<const spec::ModelSpec>(std::move(model));
+  }
+
+  /// Returns the folder that a client's text names. Throws std::runtime_error for one that it may
+  /// not name.
+  std::string found(const std::string& name, spec::HubContent content) const {
+    const auto named = allowed_.any() ? spec::cached_model_folder(name, content)
+                                      : spec::cached_model_folder_or_text(name, content);
+    const auto folder = allowed_.resolve(named.string());
+    if (!folder) throw std::runtime_error(AllowedFolders::refusal(name));
+    if (const auto why = allowed_.refusal_of_links(*folder)) throw std::runtime_error(*why);
+    return *folder;
   }
 
   /// Adds the LoRAs to a reading. Paths that clients may not name are refused before they are
@@ -148,13 +169,15 @@ void ModelReader::read(std::string folder, const wire::ImageRequest& request,
     files.others.push_back(lora.path);
   for (const auto& embedding : request.embeddings)
     files.others.push_back(embedding.path);
-  auto& asked =
-      asked_
-          .emplace(number, Asked{std::move(files),
-                                 {request.loras, request.embeddings, wire::texts_of(request)},
-                                 std::move(handler),
-                                 boost::asio::steady_timer(io_, within)})
-          .first->second;
+  for (const auto& net : request.controlnets)
+    files.others.push_back(net);
+  auto& asked = asked_
+                    .emplace(number, Asked{std::move(files),
+                                           {request.loras, request.embeddings,
+                                            wire::texts_of(request), request.controlnets},
+                                           std::move(handler),
+                                           boost::asio::steady_timer(io_, within)})
+                    .first->second;
   waiting_.insert(number);
   asked.deadline.async_wait([this, number](const boost::system::error_code& error) {
     if (!error) expire(number);

@@ -27,7 +27,9 @@ struct ModelReading {
   std::string folder;             // the one that was read: where links and ".." of its name led
   std::vector<wire::Lora> loras;  // likewise; their layers are in the model, their values unseen
   std::vector<std::uint64_t> lora_fingerprints;
-  std::vector<std::string> lora_warnings;        // on tensors of theirs that are not used
+  std::vector<std::string> lora_warnings;  // on tensors of theirs that are not used
+  std::vector<std::string> controlnets;    // their folders, likewise; they are in the model
+  std::vector<std::uint64_t> controlnet_fingerprints;
   std::vector<wire::Embedding> embeddings;       // likewise, with their words and fingerprints
   std::string error;                             // one line
   wire::JobField field = wire::JobField::model;  // that names what cannot be read
@@ -53,8 +55,8 @@ class ModelReader {
   /// Calls the handler once, on the loop, never inside this call: with what was read, or after
   /// `within` with a reading that is late (where it was begun it goes on, and keeps its thread). In
   /// the order of these calls for the same folder and files, which are read one at a time. The
-  /// LoRAs and embeddings of the request are read after the folder and held against it, and its
-  /// texts against their words; they, too, must lie in allowed folders.
+  /// ControlNets, LoRAs and embeddings of the request are read after the folder and held against
+  /// it, and its texts against their words; they, too, must lie in allowed folders.
   void read(std::string folder, const wire::ImageRequest& request, std::chrono::milliseconds within,
             Handler handler);
   /// Returns the number of readings asked for and not yet handed over.
@@ -71,6 +73,7 @@ class ModelReader {
     std::vector<wire::Lora> loras;
     std::vector<wire::Embedding> embeddings;
     std::vector<std::string> texts;
+    std::vector<std::string> controlnets;
   };
   struct Asked {
     Files files;

@@ -129,9 +129,12 @@ at::Tensor resize_lanczos(const at::Tensor& rgb, std::int64_t height, std::int64
                      sides[1 - first]);
 }
 
+at::Tensor to_unit_range(const at::Tensor& rgb) {
+  return (rgb.to(at::kFloat) / 255.0).permute({2, 0, 1}).unsqueeze(0).contiguous();
+}
+
 at::Tensor to_model_range(const at::Tensor& rgb) {
-  const at::Tensor unit = rgb.to(at::kFloat) / 255.0;
-  return (2.0 * unit - 1.0).permute({2, 0, 1}).unsqueeze(0).contiguous();
+  return 2.0 * to_unit_range(rgb) - 1.0;
 }
 
 at::Tensor painted_pixels(const at::Tensor& rgb) {

@@ -23,6 +23,8 @@ at::Tensor resize_lanczos(const at::Tensor& rgb, std::int64_t height, std::int64
 
 /// The same as a model takes it: float32 [1, 3, height, width] in [-1, 1].
 at::Tensor to_model_range(const at::Tensor& rgb);
+/// The same as a ControlNet takes it, in [0, 1].
+at::Tensor to_unit_range(const at::Tensor& rgb);
 
 /// Returns the pixels that are painted anew under a mask, uint8 [H, W, 3] on the CPU: float32 [1,
 /// 1, H, W], 1 where a pixel is at least half as bright as white, else 0. This follows diffusers'

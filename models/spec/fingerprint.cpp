@@ -77,7 +77,12 @@ std::uint64_t fingerprint(const fs::path& folder) {
   hash.add(folder.native());
   std::error_code error;
   const fs::path index = folder / "model_index.json";
-  if (!fs::is_regular_file(index, error)) return hash.value();
+  if (!fs::is_regular_file(index, error)) {
+    if (fs::is_regular_file(folder / "config.json", error))
+      for (const auto& file : sorted_entries(folder))
+        if (is_read(file)) add_file(hash, file, file.filename().native());
+    return hash.value();
+  }
   add_file(hash, index, "model_index.json");
   for (const auto& component : sorted_entries(folder)) {
     if (!fs::is_directory(component, error)) continue;

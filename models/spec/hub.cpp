@@ -155,13 +155,14 @@ fs::path cached_repository(const HubName& name) {
   return fs::absolute(hub_cache() / (std::string(kPrefix) + folder));
 }
 
-std::optional<fs::path> cached_model(const HubName& name) {
+std::optional<fs::path> cached_model(const HubName& name, HubContent content) {
   const fs::path repository = cached_repository(name);
   const std::string commit = commit_of(repository, name.revision);
   if (commit.find('/') != std::string::npos || !leads_down(commit)) return std::nullopt;
   const fs::path snapshot = repository / "snapshots" / commit;
   std::error_code error;
-  if (!fs::is_regular_file(snapshot / "model_index.json", error)) return std::nullopt;
+  const char* index = content == HubContent::pipeline ? "model_index.json" : "config.json";
+  if (!fs::is_regular_file(snapshot / index, error)) return std::nullopt;
   const AllowedFolders own({repository.string()});
   const auto real = own.resolve(fs::absolute(snapshot, error).string());
   const auto link = real ? own.link_out(*real) : snapshot.string();
@@ -198,23 +199,23 @@ std::vector<HubName> cached_models() {
   return models;
 }
 
-fs::path model_folder(const std::string& text) {
+fs::path model_folder(const std::string& text, HubContent content) {
   std::error_code error;
-  return fs::exists(text, error) ? fs::path(text) : cached_model_folder(text);
+  return fs::exists(text, error) ? fs::path(text) : cached_model_folder(text, content);
 }
 
-fs::path cached_model_folder(const std::string& text) {
+fs::path cached_model_folder(const std::string& text, HubContent content) {
   const auto name = hub_name(text);
   if (!name) return text;
-  if (auto found = cached_model(*name)) return *found;
+  if (auto found = cached_model(*name, content)) return *found;
   throw std::runtime_error("[read_model] " + text + ": is no folder here, and not in the Hugging " +
-                           "Face cache " + hub_cache().string() + "; `" + fetch_command(*name) +
-                           "` fetches what is read of it");
+                           "Face cache " + hub_cache().string() + "; `" +
+                           fetch_command(*name, content) + "` fetches what is read of it");
 }
 
-fs::path cached_model_folder_or_text(const std::string& text) {
+fs::path cached_model_folder_or_text(const std::string& text, HubContent content) {
   try {
-    return cached_model_folder(text);
+    return cached_model_folder(text, content);
   } catch (const std::runtime_error&) {
     return text;
   }
@@ -231,13 +232,17 @@ std::string model_label(const std::string& folder) {
   return last_name(folder);
 }
 
-std::vector<std::string> fetch_words(const HubName& name,
-                                     const std::vector<std::string>& replaced) {
+std::vector<std::string> fetch_words(const HubName& name, const std::vector<std::string>& replaced,
+                                     HubContent content) {
   std::vector<std::string> words = {"hf", "download", name.repository};
   if (name.revision != "main") words.insert(words.end(), {"--revision", name.revision});
-  for (const char* read :
-       {"model_index.json", "scheduler/*.json", "tokenizer*/*", "text_encoder[_/]*.[js]*",
-        "transformer[_/]*.[js]*", "unet/*.[js]*", "vae/*.[js]*"})
+  static const std::vector<std::string> kPart = {"config.json", "diffusion_pytorch_model*.[js]*"};
+  static const std::vector<std::string> kPipeline = {
+      "model_index.json",       "scheduler/*.json",
+      "tokenizer*/*",           "text_encoder[_/]*.[js]*",
+      "transformer[_/]*.[js]*", "unet/*.[js]*",
+      "controlnet[_/]*.[js]*",  "vae/*.[js]*"};
+  for (const std::string& read : content == HubContent::part ? kPart : kPipeline)
     words.insert(words.end(), {"--include", read});
   for (const char* unread : {"*.fp16.*", "*.bf16.*", "*non_ema*"})
     words.insert(words.end(), {"--exclude", unread});
@@ -246,9 +251,9 @@ std::vector<std::string> fetch_words(const HubName& name,
   return words;
 }
 
-std::string fetch_command(const HubName& name) {
+std::string fetch_command(const HubName& name, HubContent content) {
   std::string line;
-  for (const std::string& word : fetch_words(name)) {
+  for (const std::string& word : fetch_words(name, {}, content)) {
     const bool plain = word.find_first_of("*[") == std::string::npos;
     line += (line.empty() ? "" : " ") + (plain ? word : "\"" + word + "\"");
   }

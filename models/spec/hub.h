@@ -39,23 +39,31 @@ bool hub_is_offline();
 /// snapshots lead to what lies below it.
 std::filesystem::path cached_repository(const HubName& name);
 
-/// Returns the model's snapshot in the cache; nothing where there is none with a model_index.json.
+/// Content of a repository: a whole pipeline, by its model_index.json, or a part of one alone, as
+/// ControlNets come, by its config.json.
+enum class HubContent { pipeline, part };
+
+/// Returns the model's snapshot in the cache; nothing where there is none with that content.
 /// Throws std::runtime_error for a snapshot with a link that leads out of its repository's folder.
-std::optional<std::filesystem::path> cached_model(const HubName& name);
+std::optional<std::filesystem::path> cached_model(const HubName& name,
+                                                  HubContent content = HubContent::pipeline);
 /// Returns all models of the cache, those of revisions other than main by their commit.
 std::vector<HubName> cached_models();
 
 /// Returns the folder that a text names: a folder that is there goes before a name of the hub, and
 /// a text that is no name stays as it is. Throws std::runtime_error for a name that is not in the
 /// cache: where was looked, and the command that fetches it.
-std::filesystem::path model_folder(const std::string& text);
+std::filesystem::path model_folder(const std::string& text,
+                                   HubContent content = HubContent::pipeline);
 
 /// Returns the same for a text that another process has sent, whose working directory is elsewhere:
 /// a name is looked up in the cache alone.
-std::filesystem::path cached_model_folder(const std::string& text);
+std::filesystem::path cached_model_folder(const std::string& text,
+                                          HubContent content = HubContent::pipeline);
 /// Returns the same; the text itself where there is no such model in the cache, for whoever may not
 /// learn that.
-std::filesystem::path cached_model_folder_or_text(const std::string& text);
+std::filesystem::path cached_model_folder_or_text(const std::string& text,
+                                                  HubContent content = HubContent::pipeline);
 
 /// Returns what a model is called where its whole path is not wanted: the name on the hub of a
 /// snapshot in a cache and of a text that is one, else the last name of the folder.
@@ -64,9 +72,10 @@ std::string model_label(const std::string& folder);
 /// Returns the words of the command that fetches a model into the cache: the files that are read,
 /// no others, and no weights of the parts that are `replaced`.
 std::vector<std::string> fetch_words(const HubName& name,
-                                     const std::vector<std::string>& replaced = {});
+                                     const std::vector<std::string>& replaced = {},
+                                     HubContent content = HubContent::pipeline);
 /// Returns the same as a line for a shell.
-std::string fetch_command(const HubName& name);
+std::string fetch_command(const HubName& name, HubContent content = HubContent::pipeline);
 
 /// A published model by its short name.
 struct KnownModel {

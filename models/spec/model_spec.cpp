@@ -19,6 +19,10 @@
 namespace troupe::spec {
 namespace {
 
+constexpr const char* kControlNet = "controlnet";  // the component, and its folder
+constexpr const char* kOneNet = "ControlNetModel";
+constexpr const char* kSeveralNets = "MultiControlNetModel";
+
 /// Tensors that the folder's VAE must have to decode pictures, or videos.
 std::vector<ExpectedTensor> decoder_tensors(const ModelSpec& spec) {
   return spec.video_vae ? expected_tensors(*spec.video_vae) : expected_tensors(spec.vae);
@@ -371,6 +375,7 @@ ModelSpec read_configs(const fs::path& folder) {
   if (spec.pipeline_class == "WanPipeline") index.harmless({"expand_timesteps"});
   const bool is_distilled =
       spec.pipeline_class == "Flux2KleinPipeline" && index.boolean_or("is_distilled", false);
+  if (pipeline.has_controlnets) component_class(index, kControlNet, {kOneNet, kSeveralNets});
   // The pipeline's default is true. No watermark is drawn into pictures.
   if (spec.pipeline_class.starts_with("StableDiffusionXL")) {
     index.harmless({"add_watermarker"});
@@ -422,6 +427,33 @@ ModelSpec read_configs(const fs::path& folder) {
   return spec;
 }
 
+/// Returns the folders of a model's own ControlNets, as diffusers' MultiControlNetModel names them.
+std::vector<fs::path> controlnet_folders(const fs::path& folder) {
+  std::vector<fs::path> folders = {folder / kControlNet};
+  const ConfigReader index = ConfigReader::read(folder / "model_index.json");
+  if (class_of(index, kControlNet) == kOneNet) return folders;
+  for (fs::path next; is_folder(next = folder / fmt::format("{}_{}", kControlNet, folders.size()));)
+    folders.push_back(next);
+  return folders;
+}
+
+ControlNet read_controlnet(const fs::path& folder, const ModelSpec& model) {
+  if (!is_folder(folder)) refuse_model(folder, "no such folder");
+  const auto config = ConfigReader::read(folder / "config.json");
+  const UNetSpec* unet = model.transformer.unet();
+  check_class(config, {kOneNet});
+  ControlNet net{
+      .folder = folder, .network = ControlNetSpec::read(config), .weights = {}, .kept = {}};
+  if (unet == nullptr) refuse_model(folder, "is for a U-Net, and the model has none");
+  check_fit(net.network, config, *unet, model.vae.scale_factor());
+  constexpr std::string_view kStems[] = {"diffusion_pytorch_model"};
+  net.weights = WeightIndex::read_folder(folder, kStems);
+  const auto planned = planned_tensors(net.network);
+  check_tensors(net.weights, expected_tensors(net.network), [](std::string_view) { return false; });
+  net.kept = KeptWeights(planned, &net.weights);
+  return net;
+}
+
 /// Returns the name of the folder of the transformer or U-Net.
 std::string network_folder(const ModelSpec& spec) {
   return spec.transformer.unet() ? "unet" : "transformer";
@@ -460,7 +492,20 @@ ModelSpec read_model_spec(const fs::path& folder) {
     // Wan's authors call the encoder's last layer so.
     return is_ignorable_vae_tensor(name) || (spec.video_vae && name.starts_with("conv1."));
   });
+  if (pipeline_of(spec.pipeline_class, folder).has_controlnets)
+    for (const auto& part : controlnet_folders(folder))
+      spec.controlnets.push_back(read_controlnet(part, spec));
   return spec;
+}
+
+void add_controlnet(ModelSpec& model, const fs::path& folder) {
+  if (!model.inputs.controlnets)
+    refuse_model(folder, "is a ControlNet, and " + model.pipeline_class + " takes none");
+  model.controlnets.push_back(read_controlnet(folder, model));
+  const auto& own = pipeline_of(model.pipeline_class, model.folder);
+  if (own.has_controlnets) return;
+  model.pipeline_class = own.controlnet_pipeline;
+  model.defaults = pipeline_of(model.pipeline_class, model.folder).defaults;
 }
 
 std::vector<std::string> components_of(const WeightIndex& file, const fs::path& folder) {

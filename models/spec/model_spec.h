@@ -9,6 +9,7 @@
 
 #include "models/spec/bert_spec.h"
 #include "models/spec/clip_spec.h"
+#include "models/spec/controlnet_spec.h"
 #include "models/spec/qwen_text_spec.h"
 #include "models/spec/scheduler_config.h"
 #include "models/spec/t5_spec.h"
@@ -187,6 +188,7 @@ struct CallDefaults {
   std::int32_t steps = 20;
   double guidance_scale = 4.5;
   double strength = 0.8;
+  double control_scale = 1;
 
   bool operator==(const CallDefaults&) const = default;
 };
@@ -217,6 +219,16 @@ struct SecondTransformer {
   bool operator==(const SecondTransformer&) const = default;
 };
 
+/// A ControlNet in a folder of its own.
+struct ControlNet {
+  std::filesystem::path folder;
+  ControlNetSpec network;
+  WeightIndex weights;
+  KeptWeights kept;  ///< bytes that actors keep
+
+  bool operator==(const ControlNet&) const = default;
+};
+
 /// Everything that a plan must know of a model folder. A plain value.
 struct ModelSpec {
   std::filesystem::path folder;
@@ -234,6 +246,8 @@ struct ModelSpec {
   /// The second transformer of a pipeline that has two.
   std::optional<SecondTransformer> second_transformer;
   WeightIndex vae_weights;
+  /// ControlNets, those of the folder first; their residuals add up.
+  std::vector<ControlNet> controlnets;
 
   /// Number of tokens that a prompt is padded or cut to, unless the request says.
   std::int64_t text_tokens = 120;
@@ -282,7 +296,9 @@ struct ModelSpec {
     return transformer.guidance == GuidanceKind::branches && guidance_scale > no_guidance();
   }
   /// Returns how many control pictures each request needs.
-  std::int32_t control_pictures() const { return inputs.control_images; }
+  std::int32_t control_pictures() const {
+    return inputs.control_images + static_cast<std::int32_t>(controlnets.size());
+  }
   /// Height and width must be multiples of this many pixels.
   std::int64_t pixel_multiple() const { return vae.scale_factor() * transformer.patch_size; }
   /// Height and width in pixels where a request gives none.
@@ -312,6 +328,11 @@ struct ModelSpec {
 /// config value that is not supported (by key and value), and a tensor that is missing, misshapen
 /// or not called for.
 ModelSpec read_model_spec(const std::filesystem::path& folder);
+
+/// Adds a ControlNet, a folder with its config.json and weights, to a model: its pipeline is then
+/// the one that diffusers has for ControlNets. Throws std::runtime_error as `read_model_spec` does,
+/// where the two do not fit together, and where the model takes none.
+void add_controlnet(ModelSpec& model, const std::filesystem::path& folder);
 
 /// Returns the components of the model in a folder whose tensors a file has, whatever names it
 /// gives them: "transformer", "vae", …; both transformers of a model that has two, where it has one

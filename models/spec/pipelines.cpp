@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
+#include <utility>
 
 #include "base/format.h"
 #include "base/text.h"
@@ -34,6 +35,13 @@ std::string joined(const std::vector<std::string>& names) {
   for (const std::string& name : names)
     text += (text.empty() ? "" : ", ") + name;
   return text;
+}
+
+Pipeline with_controlnets(Pipeline pipeline, const TaskDefaults& defaults) {
+  pipeline.name = std::exchange(pipeline.controlnet_pipeline, "");
+  pipeline.has_controlnets = true;
+  pipeline.defaults = defaults;
+  return pipeline;
 }
 
 bool is_own_pipeline(const std::string& name) {

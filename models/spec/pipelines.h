@@ -34,6 +34,8 @@ struct Pipeline {
   std::vector<EncoderRole> encoders;
   /// The folder of the network that denoises.
   std::string network = "transformer";
+  /// True if the folder has ControlNets, in `controlnet`, `controlnet_1`, ….
+  bool has_controlnets = false;
   /// The folder of a second transformer, which a model may have; "": none has one.
   std::string second_network = {};
   std::int64_t text_tokens = 0;
@@ -60,6 +62,9 @@ struct Pipeline {
   bool from_text_alone = false;
   /// Pictures that are taken beside the text, and a second guidance scale.
   PipelineInputs inputs = {};
+  /// The class that diffusers has for the pipeline with ControlNets; "": there is none, or it is
+  /// that.
+  std::string controlnet_pipeline = {};
   /// True if learned words of several vectors are written out in prompts.
   bool textual_inversion = false;
   std::string vae = kPictureVae;
@@ -88,6 +93,9 @@ inline const PromptFrame kQwenChatWithoutThinking = {
 /// The pipeline class that a model_index.json names. Throws std::runtime_error naming those that
 /// are supported.
 const Pipeline& pipeline_of(const std::string& name, const std::filesystem::path& index_file);
+
+/// Returns the pipeline that a pipeline with ControlNets is, whose folder has some.
+Pipeline with_controlnets(Pipeline pipeline, const TaskDefaults& defaults);
 
 /// Returns whether the pipeline is one of this project's, not a plugin's.
 bool is_own_pipeline(const std::string& name);

@@ -16,21 +16,22 @@ constexpr std::int64_t kMaxLayers = 64;
 
 /// Reads one number for all levels, or one for each.
 std::vector<std::int64_t> per_level(const ConfigReader& config, const char* key,
-                                    std::int64_t fallback, std::int64_t max, std::size_t levels) {
+                                    std::int64_t fallback, std::int64_t max, std::size_t levels,
+                                    std::int64_t min = 1) {
   if (!config.has_value(key)) {
     config.harmless({key});
     return std::vector<std::int64_t>(levels, fallback);
   }
   if (!config.raw(key).is_array()) {
-    return std::vector<std::int64_t>(levels, config.integer(key, 1, max));
+    return std::vector<std::int64_t>(levels, config.integer(key, min, max));
   }
   const auto values = config.integers(key);
   if (values.size() != levels) {
     config.refuse(key,
                   fmt::format("must have one entry for each of block_out_channels, {}", levels));
   }
-  if (std::ranges::any_of(values, [&](auto v) { return v < 1 || v > max; })) {
-    config.refuse(key, fmt::format("must be from 1 to {}", max));
+  if (std::ranges::any_of(values, [&](auto v) { return v < min || v > max; })) {
+    config.refuse(key, fmt::format("must be from {} to {}", min, max));
   }
   return values;
 }
@@ -78,7 +79,6 @@ void only_defaults(const ConfigReader& config) {
   config.only("conv_in_kernel", 3);
   config.only("conv_out_kernel", 3);
   config.only("attention_type", "default");
-  config.only("mid_block_type", "UNetMidBlock2DCrossAttn");
   // Scores are computed in float32 in any case.
   config.harmless({"upcast_attention", "dropout", "addition_embed_type_num_heads"});
 }
@@ -132,8 +132,11 @@ class UNetWalk {
       if (l < last) convolution(block + "downsamplers.0.conv", in, in, l, l + 1);
     }
     resnet("mid_block.resnets.0", in, in, last);
-    transformer("mid_block.attentions.0", in, spec_.mid_transformers, last);
-    resnet("mid_block.resnets.1", in, in, last);
+    if (spec_.mid_transformers > 0) {
+      transformer("mid_block.attentions.0", in, spec_.mid_transformers, last);
+      resnet("mid_block.resnets.1", in, in, last);
+    }
+    if (spec_.way_down_alone) return;
     for (int b = 0; b <= last; ++b) {
       const int l = last - b;
       const std::string block = fmt::format("up_blocks.{}.", b);
@@ -237,27 +240,24 @@ class UNetWalk {
   const UNetSpec& spec_;
 };
 
-}  // namespace
-
-UNetSpec UNetSpec::read(const ConfigReader& config) {
+/// Reads what a U-Net and its ControlNets have alike, all keys but a U-Net's own.
+UNetSpec read_network(const ConfigReader& config, bool way_down_alone) {
   UNetSpec spec;
-  if (config.has("_class_name")) config.only("_class_name", "UNet2DConditionModel");
+  spec.way_down_alone = way_down_alone;
   const auto widths = config.integers("block_out_channels");
   const std::size_t count = widths.size();
   if (count < 1 || count > kMaxLevels) {
     config.refuse("block_out_channels", fmt::format("must have 1 to {} levels", kMaxLevels));
   }
   spec.in_channels = config.integer_or("in_channels", 4, 1, kMaxWidth);
-  spec.out_channels = config.integer_or("out_channels", 4, 1, kMaxWidth);
-  if (spec.in_channels < spec.out_channels)
-    config.refuse("in_channels", fmt::format("is less than out_channels, {}", spec.out_channels));
-  spec.sample_size = config.optional_integer("sample_size", 1, kMaxWidth).value_or(64);
   const auto layers = per_level(config, "layers_per_block", 2, kMaxLayers, count);
   // Named for a width, but diffusers takes it for the number of heads.
   const auto heads = per_level(config, "attention_head_dim", 8, kMaxWidth, count);
-  const auto transformers = per_level(config, "transformer_layers_per_block", 1, kMaxLayers, count);
+  const auto transformers = per_level(config, "transformer_layers_per_block", 1, kMaxLayers, count,
+                                      way_down_alone ? 0 : 1);
   const auto down = attending(config, "down_block_types", "Down", count);
-  const auto up = attending(config, "up_block_types", "Up", count);
+  const auto up =
+      way_down_alone ? std::vector<bool>(count) : attending(config, "up_block_types", "Up", count);
   spec.norm_num_groups = config.integer_or("norm_num_groups", 32, 1, kMaxWidth);
   spec.norm_eps = config.number_or("norm_eps", 1e-5);
   for (std::size_t l = 0; l < count; ++l) {
@@ -271,8 +271,19 @@ UNetSpec UNetSpec::read(const ConfigReader& config) {
     if ((down[l] || up_attends || l + 1 == count) && widths[l] % heads[l] != 0) {
       config.refuse("attention_head_dim", "must divide block_out_channels");
     }
+    if (down[l] && transformers[l] == 0)
+      config.refuse("transformer_layers_per_block", "must be above 0 where a block attends");
   }
   spec.mid_transformers = transformers.back();
+  constexpr const char* kMid = "mid_block_type";
+  if (!way_down_alone) {
+    config.only(kMid, "UNetMidBlock2DCrossAttn");
+  } else if (config.choice_or(kMid, "UNetMidBlock2DCrossAttn",
+                              {"UNetMidBlock2DCrossAttn", "UNetMidBlock2D"}) == "UNetMidBlock2D") {
+    spec.mid_transformers = 0;
+  } else if (spec.mid_transformers == 0) {
+    config.refuse("transformer_layers_per_block", "must end above 0, because the middle attends");
+  }
   spec.mid_heads = heads.back();
   if (widths.front() % 2 != 0) config.refuse("block_out_channels", "must begin with an even one");
   spec.cross_attention_dim = config.integer_or("cross_attention_dim", 1280, 1, kMaxWidth);
@@ -296,11 +307,27 @@ UNetSpec UNetSpec::read(const ConfigReader& config) {
                      "projection_class_embeddings_input_dim"});
   }
   only_defaults(config);
-  config.finish();
   if (!(spec.norm_eps > 0 && spec.norm_eps < 1)) {
     config.refuse("norm_eps", "must be between 0 and 1");
   }
   return spec;
+}
+
+}  // namespace
+
+UNetSpec UNetSpec::read(const ConfigReader& config) {
+  if (config.has("_class_name")) config.only("_class_name", "UNet2DConditionModel");
+  UNetSpec spec = read_network(config, false);
+  spec.out_channels = config.integer_or("out_channels", 4, 1, kMaxWidth);
+  if (spec.in_channels < spec.out_channels)
+    config.refuse("in_channels", fmt::format("is less than out_channels, {}", spec.out_channels));
+  spec.sample_size = config.optional_integer("sample_size", 1, kMaxWidth).value_or(64);
+  config.finish();
+  return spec;
+}
+
+UNetSpec UNetSpec::read_way_down(const ConfigReader& config) {
+  return read_network(config, true);
 }
 
 void check_fit(const UNetSpec& spec, const FitCheck& fit) {
@@ -317,40 +344,46 @@ void check_fit(const UNetSpec& spec, const FitCheck& fit) {
 }
 
 std::vector<Pipeline> UNetSpec::pipelines() {
+  const Pipeline first = {.name = "StableDiffusionPipeline",
+                          .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers,
+                                        TextUse::states, kClipTokens}},
+                          .network = "unet",
+                          .text_tokens = kClipTokens,
+                          .defaults = {{50, 7.5}, {50, 7.5, 0.8}, {50, 7.5, 1}},
+                          .rescales_guidance = true,
+                          .mends_old_settings = true,
+                          .ignores_vae_shift = true,
+                          .keeps_picture_size = true,
+                          .inputs = {.controlnets = true},
+                          .controlnet_pipeline = "StableDiffusionControlNetPipeline",
+                          .textual_inversion = true};
+  const Pipeline xl = {.name = "StableDiffusionXLPipeline",
+                       .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers,
+                                     TextUse::penultimate_pooled, kClipTokens},
+                                    {"text_encoder_2", "tokenizer_2", kProjectedClip,
+                                     kClipTokenizers, TextUse::penultimate_pooled, kClipTokens}},
+                       .network = "unet",
+                       .text_tokens = kClipTokens,
+                       .defaults = {{50, 5}, {50, 5, 0.3}, {50, 7.5, 0.9999}},
+                       .rescales_guidance = true,
+                       .ignores_vae_shift = true,
+                       .keeps_picture_size = true,
+                       .inputs = {.controlnets = true},
+                       .controlnet_pipeline = "StableDiffusionXLControlNetPipeline",
+                       .textual_inversion = true};
   std::vector<Pipeline> all = {
-      {.name = "StableDiffusionPipeline",
-       .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers, TextUse::states,
-                     kClipTokens}},
-       .network = "unet",
-       .text_tokens = kClipTokens,
-       .defaults = {{50, 7.5}, {50, 7.5, 0.8}, {50, 7.5, 1}},
-       .rescales_guidance = true,
-       .mends_old_settings = true,
-       .ignores_vae_shift = true,
-       .keeps_picture_size = true,
-       .textual_inversion = true},
-      {.name = "StableDiffusionXLPipeline",
-       .encoders = {{"text_encoder", "tokenizer", kClip, kClipTokenizers,
-                     TextUse::penultimate_pooled, kClipTokens},
-                    {"text_encoder_2", "tokenizer_2", kProjectedClip, kClipTokenizers,
-                     TextUse::penultimate_pooled, kClipTokens}},
-       .network = "unet",
-       .text_tokens = kClipTokens,
-       .defaults = {{50, 5}, {50, 5, 0.3}, {50, 7.5, 0.9999}},
-       .rescales_guidance = true,
-       .ignores_vae_shift = true,
-       .keeps_picture_size = true,
-       .textual_inversion = true},
-  };
+      first, with_controlnets(first, {{50, 7.5}, {50, 7.5, 0.8, 0.8}, {50, 7.5, 1, 0.5}}), xl,
+      with_controlnets(xl, {{50, 5}, {50, 5, 0.8, 0.8}, {50, 5, 0.9999}})};
   // U-Nets that were trained for inpainting are in folders of these pipelines. Source: defaults of
   // their calls; StableDiffusionInpaintPipeline's has no guidance_rescale.
-  for (const auto& [name, of] : {std::pair("StableDiffusionInpaintPipeline", 0),
-                                 std::pair("StableDiffusionXLInpaintPipeline", 1)}) {
-    Pipeline inpaints = all[of];
+  for (const auto& [name, of] : {std::pair("StableDiffusionInpaintPipeline", &first),
+                                 std::pair("StableDiffusionXLInpaintPipeline", &xl)}) {
+    Pipeline inpaints = *of;
     inpaints.name = name;
     inpaints.defaults = {inpaints.defaults.inpainting};
-    inpaints.rescales_guidance = of == 1;
-    inpaints.inputs.beside = BesideLatents::mask_and_masked_picture;
+    inpaints.rescales_guidance = of == &xl;
+    inpaints.inputs = {.beside = BesideLatents::mask_and_masked_picture};
+    inpaints.controlnet_pipeline.clear();
     all.push_back(std::move(inpaints));
   }
   return all;

@@ -32,6 +32,8 @@ struct UNetSpec {
   static constexpr std::string_view kClasses[] = {"UNet2DConditionModel"};
   /// Refuses what is not supported by key and value.
   static UNetSpec read(const ConfigReader& config);
+  /// Reads what a ControlNet has of a U-Net; its own keys are left to the caller.
+  static UNetSpec read_way_down(const ConfigReader& config);
   static std::vector<Pipeline> pipelines();
 
   /// Height and width of the original, of what was cropped and of the target.
@@ -51,6 +53,9 @@ struct UNetSpec {
   std::int64_t freq_shift = 0;
   /// Products by linear layers, or by convolutions of side 1: other shapes of the same weights.
   bool use_linear_projection = false;
+  /// True for a ControlNet: there are the layers down to the middle, and no others. The middle may
+  /// lack its transformers, and is one residual block then.
+  bool way_down_alone = false;
   /// SDXL's: pooled text and sizes are added to the time. 0 without.
   std::int64_t addition_time_embed_dim = 0;
   std::int64_t projection_class_embeddings_input_dim = 0;

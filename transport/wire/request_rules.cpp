@@ -365,6 +365,12 @@ double control_value(const std::vector<double>& values, std::size_t net, double 
   return values.size() == 1 ? values.front() : values.at(net);
 }
 
+bool control_counts(const ImageRequest& request, std::size_t net, int step) {
+  const double steps = request.steps;
+  return step / steps >= control_value(request.control_from, net, 0) &&
+         (step + 1) / steps <= control_value(request.control_until, net, 1);
+}
+
 void refuse_both(JobField one, JobField other) {
   refuse(one, quoted(one) + " and " + quoted(other) + " do not go together");
 }

@@ -25,6 +25,10 @@ void check_terms(const JobSpec& spec);
 /// empty one says `otherwise`.
 double control_value(const std::vector<double>& values, std::size_t net, double otherwise);
 
+/// Returns whether ControlNet number `net` counts in a step of a planned request, by diffusers'
+/// rule.
+bool control_counts(const ImageRequest& request, std::size_t net, int step);
+
 /// Throws for two fields of which one alone can be given.
 [[noreturn]] void refuse_both(JobField one, JobField other);
 

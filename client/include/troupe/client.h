@@ -123,8 +123,8 @@ struct ImageRequest {
   /// ControlNets beside the model's own: folders that lie where the cluster sees them, or names on
   /// the Hugging Face hub.
   std::vector<std::string> controlnets = {};
-  /// How much each ControlNet counts, and from which part of the steps until which, 0 to 1; one
-  /// value is all ControlNets', and none is 1, 0 and 1.
+  /// Scale of each ControlNet, and the parts of the steps, 0 to 1, from and until which it counts;
+  /// one value is all ControlNets', and none is 1, 0 and 1.
   std::vector<double> control_scale = {}, control_from = {}, control_until = {};
   double guidance_rescale = 0;   // 0 to 1: guided predictions get the deviation of the text's own
   std::vector<Lora> loras = {};  // added up, in this order

@@ -19,13 +19,20 @@ void for_each_rank(const nlohmann::json& report, const Foreseen& foreseen, const
 
 }  // namespace
 
+spec::ModelSpec model_of(const Submission& submission) {
+  auto model = spec::read_model_spec(submission.model);
+  for (const auto& net : submission.request.controlnets)
+    spec::add_controlnet(model, net);
+  return model;
+}
+
 plan::Plan plan_of(const Submission& submission) {
   const auto asked = client::to_wire(submission).value();
-  return plan::make_plan(spec::read_model_spec(submission.model), asked.request, asked.parallelism);
+  return plan::make_plan(model_of(submission), asked.request, asked.parallelism);
 }
 
 Foreseen::Foreseen(const Submission& submission)
-    : model(spec::read_model_spec(submission.model)),
+    : model(model_of(submission)),
       plan(plan_of(submission)),
       traffic(plan::predict_traffic(plan, model)) {}
 

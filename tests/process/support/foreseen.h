@@ -11,6 +11,8 @@
 
 namespace troupe::testing {
 
+/// The submission's model, with its ControlNets.
+spec::ModelSpec model_of(const Submission& submission);
 /// The plan that a controller makes of a submission.
 plan::Plan plan_of(const Submission& submission);
 
