@@ -24,7 +24,7 @@ class BesideLatents {
  public:
   /// Files that the channels are made of, where this actor helps to encode them; else null.
   struct Files {
-    control::BlobBytes picture;  ///< to begin with
+    control::BlobBytes picture;  ///< picture to begin with
     control::BlobBytes mask;
     control::BlobBytes control;
   };

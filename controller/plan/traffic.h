@@ -41,8 +41,8 @@ std::uint64_t rescale_bytes(const Plan& plan, const mesh::Coordinates& at, int p
 /// of one distribution a sample, or where each picture has a seed of its own as many as it makes; 0
 /// where there is no such picture.
 struct EncodedPictures {
-  std::uint64_t begun = 0;   ///< of the picture to begin with
-  std::uint64_t beside = 0;  ///< of the picture whose channels stand beside the latents
+  std::uint64_t begun = 0;   ///< samples of the picture to begin with
+  std::uint64_t beside = 0;  ///< samples of the picture whose channels stand beside the latents
 
   /// Number of pictures that are encoded.
   int count() const { return (begun > 0 ? 1 : 0) + (beside > 0 ? 1 : 0); }

@@ -1,8 +1,12 @@
+#include <signal.h>
+
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/process/support/family_checks.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/support/made.h"
 #include "tests/support/text.h"
 
@@ -125,6 +129,32 @@ TEST_CASE("pictures beside the latents with a seed of their own are each what it
     second.data.erase(second.data.begin(),
                       second.data.begin() + static_cast<std::ptrdiff_t>(second.data.size() / 2));
     CHECK(range_error(second, alone) <= kToolBound);
+  }
+}
+
+TEST_CASE("kill -9 of a job with pictures beside the latents: they are made again, the same") {
+  if (lacks_made_fixtures()) return;
+  FaultCluster cluster(actors(3));
+  for (const auto& tool : kTools) {
+    CAPTURE(tool.name);
+    Reference reference(tool.name);
+    auto submission = reference.submission(reference.find(tool.of("wide")), {.pp = 2});
+    submission.request.steps = 8;
+    const auto undisturbed = cluster.run(submission);
+    const auto restarts = cluster.restarts();
+    const auto report = nlohmann::json::parse(undisturbed.report);
+    const std::uint32_t first = report["actors"][0]["actor"];
+    cluster.hold(first, HoldAt{.step = 5});
+    const auto job = cluster.submit(submission);
+    cluster.held(first);
+    REQUIRE(cluster.keeps(job, 5));
+    kill(cluster.pids().at(first), SIGKILL);
+    const auto result = cluster.client().wait(job, std::chrono::minutes(5));
+    if (!result) FAIL(result.error().what);
+    CHECK(result.value().latents->data == undisturbed.latents->data);
+    CHECK(nlohmann::json::parse(result.value().report)["recoveries"][0]["step"] == 5);
+    REQUIRE(eventually(kPatience, [&] { return cluster.restarts() > restarts; }));
+    REQUIRE(cluster.whole());
   }
 }
 
