@@ -26,6 +26,9 @@ BlockCost::BlockCost(const ModelShape& model, const JobShape& job, const mesh::D
       engine_(engine),
       link_costs_(link_costs) {
   element_ = element_bytes(job.dtype);
+  weight_ = job.weight_dtype == WeightChoice::as_computed ? element_ : 1;
+  product_speed_ = job.weight_dtype == WeightChoice::int8 ? kByteSpeed * machine.device.float_flops
+                                                          : machine.flops(job.dtype);
   const double head = model.width / model.heads;
   if (const int step = machine.device.head_step; step > 0 && model.levels.empty())
     padding_ = std::ceil(head / step) * step / head;
@@ -40,14 +43,10 @@ double BlockCost::computed(double flops, double elements, double bytes, double s
 
 double BlockCost::products(double tokens, double weights) const {
   const double elements = tokens * model_.width / degrees_.tp;
-  const double weight = job_.weight_dtype == WeightChoice::as_computed ? element_ : 1;
   // A CPU's speed was measured with what stands between the products.
   const double beside = machine_.device.queues ? 0 : element_ * elements * kActivationsPerToken;
-  const double bytes = weight * weights / degrees_.tp + beside;
-  const double speed = job_.weight_dtype == WeightChoice::int8
-                           ? kByteSpeed * machine_.device.float_flops
-                           : machine_.flops(job_.dtype);
-  return computed(2 * tokens * weights / degrees_.tp, elements, bytes, speed);
+  const double bytes = weight_ * weights / degrees_.tp + beside;
+  return computed(2 * tokens * weights / degrees_.tp, elements, bytes, product_speed_);
 }
 
 double BlockCost::block_products(double tokens) const {
@@ -55,8 +54,8 @@ double BlockCost::block_products(double tokens) const {
   double seconds = 0;
   for (const auto& level : model_.levels) {
     const double own = tokens * level.share;
-    seconds += computed(2 * own * level.weights, own * level.width, element_ * level.weights,
-                        machine_.flops(job_.dtype));
+    seconds += computed(2 * own * level.weights, own * level.width, weight_ * level.weights,
+                        product_speed_);
   }
   return seconds;
 }
@@ -70,8 +69,7 @@ double BlockCost::elementwise(double tokens) const {
 double BlockCost::copied() const {
   if (job_.offload == OffloadChoice::none || machine_.device.host_bandwidth == 0) return 0;
   const double products = model_.weights_per_block;
-  const double weight = job_.weight_dtype == WeightChoice::as_computed ? element_ : 1;
-  const double bytes = weight * products / degrees_.tp +
+  const double bytes = weight_ * products / degrees_.tp +
                        element_ * std::max(model_.stored_per_block - products, 0.0);
   return bytes / machine_.device.host_bandwidth;
 }

@@ -63,9 +63,11 @@ class BlockCost {
   const Machine& machine_;
   const Engine& engine_;
   const LinkCosts& link_costs_;
-  double element_ = 4;     // bytes
-  double padding_ = 1;     // width of heads as attention computes it ÷ their own
-  double head_share_ = 1;  // share of all heads that the costliest rank attends with
+  double element_ = 4;        // bytes
+  double weight_ = 4;         // bytes of a product's weight
+  double product_speed_ = 0;  // FLOPs a second of products with these weights
+  double padding_ = 1;        // width of heads as attention computes it ÷ their own
+  double head_share_ = 1;     // share of all heads that the costliest rank attends with
 };
 
 /// Number of items and pictures in one part of a job, so that the part takes about a second at most

@@ -267,6 +267,9 @@ TEST_CASE("levels of a U-Net are small products of their own") {
   const double attention = 2 * 4 * 100.0 * 100 * 200 / 0.5e9;
   auto machine = bare_machine();
   CHECK(seconds(model, job, {}, machine) == doctest::Approx(10 * (products + attention)));
+  auto bytes = job;
+  bytes.weight_dtype = WeightChoice::int8;
+  CHECK(seconds(model, bytes, {}, machine) == doctest::Approx(10 * (products / 3 + attention)));
   // The level of fewer positions fills fewer processors.
   machine.device.half_speed_elements = 100 * 200;
   CHECK(seconds(model, job, {}, machine) ==
