@@ -205,6 +205,17 @@ TEST_CASE("submit --from makes a picture or clip again, of whatever kind its fil
                                 " was made with the model sd15, and this is with pixart; --model "
                                 "names another\n");
   CHECK(told("an-org/a-model", " --model an-org/a-model") == "");
+  // Of pictures as many are needed as there were.
+  cli::write_file(scratch / "d.png",
+                  models::add_png_text(frame, {{"troupe", record.substr(0, record.size() - 1) +
+                                                              ", \"images\": 2}"}}));
+  const std::string edit = "submit --detach --from " + scratch / "d.png";
+  const std::string one = " --image " + scratch / "c.png";
+  CHECK(run(controller, edit).err.find("was made with --image") != std::string::npos);
+  CHECK(run(controller, edit + one).err.find("was made with 2 pictures by --image, not with 1") !=
+        std::string::npos);
+  CHECK(run(controller, edit + one + one).exit_code == 0);
+  CHECK(asked.images.size() == 2);
   const auto refused = [&](const std::string& bytes, const std::string& why) {
     cli::write_file(scratch / "b.mp4", bytes);
     const auto result = run(controller, "submit --detach --from " + scratch / "b.mp4");

@@ -10,10 +10,17 @@ bool is_of_its_own(const RequestField& field) {
          field.name == all.steps.name;
 }
 
+/// Returns how many of an input there were; most are recorded as whether there was one.
+int count_of(const nlohmann::json& record, const std::string& name) {
+  if (!record.contains(name)) return 0;
+  const auto& value = record.at(name);
+  return value.is_boolean() ? value.get<bool>() : value.get<int>();
+}
+
 RecordedRequest recorded(const nlohmann::json& record, const std::set<std::string>& brought) {
   for (const std::string_view input : kRecordedInputs) {
     const std::string name(input);
-    if (record.value(name, false) && !brought.contains(name)) throw MissingInput(name);
+    if (count_of(record, name) > 0 && !brought.contains(name)) throw MissingInput(name);
   }
   nlohmann::json request = nlohmann::json::object();
   const auto copy = [&](const std::string& from, const std::string& to) {
@@ -47,7 +54,8 @@ RecordedRequest recorded(const nlohmann::json& record, const std::set<std::strin
   if (request.contains("embeddings") && request.at("embeddings").is_array())
     for (auto& embedding : request["embeddings"])
       embedding = {{"path", embedding.value("file", "")}, {"token", embedding.value("token", "")}};
-  return {request, record.value("image", 0)};
+  return {request, record.value("image", 0), count_of(record, "images"),
+          count_of(record, "control_images")};
 }
 
 }  // namespace

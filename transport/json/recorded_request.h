@@ -29,8 +29,10 @@ struct MissingInput : std::runtime_error {
 
 /// The request that makes a picture or clip again.
 struct RecordedRequest {
-  nlohmann::json fields;  // by their names, `prompt` and `model`, without what says nothing
-  int image = 0;          // which of the pictures that it makes is that one
+  nlohmann::json fields;   // by their names, `prompt` and `model`, without what says nothing
+  int image = 0;           // which of the pictures that it makes is that one
+  int images = 0;          // how many pictures it had beside the text
+  int control_images = 0;  // and how many control pictures
 };
 
 /// The request that made a picture or clip, of the texts of its file, the one among them that

@@ -47,9 +47,9 @@ nlohmann::json request_json(const ImageRequest& request, int sampler_steps, int 
                         {"init_latents", request.init_latents_blob != 0},
                         {"init_image", request.init_image_bytes != 0},
                         {"mask_image", request.mask_image_bytes != 0},
-                        {"images", !request.images.empty()},
+                        {"images", request.images.size()},
                         {"last_image", request.last_image.bytes != 0},
-                        {"control_images", !request.control_images.empty()},
+                        {"control_images", request.control_images.size()},
                         {"prompt_embeds", !request.prompt_embeds.empty()}};
   for_each_field([&](const RequestField& field, auto member) {
     if (const auto name = field.in_json(); !name.empty()) out[name] = json_value(request.*member);

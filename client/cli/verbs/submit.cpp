@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "client/cli/files.h"
 #include "client/cli/follow.h"
 #include "client/cli/json.h"
@@ -130,6 +131,14 @@ class SubmitVerb : public SharedVerb {
           own + (given.empty() ? "; --model names another" : ""));
   }
 
+  /// Holds how often an option for pictures is given against how many there were.
+  void check_count(const std::string& option, int recorded) const {
+    const auto given = static_cast<int>(app_->count(option));
+    if (given != 0 && recorded != 0 && given != recorded)
+      throw std::runtime_error(fmt::format("was made with {} by {}, not with {}",
+                                           counted(recorded, "picture"), option, given));
+  }
+
   void take_from_picture() {
     const auto given = [&](const std::string& option) {
       return !option.empty() && app_->count(option) > 0;
@@ -153,14 +162,17 @@ class SubmitVerb : public SharedVerb {
       const auto file = read_file(from_, models::kMaxPictureBytes);
       try {
         ImageRequest read;
-        const auto [fields, image] = wire::recorded_request(models::read_file_text(file), brought);
+        const auto recorded = wire::recorded_request(models::read_file_text(file), brought);
+        const auto& fields = recorded.fields;
+        check_count("--image", recorded.images);
+        check_count("--control-image", recorded.control_images);
         wire::read_recorded(fields, read);
         made_with_ = on_one_line(fields.value("model", ""));
         if (read.images_per_prompt > 1 && !own_prompts && !given("--n") && !given("--seed"))
           note_ = fmt::format(
               "troupe: {} is number {}, counted from 0, of the {} pictures of one seed, which are "
               "all made again\n",
-              from_, image, read.images_per_prompt);
+              from_, recorded.image, read.images_per_prompt);
         return read;
       } catch (const wire::MissingInput& missing) {
         throw std::runtime_error(
