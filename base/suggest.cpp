@@ -19,6 +19,12 @@ std::string without_dashes(const std::string& word) {
   return word.substr(std::min(word.find_first_not_of('-'), word.size()));
 }
 
+/// Returns the word without what separates its parts.
+std::string joined(std::string word) {
+  std::erase_if(word, [](char c) { return c == '-' || c == '_'; });
+  return word;
+}
+
 }  // namespace
 
 int edit_distance(const std::string& a, const std::string& b) {
@@ -49,7 +55,8 @@ std::string nearest(const std::string& typed, const std::vector<std::string>& kn
     const std::string candidate = lower(one);
     const std::string meant = without_dashes(candidate);
     const bool prefix = word.size() >= 4 && candidate.starts_with(word);
-    const int distance = prefix ? 0 : edit_distance(letters, meant);
+    const bool same = prefix || (!letters.empty() && joined(letters) == joined(meant));
+    const int distance = same ? 0 : edit_distance(letters, meant);
     // One slip in four letters: of a short word nearly every other is near.
     if (distance > static_cast<int>(std::max(letters.size(), meant.size()) / 4)) continue;
     const bool shorter = distance == best_distance && prefix && candidate.size() < best.size();

@@ -298,6 +298,7 @@ Composition composed_model(const std::string& model, bool is_file, const fs::pat
         add_file(made.replaced, whole, base, component);
     });
   }
+  if (is_file) naming("--base", [&] { return spec::components_of(spec::WeightIndex(), base); });
   return naming("--model", [&] {
     const fs::path whole = absolute_path(model);
     if (is_file) add_file(made.replaced, whole, base);

@@ -52,6 +52,15 @@ std::string name_here(std::string option, const std::string& verb) {
       {"--num-inference-steps", "--steps"},
       {"--guidance-scale", "--guidance"},
       {"--cfg-scale", "--guidance"},
+      {"--guidance-scale-2", "--guidance-2"},
+      {"--ref-image", "--image"},
+      {"--reference-image", "--image"},
+      {"--input-image", "--image"},
+      {"--first-frame", "--image"},
+      {"--first-image", "--image"},
+      {"--last-frame", "--last-image"},
+      {"--end-image", "--last-image"},
+      {"--end-img", "--last-image"},
       {"--num-images-per-prompt", "--n"},
       {"--num-images", "--n"},
       {"--negprompt", "--negative-prompt"},
@@ -114,8 +123,11 @@ std::string name_here(std::string option, const std::string& verb) {
 
 std::string why_not_here(std::string option, const std::string& verb) {
   static const std::string kVae =
-      "the VAE is that of the model's folder, vae/; --vae-parallel is how many actors decode";
-  static const std::string kEncoders = "the text encoders are those of the model's folder";
+      "the VAE is the model's own, or that of --vae FILE where a cluster is started with it (run, "
+      "plan, start, serve); --vae-parallel is how many actors decode";
+  static const std::string kEncoders =
+      "the text encoders are the model's own, or those of --text-encoder, --text-encoder-2 and "
+      "--text-encoder-3 where a cluster is started with them (run, plan, start, serve)";
   static const std::string kPlaces =
       "all of a model computes on the same kind of device; leave it out";
   static const std::string kMode =

@@ -19,6 +19,8 @@ TEST_CASE("the nearest word is suggested, a far one is not") {
   CHECK(nearest("--guid", known) == "--guidance");
   CHECK(nearest("--frobnicate", known) == "");
   CHECK(nearest(std::string(1000, 'x'), known) == "");
+  CHECK(nearest("--guidance2", {"--guidance", "--guidance-2"}) == "--guidance-2");
+  CHECK(nearest("--guidance_2", {"--guidance", "--guidance-2"}) == "--guidance-2");
 }
 
 TEST_CASE("nothing is suggested that shares little with what was typed") {

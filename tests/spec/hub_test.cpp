@@ -184,9 +184,22 @@ TEST_CASE("a file's tensors say which published model it goes with") {
   CHECK(base(published_chroma()) == "chroma1-hd");
   CHECK(base(published_klein(kKlein4bConfig, kQwen34bConfig)) == "flux.2-klein-4b");
   CHECK(base(published_klein(kKlein9bConfig, kQwen38bConfig)) == "flux.2-klein-9b");
-  const auto klein = published_klein(kKlein4bConfig, kQwen34bConfig);
-  CHECK(base_of(read_model_spec(klein.path()).transformer_weights) == "flux.2-klein-4b");
-  CHECK(base_of(read_model_spec(published_chroma().path()).transformer_weights) == "chroma1-hd");
+  const auto by_diffusers = [](const auto& folder) {
+    return base_of(read_model_spec(folder.path()).transformer_weights);
+  };
+  CHECK(by_diffusers(published_klein(kKlein4bConfig, kQwen34bConfig)) == "flux.2-klein-4b");
+  CHECK(by_diffusers(published_chroma()) == "chroma1-hd");
+  CHECK(by_diffusers(published_ovis()) == "ovis-image");
+  CHECK(by_diffusers(published_longcat()) == "longcat-image");
+  CHECK(by_diffusers(published_qwen_image()) == "qwen-image");
+  CHECK(by_diffusers(published_flux(kFluxSchnellConfig)) == "flux.1-schnell");
+  CHECK(by_diffusers(published_sd3(kSd3MediumConfig)) == "sd3-medium");
+  CHECK(by_diffusers(published_sd3(kSd35MediumConfig)) == "sd3.5-medium");
+  CHECK(by_diffusers(published_sd3(kSd35LargeConfig)) == "sd3.5-large");
+  CHECK(by_diffusers(PublishedUNetFolder(false)) == "sd1.5");
+  CHECK(by_diffusers(PublishedUNetFolder(true)) == "sdxl");
+  CHECK(by_diffusers(PublishedWanFolder(kWan13bConfig)) == "wan2.1-t2v-1.3b");
+  CHECK(by_diffusers(PublishedWanFolder(kWan14bConfig)) == "wan2.1-t2v-14b");
   CHECK(base(published_hunyuan(kHunyuanV12Config)) == "");
   const auto flux = published_flux(kFluxDevConfig);
   tensors.clear();
