@@ -216,7 +216,7 @@ std::string with_chinese_apart(const std::string& text) {
 
 std::string without_accents(const std::string& text) {
   static const Pattern accents("\\p{Mn}");
-  return accents.replace_all(nfd(text));
+  return accents.replace_all(tokenizers_nfd(text));
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ std::string single_spaces(std::string_view text) {
 }
 
 std::string prepared(std::string_view text) {
-  return lower_case_by_letter(single_spaces(nfc(text)));
+  return lower_case_by_letter(single_spaces(tokenizers_nfc(text)));
 }
 
 }  // namespace

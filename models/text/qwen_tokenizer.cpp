@@ -142,7 +142,7 @@ struct QwenTokenizer::Impl {
         added(from.tokens.in_order(),
               {.size = bpe.count(),
                .id = [this](const std::string& token) { return bpe.id(token); },
-               .normalize = nfc},
+               .normalize = tokenizers_nfc},
               from.files.source.parent_path()),
         pad(added.need(from.tokens.named("pad_token"))) {}
   Impl(const Impl&) = delete;

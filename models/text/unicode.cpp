@@ -82,6 +82,53 @@ std::string normal_form(std::string_view text, utf8proc_option_t form) {
   return {reinterpret_cast<const char*>(made), static_cast<std::size_t>(bytes)};
 }
 
+/// Characters that Unicode got after version 9.0 and that move or change in its normal forms: marks
+/// of a combining class, what has a canonical decomposition, and what stands in one. First and last
+/// of each run, up to version 18.0.
+struct CharacterRun {
+  char32_t first, last;
+};
+constexpr CharacterRun kLaterCharacters[] = {
+    {0x5c8, 0x5c9},     {0x7fd, 0x7fd},     {0x897, 0x89f},     {0x8ca, 0x8d3},
+    {0x9fe, 0x9fe},     {0xc3c, 0xc3c},     {0xd3b, 0xd3c},     {0xeba, 0xeba},
+    {0x1715, 0x1715},   {0x1abf, 0x1af0},   {0x1df6, 0x1dfa},   {0xa82c, 0xa82c},
+    {0x105c9, 0x105c9}, {0x105d2, 0x105d2}, {0x105da, 0x105da}, {0x105e4, 0x105e4},
+    {0x10d24, 0x10d27}, {0x10d69, 0x10d6d}, {0x10eab, 0x10eac}, {0x10ecb, 0x10ecf},
+    {0x10ef0, 0x10efb}, {0x10efd, 0x10eff}, {0x10f46, 0x10f50}, {0x10f82, 0x10f85},
+    {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x11382, 0x11385}, {0x1138b, 0x1138b},
+    {0x1138e, 0x1138e}, {0x11390, 0x11391}, {0x113b8, 0x113b8}, {0x113bb, 0x113bb},
+    {0x113c2, 0x113c2}, {0x113c5, 0x113c5}, {0x113c7, 0x113c9}, {0x113ce, 0x113d0},
+    {0x1145e, 0x1145e}, {0x11839, 0x1183a}, {0x11930, 0x11930}, {0x11935, 0x11935},
+    {0x11938, 0x11938}, {0x1193d, 0x1193e}, {0x11943, 0x11943}, {0x119e0, 0x119e0},
+    {0x11a34, 0x11a34}, {0x11a47, 0x11a47}, {0x11a99, 0x11a99}, {0x11d42, 0x11d42},
+    {0x11d44, 0x11d45}, {0x11d97, 0x11d97}, {0x11f41, 0x11f42}, {0x1611e, 0x16129},
+    {0x1612f, 0x1612f}, {0x16d63, 0x16d63}, {0x16d67, 0x16d6a}, {0x16ff0, 0x16ff1},
+    {0x1d127, 0x1d128}, {0x1d250, 0x1d252}, {0x1d25b, 0x1d25c}, {0x1d25f, 0x1d25f},
+    {0x1d280, 0x1d281}, {0x1e08f, 0x1e08f}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae},
+    {0x1e2ec, 0x1e2ef}, {0x1e4ec, 0x1e4ef}, {0x1e5ee, 0x1e5ef}, {0x1e6e3, 0x1e6e3},
+    {0x1e6e6, 0x1e6e6}, {0x1e6ee, 0x1e6ef}, {0x1e6f5, 0x1e6f5}};
+
+bool is_later(char32_t value) {
+  const auto* run = std::ranges::lower_bound(kLaterCharacters, value, {}, &CharacterRun::last);
+  return run != std::end(kLaterCharacters) && value >= run->first;
+}
+
+/// Returns the normal form in which later characters are letters that nothing moves across.
+std::string form_of_tokenizers(std::string_view text, utf8proc_option_t form) {
+  std::string made;
+  std::size_t begin = 0;  // of what is not normalized yet
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    if (is_later(point.value)) {
+      made += normal_form(text.substr(begin, at - begin), form);
+      made += text.substr(at, point.bytes);
+      begin = at + point.bytes;
+    }
+    at += point.bytes;
+  }
+  return made + normal_form(text.substr(begin), form);
+}
+
 bool is_stripped(char32_t value) {
   return is_white_space(value) || (value >= 0x1C && value <= 0x1F);
 }
@@ -177,8 +224,12 @@ std::string nfc(std::string_view text) {
   return normal_form(text, UTF8PROC_COMPOSE);
 }
 
-std::string nfd(std::string_view text) {
-  return normal_form(text, UTF8PROC_DECOMPOSE);
+std::string tokenizers_nfc(std::string_view text) {
+  return form_of_tokenizers(text, UTF8PROC_COMPOSE);
+}
+
+std::string tokenizers_nfd(std::string_view text) {
+  return form_of_tokenizers(text, UTF8PROC_DECOMPOSE);
 }
 
 std::string usual_width(char32_t value) {

@@ -33,9 +33,13 @@ std::string lower_case(std::string_view text);
 /// Lower case letter by letter, without regard to what stands beside one: sigma is always σ.
 std::string lower_case_by_letter(std::string_view text);
 
-/// Unicode's normal forms C and D (UAX #15); bytes that are not UTF-8 become U+FFFD.
+/// Unicode's normal form C (UAX #15); bytes that are not UTF-8 become U+FFFD.
 std::string nfc(std::string_view text);
-std::string nfd(std::string_view text);
+
+/// Normal forms C and D as the library `tokenizers` has them, by Unicode 9.0: marks and letters
+/// that came later stay where and as they are.
+std::string tokenizers_nfc(std::string_view text);
+std::string tokenizers_nfd(std::string_view text);
 
 /// Returns a full-width or half-width letter or sign in its usual width, as its compatibility
 /// decomposition has it; any other code point unchanged.

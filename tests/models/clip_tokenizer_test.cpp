@@ -100,6 +100,20 @@ TEST_CASE("normal form C is Unicode's") {
   CHECK(models::nfc("plain") == "plain");
 }
 
+TEST_CASE("tokenizers' normal forms are Unicode 9.0's") {
+  using models::tokenizers_nfc;
+  CHECK(tokenizers_nfc("e\u0301 a\u0323\u0302 \u212b \u0301\u0327") ==
+        models::nfc("e\u0301 a\u0323\u0302 \u212b \u0301\u0327"));
+  // U+1E136 came with version 12, as a mark above, behind which U+0F71 would be put before it.
+  CHECK(models::nfc("\U0001e136\u0f71") == "\u0f71\U0001e136");
+  CHECK(tokenizers_nfc("\U0001e136\u0f71") == "\U0001e136\u0f71");
+  CHECK(tokenizers_nfc("e\U0001e136\u0301") == "e\U0001e136\u0301");
+  // U+11938 came with version 13, in two parts.
+  CHECK(models::tokenizers_nfd("\U00011938") == "\U00011938");
+  CHECK(tokenizers_nfc("\U00011935\U00011930") == "\U00011935\U00011930");
+  CHECK(tokenizers_nfc("") == "");
+}
+
 TEST_CASE("files that are not CLIP's are refused by name") {
   CHECK(contains(error_of([&] { ClipTokenizer::load(kClipTokenizers / "text_encoder"); }),
                  "has neither tokenizer.json nor vocab.json and merges.txt"));
