@@ -355,7 +355,7 @@ JobInputs WorkerJobs::fetch_inputs(const wire::BeginJob& begin) {
     const auto& image = request.control_images.at(0);
     inputs.control_image = fetch_input(begin.epoch, "control image", image.blob, image.bytes);
   }
-  if (begin.vae.degree > 0 && begin.vae.rank == 0)
+  if ((begin.vae.degree > 0 && begin.vae.rank == 0) || sees_images(spec, begin))
     for (const auto& image : request.images)
       inputs.images.push_back(fetch_input(begin.epoch, "image", image.blob, image.bytes));
   for (std::size_t i = 0; i < spec.controlnets.size(); ++i) {

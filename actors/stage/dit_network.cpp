@@ -153,14 +153,14 @@ std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
 }
 
 std::int64_t DitJob::text_tokens() const {
-  auto tokens = facts_.joint_tokens(job_.begin.request.max_sequence_length);
+  auto tokens = facts_.joint_tokens(job_.prompt_tokens);
   for (const auto& picture : job_.references)
     tokens += models::picture_tokens(picture, transformer().patch_size());
   return tokens;
 }
 
 std::int64_t DitJob::text_alone() const {
-  return text_tokens() -
+  return facts_.joint_tokens(job_.prompt_tokens) -
          facts_.picture_fill(job_.size.latent_height / transformer().patch_size() * columns_);
 }
 

@@ -95,7 +95,7 @@ class DitJob final : public JobNetwork {
   /// Number of text tokens that are part of the sequence, with those of pictures to edit, which are
   /// computed as the text is; 0 if the text is cross-attended to.
   std::int64_t text_tokens() const;
-  /// Text tokens without the last ones, which fill up the picture's.
+  /// Text tokens without the last ones, which fill up the picture's or are of pictures to edit.
   std::int64_t text_alone() const;
   /// Returns the text tokens of the sequence that a rank computes in a micro-step.
   spec::TextShare text_of(int patch, int sequence_rank) const;

@@ -25,6 +25,7 @@ std::unique_ptr<JobNetwork> StageJob::begin_network() {
        .sampler = latents_.sampler(),
        .size = context_.size,
        .references = context_.references,
+       .prompt_tokens = context_.prompt_tokens,
        .images = context_.images(),
        .branches = context_.branches(),
        .wait = [this](const tensor::Work& work) { context_.waits.wait(work); },

@@ -20,10 +20,11 @@ namespace troupe::actors {
 struct JobInputs {
   at::Tensor init_latents;  // float32 [n, C, h, w] of the whole batch
   at::Tensor boundary;      // as assemble_boundary gives it, of this replica's pictures
-  control::BlobBytes init_image = nullptr;      // a PNG, where this actor helps to encode it
-  control::BlobBytes mask_image = nullptr;      // a PNG, where this actor needs it for that
-  control::BlobBytes control_image = nullptr;   // a PNG, where this actor helps to encode it
-  std::vector<control::BlobBytes> images = {};  // pictures to edit, where this actor encodes them
+  control::BlobBytes init_image = nullptr;     // a PNG, where this actor helps to encode it
+  control::BlobBytes mask_image = nullptr;     // a PNG, where this actor needs it for that
+  control::BlobBytes control_image = nullptr;  // a PNG, where this actor helps to encode it
+  // Pictures to edit, where this actor encodes them or shows them to a text encoder.
+  std::vector<control::BlobBytes> images = {};
   std::vector<control::BlobBytes> control_images = {};  // where this actor computes ControlNets
   control::BlobBytes prompt_embeds = nullptr;  // where this actor projects them for its replica
 };

@@ -129,6 +129,20 @@ std::vector<models::PictureSize> reference_sizes(const spec::ModelSpec& spec,
   return sizes;
 }
 
+std::int64_t prompt_tokens(const spec::ModelSpec& spec, const wire::ImageRequest& request) {
+  std::int64_t tokens = request.max_sequence_length;
+  for (const auto& image : request.images)
+    tokens += spec::seen_tokens(spec, {image.height, image.width});
+  return tokens;
+}
+
+bool sees_images(const spec::ModelSpec& spec, const wire::BeginJob& begin) {
+  for (std::size_t i = 0; i < spec.text_encoders.size(); ++i)
+    if (spec.text_encoders[i].vision() && begin.encoder_ranks.at(i) == begin.caption_rank)
+      return true;
+  return false;
+}
+
 JobContext::JobContext(wire::BeginJob message, const JobTools& given)
     : begin(std::move(message)),
       tools(given),
@@ -136,6 +150,7 @@ JobContext::JobContext(wire::BeginJob message, const JobTools& given)
       channels(tools.stage.spec().transformer.in_channels),
       size(latent_size(tools.stage.spec(), begin.request)),
       references(reference_sizes(tools.stage.spec(), begin.request)),
+      prompt_tokens(actors::prompt_tokens(tools.stage.spec(), begin.request)),
       waits(tools.progress, begin.epoch, tools.transfer_deadline, tools.clock),
       blobs(tools.blobs),
       finite(tools.stage.device(), tools.not_finite) {}

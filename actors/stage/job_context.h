@@ -108,6 +108,13 @@ models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRe
 std::vector<models::PictureSize> reference_sizes(const spec::ModelSpec& spec,
                                                  const wire::ImageRequest& request);
 
+/// Returns the number of tokens that a prompt is padded or cut to, with those of the pictures that
+/// its text encoder sees.
+std::int64_t prompt_tokens(const spec::ModelSpec& spec, const wire::ImageRequest& request);
+
+/// Returns whether this actor runs a text encoder that sees pictures to edit.
+bool sees_images(const spec::ModelSpec& spec, const wire::BeginJob& begin);
+
 /// Returns whether a job's latents begin with those of a picture.
 inline bool begins_with_picture(const wire::BeginJob& begin, const spec::ModelSpec& spec) {
   const auto& request = begin.request;
@@ -133,6 +140,7 @@ struct JobContext {
   const std::int64_t channels;    // of the latents
   const models::PictureSize size;
   const std::vector<models::PictureSize> references;  // latents of the pictures to edit
+  const std::int64_t prompt_tokens;
   JobWaits waits;
   PublishedBlobs blobs;
   FiniteCheck finite;

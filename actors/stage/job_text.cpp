@@ -10,6 +10,7 @@
 #include "actors/stage/encode_picture.h"
 #include "models/dit/diffusion_transformer.h"
 #include "models/image/resize.h"
+#include "models/spec/fingerprint.h"
 #include "models/spec/model_spec.h"
 #include "models/spec/prompt_embeds.h"
 #include "models/spec/resolution_bins.h"
@@ -181,11 +182,28 @@ void InitImage::begin_latents(const at::Tensor& encoded) {
                       job_.keeps_unmasked() ? clean.narrow(1, job_.channels, 1) : at::Tensor());
 }
 
+SeenPictures EditedPictures::seen() const {
+  SeenPictures seen;
+  const auto& model = job_.tools.stage.spec();
+  if (files_.empty() || !sees_images(model, job_.begin)) return seen;
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    const auto& image = job_.begin.request.images.at(i);
+    const std::string_view bytes(reinterpret_cast<const char*>(files_[i]->data()),
+                                 files_[i]->size());
+    auto file = files_[i];
+    seen.rgb.push_back(read_resized(job_, file, "a picture to edit",
+                                    spec::edited_size(model, {image.height, image.width}).seen));
+    seen.fingerprint += std::to_string(spec::bytes_fingerprint(bytes)) + '\n';
+  }
+  return seen;
+}
+
 void EditedPictures::encode() {
   if (files_.empty()) return;
+  if (job_.begin.vae.degree == 0 || job_.begin.vae.rank > 0) return files_.clear();
   const auto& model = job_.tools.stage.spec();
-  const auto vae = job_.tools.stage.picture_encoder();
-  const auto tick = [this](int, int) { job_.tick(); };
+  const auto encode_one =
+      job_.tools.stage.edited_encoder(job_.begin.request.vae_tiling, [this] { job_.tick(); });
   for (std::size_t i = 0; i < files_.size(); ++i) {
     const auto& image = job_.begin.request.images.at(i);
     const auto size = spec::edited_size(model, {image.height, image.width});
@@ -196,9 +214,7 @@ void EditedPictures::encode() {
                                    .narrow(0, (size.resized.height - height) / 2, height)
                                    .narrow(1, (size.resized.width - width) / 2, width)
                                    .contiguous());
-    const auto found =
-        job_.begin.request.vae_tiling ? vae.encode_tiled(pixels, tick) : vae.encode(pixels, tick);
-    encoded_.push_back(vae.scaled(found.mode()).to(at::kFloat).contiguous());
+    encoded_.push_back(encode_one(pixels));
     job_.require_finite(encoded_.back(), "encoded picture");
   }
   files_.clear();
@@ -223,7 +239,7 @@ std::vector<at::Tensor> EditedPictures::share() {
 EncodedText JobText::empty_text() const {
   const auto& facts = job_.tools.stage.spec().transformer;
   const auto batch = job_.images() * (job_.guided() ? 2 : 1);
-  const auto tokens = facts.caption_tokens(job_.begin.request.max_sequence_length);
+  const auto tokens = facts.caption_tokens(job_.prompt_tokens);
   const auto options =
       at::TensorOptions().dtype(job_.tools.stage.dtype()).device(job_.tools.stage.device());
   EncodedText text;
@@ -245,6 +261,7 @@ void JobText::keep_blank() {
 
 TaskResult JobText::encode() {
   const auto& begin = job_.begin;
+  seen_ = edited_.seen();
   edited_.encode();
   const auto picture = init_image_.encode();  // while others encode the text, most often
   beside_.encode();
@@ -258,6 +275,7 @@ TaskResult JobText::encode() {
     if (projects) encoded = project(outputs);
   }
   if (projects) text = given ? project_given(std::move(encoded)) : std::move(*encoded);
+  seen_ = {};
   share(text);
   keep(text, edited_.share());
   init_image_.begin_latents(picture);
@@ -271,7 +289,6 @@ std::vector<models::EncoderOutput> JobText::encode_prompts(TaskResult& result) {
   auto& stage = job_.tools.stage;
   const auto& encoders = stage.spec().text_encoders;
   const auto before = stage.prompt_use();
-  const auto length = request.max_sequence_length;
   std::vector<models::EncoderOutput> outputs(encoders.size());
   std::vector<std::string> cut;
   std::vector<models::TextualInversion> learned;
@@ -281,7 +298,8 @@ std::vector<models::EncoderOutput> JobText::encode_prompts(TaskResult& result) {
     if (begin.encoder_ranks.at(i) != begin.caption_rank) continue;
     std::vector<std::string> own_cut;
     outputs[i] = stage.encode_text(
-        i, rows_.unique, length, request.clean_caption, own_cut, [this] { job_.tick(); }, learned);
+        i, rows_.unique, job_.prompt_tokens, request.clean_caption, own_cut,
+        [this] { job_.tick(); }, learned, seen_);
     // What the longest encoder could not take is what was cut.
     const bool last = std::all_of(encoders.begin() + static_cast<std::ptrdiff_t>(i) + 1,
                                   encoders.end(), [](const auto& one) { return one.absent; });
@@ -312,7 +330,7 @@ void JobText::gather(std::vector<models::EncoderOutput>& outputs) {
     if (from == begin.caption_root || stage.spec().text_encoders[i].absent) continue;
     auto& output = outputs[i];
     if (projects) {
-      output = stage.empty_output(i, std::ssize(rows_.unique), begin.request.max_sequence_length);
+      output = stage.empty_output(i, std::ssize(rows_.unique), job_.prompt_tokens);
     } else if (from != begin.caption_rank) {
       continue;
     }
@@ -336,7 +354,7 @@ EncodedText JobText::project(std::vector<models::EncoderOutput> outputs) const {
   const auto& stage = job_.tools.stage;
   for (std::size_t i = 0; i < outputs.size(); ++i)
     outputs[i] = stage.without_padding(i, std::move(outputs[i]));
-  auto text = stage.project_text(outputs, request.max_sequence_length);
+  auto text = stage.project_text(outputs, job_.prompt_tokens);
   const auto rows = at::tensor(rows_.of_row, at::kLong);
   for (auto* states : {&text.caption.states, &text.caption.pooled}) {
     if (!states->defined()) continue;
@@ -363,7 +381,7 @@ EncodedText JobText::project_given(std::optional<EncodedText> negative) const {
   const auto& stage = job_.tools.stage;
   auto text = stage.project_text(
       read_prompt_embeds(stage.spec(), job_.begin, job_.guided() && !negative, *given_),
-      job_.begin.request.max_sequence_length);
+      job_.prompt_tokens);
   if (negative) {
     auto& states = text.caption.states;
     auto& pooled = text.caption.pooled;

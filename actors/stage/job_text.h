@@ -50,15 +50,18 @@ class InitImage {
 };
 
 /// The pictures that a job edits: the first of those who decode encodes them, and the whole replica
-/// gets their latents.
+/// gets their latents. An actor that runs a text encoder with a vision tower shows them to it.
 class EditedPictures {
  public:
-  /// `files`: where this actor encodes them; else none.
+  /// `files`: where this actor encodes them or shows them to a text encoder; else none.
   EditedPictures(JobContext& job, std::vector<control::BlobBytes> files)
       : job_(job), files_(std::move(files)) {}
 
-  /// Reads the pictures, one at a time, drops them, and encodes them: the mean of each one's
-  /// distribution.
+  /// Returns the pictures as the text encoder that this actor runs sees them; none where it sees
+  /// none.
+  SeenPictures seen() const;
+  /// Reads the pictures, one at a time, drops them, and encodes them, where this actor does: the
+  /// mean of each one's distribution.
   void encode();
   /// Returns latents of zeros in the pictures' sizes.
   std::vector<at::Tensor> blank() const;
@@ -122,6 +125,7 @@ class JobText {
   control::BlobBytes given_;
   wire::PromptRows rows_;
   Stage::PromptUse use_;
+  SeenPictures seen_;  // while prompts are encoded
 };
 
 }  // namespace troupe::actors

@@ -43,8 +43,9 @@ struct NetworkJob {
   const models::Sampler& sampler;
   models::PictureSize size;
   std::vector<models::PictureSize> references;  // latents of the pictures to edit
-  std::int64_t images = 1;                      // of this replica
-  std::int64_t branches = 1;                    // computed at this actor
+  std::int64_t prompt_tokens = 0;  // that a prompt is padded or cut to, its pictures' among them
+  std::int64_t images = 1;         // of this replica
+  std::int64_t branches = 1;       // computed at this actor
   WaitForWork wait;
   std::function<std::shared_ptr<tensor::Group>(std::uint32_t id)> group;  // null for id 0
   std::function<void()> tick;          // a sign of life; throws when the job's epoch has ended

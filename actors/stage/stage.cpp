@@ -105,17 +105,19 @@ std::uint64_t Stage::encoder_bytes() const {
 std::vector<EncodedPrompt> Stage::encode(std::size_t encoder,
                                          const std::vector<std::string>& captions,
                                          std::int64_t most, const Tick& tick,
-                                         const LearnedWords& learned) {
+                                         const LearnedWords& learned,
+                                         const SeenPictures& pictures) {
   check_unchanged();
   const auto& spec = spec_.text_encoders.at(encoder);
   if (!keeps_encoders_)
-    return TextEncoder(spec, loras_, dtype_, device_).encode(captions, most, tick, learned);
+    return TextEncoder(spec, loras_, dtype_, device_)
+        .encode(captions, most, tick, learned, pictures);
   auto& kept = encoders_[encoder];
   if (!kept) {
     kept = std::make_unique<TextEncoder>(spec, loras_, dtype_, device_);
     kept->let_stay();
   }
-  return kept->encode(captions, most, tick, learned);
+  return kept->encode(captions, most, tick, learned, pictures);
 }
 
 std::vector<models::TextualInversion> Stage::read_embeddings(
@@ -130,10 +132,11 @@ std::vector<models::TextualInversion> Stage::read_embeddings(
 }
 
 models::EncoderOutput Stage::encode_text(std::size_t encoder,
-                                         const std::vector<std::string>& prompts, int max_length,
-                                         bool clean_caption, std::vector<std::string>& cut,
-                                         const Tick& tick,
-                                         const std::vector<models::TextualInversion>& learned) {
+                                         const std::vector<std::string>& prompts,
+                                         std::int64_t max_length, bool clean_caption,
+                                         std::vector<std::string>& cut, const Tick& tick,
+                                         const std::vector<models::TextualInversion>& learned,
+                                         const SeenPictures& pictures) {
   const auto& spec = spec_.text_encoders.at(encoder);
   if (spec.absent) return empty_output(encoder, std::ssize(prompts), max_length);
   const auto most = spec.tokens > 0 ? spec.tokens : max_length;
@@ -145,7 +148,8 @@ models::EncoderOutput Stage::encode_text(std::size_t encoder,
   for (const auto& inversion : learned)
     words += inversion.token + ' ' + std::to_string(inversion.fingerprint) + '\n';
   for (std::size_t i = 0; i < captions.size(); ++i) {
-    if (const auto* kept = prompt_cache_.find({encoder, most, captions[i], words})) {
+    if (const auto* kept =
+            prompt_cache_.find({encoder, most, captions[i], words, pictures.fingerprint})) {
       found[i] = *kept;
     } else {
       missing.push_back(captions[i]);
@@ -153,10 +157,11 @@ models::EncoderOutput Stage::encode_text(std::size_t encoder,
     }
   }
   if (!missing.empty()) {
-    const auto made = encode(encoder, missing, most, tick, LearnedWords(learned, encoder));
+    const auto made =
+        encode(encoder, missing, most, tick, LearnedWords(learned, encoder), pictures);
     for (std::size_t i = 0; i < made.size(); ++i) {
       found[places[i]] = made[i];
-      prompt_cache_.keep({encoder, most, missing[i], words}, made[i]);
+      prompt_cache_.keep({encoder, most, missing[i], words, pictures.fingerprint}, made[i]);
     }
   }
   prompt_use_.encoded += missing.size();
@@ -176,7 +181,7 @@ models::EncoderOutput Stage::encode_text(std::size_t encoder,
 }
 
 models::EncoderOutput Stage::empty_output(std::size_t encoder, std::int64_t prompts,
-                                          int max_length) const {
+                                          std::int64_t max_length) const {
   const auto& spec = spec_.text_encoders.at(encoder);
   const auto shape = spec::output_shape(spec, max_length);
   const auto options = at::TensorOptions().dtype(dtype_).device(device_);
@@ -197,7 +202,7 @@ models::EncoderOutput Stage::without_padding(std::size_t encoder,
 }
 
 EncodedText Stage::project_text(const std::vector<models::EncoderOutput>& outputs,
-                                int max_length) const {
+                                std::int64_t max_length) const {
   EncodedText text;
   text.caption = network_->project_caption(outputs);
   auto& projected = text.caption.states;
@@ -216,6 +221,23 @@ models::AutoencoderKL Stage::picture_encoder() const {
           models::AutoencoderKL::decode_dtype(spec_.vae, dtype_),
           device_,
           {spec::VaeHalf::encoder}};
+}
+
+std::function<at::Tensor(const at::Tensor& pixels)> Stage::edited_encoder(bool tiled,
+                                                                          Tick tick) const {
+  if (spec_.video_vae) {
+    check_unchanged();
+    const models::WeightStore weights(spec_.vae_weights);
+    const auto vae = std::make_shared<models::AutoencoderKLWan>(*spec_.video_vae, weights, device_,
+                                                                spec::VaeHalf::encoder);
+    return [vae, tick](const at::Tensor& pixels) { return vae->encode_frame(pixels, tick); };
+  }
+  const auto vae = std::make_shared<models::AutoencoderKL>(picture_encoder());
+  return [vae, tiled, tick](const at::Tensor& pixels) {
+    const auto each = [&tick](int, int) { tick(); };
+    const auto found = tiled ? vae->encode_tiled(pixels, each) : vae->encode(pixels, each);
+    return vae->scaled(found.mode()).to(at::kFloat).contiguous();
+  };
 }
 
 const models::AutoencoderKL& Stage::vae() {

@@ -69,17 +69,20 @@ class Stage {
   /// encoder's tokens; `cut`: what of each prompt did not fit. With PixArt's customs prompts are
   /// stripped and in lower case first, or with `clean_caption` cleaned as models::CaptionCleaner
   /// does; with Wan's they are mended. `learned`: words that its prompts may have beside the
-  /// vocabulary's. An absent encoder gives nothing.
+  /// vocabulary's. `pictures`: what an encoder with a vision tower sees beside each prompt. An
+  /// absent encoder gives nothing.
   models::EncoderOutput encode_text(std::size_t encoder, const std::vector<std::string>& prompts,
-                                    int max_length, bool clean_caption,
+                                    std::int64_t max_length, bool clean_caption,
                                     std::vector<std::string>& cut, const Tick& tick,
-                                    const std::vector<models::TextualInversion>& learned = {});
+                                    const std::vector<models::TextualInversion>& learned = {},
+                                    const SeenPictures& pictures = {});
   /// Returns zeros of the shape that `encode_text` gives, to receive its output from another actor.
   models::EncoderOutput empty_output(std::size_t encoder, std::int64_t prompts,
-                                     int max_length) const;
+                                     std::int64_t max_length) const;
   /// Projects all outputs of `encode_text`, in the encoders' order. States are padded to the
   /// caption's tokens.
-  EncodedText project_text(const std::vector<models::EncoderOutput>& outputs, int max_length) const;
+  EncodedText project_text(const std::vector<models::EncoderOutput>& outputs,
+                           std::int64_t max_length) const;
   /// Cuts an output of `encode_text`, or one that was received, to the length of its longest prompt
   /// if padding is of no use.
   models::EncoderOutput without_padding(std::size_t encoder, models::EncoderOutput output) const;
@@ -95,6 +98,10 @@ class Stage {
   const PromptUse& prompt_use() const { return prompt_use_; }
   /// Returns the encoder of a picture to begin with, read anew: its weights are freed with it.
   models::AutoencoderKL picture_encoder() const;
+  /// Returns what makes latents [1, C, h, w], float32, as a sampler takes them, of pictures to
+  /// edit, float32 [1, 3, H, W] in [-1, 1]: the mean of the encoder's distribution. The encoder is
+  /// read anew, as that of `picture_encoder`.
+  std::function<at::Tensor(const at::Tensor& pixels)> edited_encoder(bool tiled, Tick tick) const;
   /// Returns the VAE, which is loaded when it is first asked for, and stays.
   const models::AutoencoderKL& vae();
   /// Returns the VAE of a model of videos.
@@ -107,7 +114,7 @@ class Stage {
  private:
   std::vector<EncodedPrompt> encode(std::size_t encoder, const std::vector<std::string>& captions,
                                     std::int64_t most, const Tick& tick,
-                                    const LearnedWords& learned);
+                                    const LearnedWords& learned, const SeenPictures& pictures);
   /// Text encoders, decoder and LoRAs must be those of when the job was planned.
   void check_unchanged() const;
 

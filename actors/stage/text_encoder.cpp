@@ -75,6 +75,20 @@ std::string of_prompt(const std::string& cut, const std::string& after) {
   return cut.substr(0, cut.size() - after.size());
 }
 
+void replace_first(std::string& text, std::string_view from, const std::string& to) {
+  if (const auto at = text.find(from); at != std::string::npos) text.replace(at, from.size(), to);
+}
+
+/// Returns the text of picture `number`, in which its place is repeated for each of its tokens.
+std::string picture_text(std::string text, std::size_t number, std::int64_t tokens) {
+  replace_first(text, "{}", std::to_string(number));
+  std::string places;
+  for (std::int64_t i = 0; i < tokens; ++i)
+    places += spec::kPicturePlace;
+  replace_first(text, spec::kPicturePlace, places);
+  return text;
+}
+
 }  // namespace
 
 bool cuts_padding(spec::TextUse use) {
@@ -123,7 +137,8 @@ std::uint64_t TextEncoder::bytes() const {
 
 std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& captions,
                                                std::int64_t most, const Tick& tick,
-                                               const LearnedWords& learned) const {
+                                               const LearnedWords& learned,
+                                               const SeenPictures& pictures) const {
   using spec::TextUse;
   const auto count = [&](int, int) { tick(); };
   std::vector<EncodedPrompt> prompts(captions.size());
@@ -135,6 +150,17 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
     rows = {own.added().id(learned.tokens.front()), learned.rows};
   }
   std::int64_t dropped = spec_.frame.dropped;
+  std::vector<models::VisionPatches> patches;
+  auto frame = spec_.frame;
+  if (const auto* vision = spec_.vision()) {
+    for (const auto& rgb : pictures.rgb) {
+      patches.push_back(models::vision_patches(*vision, rgb));
+      const auto merged = vision->spatial_merge_size * vision->spatial_merge_size;
+      frame.before += picture_text(frame.picture, patches.size(),
+                                   patches.back().rows * patches.back().columns / merged);
+      tick();
+    }
+  }
   const auto tokens = std::visit(
       [&](const auto& tokenizer) {
         if constexpr (std::is_same_v<decltype(tokenizer), const models::QwenTokenizer&>) {
@@ -149,7 +175,7 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
           for (auto& text : texts)
             text = tokenizer.added().with_all_vectors(std::move(text));
         for (auto& text : texts)
-          text = spec_.frame.around(text);
+          text = frame.around(text);
         return tokenizer.tokenize(texts, most + dropped);
       },
       all_tokens);
@@ -185,7 +211,7 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
       const bool cut = cuts_padding(spec_.use);
       own.push_back({cut ? texts[i].ids.narrow(1, 0, length) : texts[i].ids, length});
     }
-    keep_states(qwen->encode_each(own, count));
+    keep_states(qwen->encode_each(own, count, patches));
   } else {
     const bool once_padded = spec_.use == TextUse::once_padded_states;
     for (std::size_t i = 0; i < texts.size(); ++i) {

@@ -38,9 +38,10 @@ class PromptCache {
  public:
   struct Key {
     std::size_t encoder = 0;
-    std::int64_t tokens = 0;   // that the text is padded or cut to
-    std::string text;          // as it is tokenized
-    std::string learned = {};  // which words of textual inversions there are beside the vocabulary
+    std::int64_t tokens = 0;    // that the text is padded or cut to
+    std::string text;           // as it is tokenized
+    std::string learned = {};   // which words of textual inversions there are beside the vocabulary
+    std::string pictures = {};  // which pictures the text has beside it
 
     auto operator<=>(const Key&) const = default;
   };
@@ -69,6 +70,12 @@ class PromptCache {
   std::map<Key, Entry> entries_;
 };
 
+/// Pictures that a text encoder with a vision tower sees beside each text.
+struct SeenPictures {
+  std::vector<at::Tensor> rgb;  // uint8 [H, W, 3] on the CPU, as the pipeline shows them
+  std::string fingerprint;      // of the files that they are read from
+};
+
 /// Words of textual inversions that one text encoder has for a job: of CLIP's alone.
 struct LearnedWords {
   std::vector<std::string> tokens;
@@ -95,7 +102,8 @@ class TextEncoder {
   /// Encodes each text by itself, padded or cut to `most` tokens, so that its output does not
   /// depend on the other texts.
   std::vector<EncodedPrompt> encode(const std::vector<std::string>& captions, std::int64_t most,
-                                    const Tick& tick, const LearnedWords& learned = {}) const;
+                                    const Tick& tick, const LearnedWords& learned = {},
+                                    const SeenPictures& pictures = {}) const;
 
  private:
   using Model = std::variant<models::T5Encoder, models::ClipTextModel, models::BertModel,

@@ -380,13 +380,14 @@ JobCost estimate_cost(const ModelShape& model, const JobShape& job, const mesh::
   if (!job.decodes) return cost;
   if (job.encodes_text) {
     const double branches = job.guidance ? 2 : 1;
-    const double tokens = images_of(job, degrees) * branches * model.text_tokens;
+    const double tokens =
+        images_of(job, degrees) * branches * (model.text_tokens - model.edited_tokens);
     const int actors = degrees.world() / degrees.dp;
     const int encoding = std::min<int>(actors, std::ssize(model.text_encoder_flops));
     const double flops =
         encoding > 1 ? busiest_encoder(model.text_encoder_flops, actors) : model.text_flops;
-    cost.text +=
-        tokens * flops / shared_by(machine, degrees.dp * std::max(encoding, 1)).flops(job.dtype);
+    cost.text += (tokens * flops + model.seen_flops) /
+                 shared_by(machine, degrees.dp * std::max(encoding, 1)).flops(job.dtype);
   }
   count_vae(cost, model, job, degrees, decoders, machine);
   return cost;

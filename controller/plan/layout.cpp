@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/text.h"
+#include "controller/plan/request_defaults.h"
 #include "controller/plan/request_rules.h"
 #include "transport/wire/prompt_rows.h"
 
@@ -273,7 +274,7 @@ std::uint64_t caption_bytes(const Plan& plan, const spec::ModelSpec& model, int 
   const int dp = rank / replica;
   const auto& images = plan.images.at(dp);
   const auto element = element_bytes(plan.request.dtype);
-  const auto length = plan.request.max_sequence_length;
+  const auto length = prompt_tokens(plan.request, model);
   const auto& facts = model.transformer;
   if (rank == plan.text_rank(dp)) {
     const std::uint64_t rows = (images.end - images.begin) * (plan.guidance ? 2 : 1);

@@ -93,15 +93,17 @@ std::uint64_t decoder_activations(const Plan& plan, const spec::ModelSpec& model
 }
 
 /// Returns the bytes of the VAE's encoder: its weights in float32, and its activations.
-std::uint64_t picture_encoder(const spec::VaeSpec& vae, const CodedShare& share) {
+std::uint64_t picture_encoder(const spec::ModelSpec& model, const CodedShare& share) {
+  constexpr auto kEncoder = spec::VaeHalf::encoder;
   std::uint64_t bytes = 0;
-  for (const auto& tensor : spec::expected_tensors(vae, spec::VaeHalf::encoder)) {
+  for (const auto& tensor : model.video_vae ? spec::expected_tensors(*model.video_vae, kEncoder)
+                                            : spec::expected_tensors(model.vae, kEncoder)) {
     std::uint64_t own = 4;
     for (const auto extent : tensor.shape)
       own *= static_cast<std::uint64_t>(extent);
     bytes += own;
   }
-  return bytes + coder_activations(vae, spec::VaeHalf::encoder, share);
+  return bytes + coder_activations(model.vae, kEncoder, share);
 }
 
 std::uint64_t area(std::int64_t height, std::int64_t width) {
@@ -126,7 +128,6 @@ std::uint64_t resized_picture(spec::PixelSize to, std::int64_t height, std::int6
 /// picture is encoded, and are then resized while the mask's pixels are there, as floats.
 std::uint64_t begun_picture(const Plan& plan, const spec::ModelSpec& model) {
   const auto& request = plan.request;
-  const auto& vae = model.vae;
   const spec::PixelSize size{request.height, request.width};
   const std::uint64_t sized = area(request.height, request.width);
   const std::uint64_t floats = 3 * sizeof(float) * sized;
@@ -135,7 +136,7 @@ std::uint64_t begun_picture(const Plan& plan, const spec::ModelSpec& model) {
          std::max({request.init_image_bytes +
                        resized_picture(size, request.init_image_height, request.init_image_width),
                    request.init_image_bytes + 3 * sized + 3 * floats,
-                   floats + picture_encoder(vae, own_share(plan, vae)),
+                   floats + picture_encoder(model, own_share(plan, model.vae)),
                    request.mask_image_bytes == 0 ? 0
                                                  : resized_picture(size, request.mask_image_height,
                                                                    request.mask_image_width)});
@@ -149,7 +150,7 @@ std::uint64_t control_picture(const Plan& plan, const spec::ModelSpec& model) {
   return std::max(image.bytes +
                       resized_picture({request.height, request.width}, image.height, image.width) +
                       3 * floats,
-                  floats + picture_encoder(model.vae, own_share(plan, model.vae)));
+                  floats + picture_encoder(model, own_share(plan, model.vae)));
 }
 
 /// Returns the most bytes that pictures to edit need, which are read and encoded one at a time
@@ -163,9 +164,38 @@ std::uint64_t edited_pictures(const Plan& plan, const spec::ModelSpec& model) {
     const CodedShare share(plan, model.vae, size.cut.height / scale, size.cut.width / scale);
     files += image.bytes;
     most = std::max({most, resized_picture(size.resized, image.height, image.width) + 3 * floats,
-                     floats + picture_encoder(model.vae, share)});
+                     floats + picture_encoder(model, share)});
   }
   return files + most;
+}
+
+/// Returns the bytes in which a text encoder sees pictures to edit, beside its weights: files, and
+/// the pictures as they are read one at a time; then the patches of all, with what a block makes of
+/// a picture, or of the longest text.
+std::uint64_t seen_pictures(const Plan& plan, const spec::ModelSpec& model,
+                            const spec::TextEncoderSpec& encoder) {
+  const auto* vision = encoder.vision();
+  if (!vision) return 0;
+  const std::uint64_t size = element_bytes(plan.request.dtype);
+  const std::uint64_t width = vision->hidden_size, wide = vision->intermediate_size;
+  std::uint64_t files = 0, read = 0, kept = 0, block = 0;
+  for (const auto& image : plan.request.images) {
+    const auto seen = spec::edited_size(model, {image.height, image.width}).seen;
+    const auto sized = spec::seen_size(*vision, seen);
+    const std::uint64_t patches =
+        area(sized.height, sized.width) / area(vision->patch_size, vision->patch_size);
+    files += image.bytes;
+    read = std::max(read, resized_picture(seen, image.height, image.width));
+    kept += 3 * area(seen.height, seen.width) +
+            patches * (vision->patch_values() * sizeof(float) + width * size);
+    block = std::max(block, patches * (4 * width + 2 * wide) * (size + sizeof(float)) / 2);
+  }
+  const auto& text = std::get<spec::QwenTextSpec>(encoder.config);
+  const std::uint64_t tokens = prompt_tokens(plan.request, model);
+  block = std::max(
+      block, tokens * size *
+                 static_cast<std::uint64_t>(4 * text.hidden_size + 2 * text.intermediate_size));
+  return files + std::max(read, kept + block);
 }
 
 /// Sizes of a rank's part of a transformer, from which its bytes follow.
@@ -179,7 +209,7 @@ struct StagePart {
         batch(images * plan.branches_per_actor()),
         size(element_bytes(plan.request.dtype)),
         tokens(plan.token_rows * plan.token_columns),
-        text(transformer.joint_tokens(plan.request.max_sequence_length) +
+        text(transformer.joint_tokens(prompt_tokens(plan.request, model)) +
              edited_tokens(plan.request, model)),
         heads(heads_of(static_cast<int>(transformer.num_attention_heads), plan.degrees, at.tp,
                        at.ulysses)),
@@ -316,7 +346,8 @@ void add_ends(ActorMemory& own, const Plan& plan, const spec::ModelSpec& model,
   for (std::size_t i = 0; plan.encodes_text() && i < encoders.size(); ++i) {
     if (encoders[i] != rank) continue;
     const auto& encoder = model.text_encoders[i];
-    own.text = std::max(own.text, spec::encoder_peak_bytes(encoder, size));
+    own.text = std::max(
+        own.text, spec::encoder_peak_bytes(encoder, size) + seen_pictures(plan, model, encoder));
     own.encoders += spec::encoder_bytes(encoder, size);
   }
   // What projects the text for the second transformer may be read for that alone.

@@ -186,7 +186,10 @@ void warn_of_scale(Plan& plan, const spec::ModelSpec& model) {
 
 /// Refuses more text tokens than the model has positions for.
 void check_text_tokens(const wire::ImageRequest& request, const spec::ModelSpec& model) {
-  const auto most = model.transformer.most_text_tokens;
+  auto most = model.transformer.most_text_tokens;
+  // Text that comes encoded has the pictures' tokens with it.
+  if (most > 0 && !request.prompt_embeds.empty())
+    most += prompt_tokens(request, model) - request.max_sequence_length;
   if (most > 0 && request.max_sequence_length > most)
     refuse(JobField::max_sequence_length,
            fmt::format("`max_sequence_length` is {}: this model takes up to {}",

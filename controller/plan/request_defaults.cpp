@@ -68,6 +68,13 @@ std::int64_t edited_tokens(const wire::ImageRequest& request, const spec::ModelS
   return tokens;
 }
 
+std::int64_t prompt_tokens(const wire::ImageRequest& request, const spec::ModelSpec& model) {
+  std::int64_t tokens = request.max_sequence_length;
+  for (const auto& image : request.images)
+    tokens += spec::seen_tokens(model, {image.height, image.width});
+  return tokens;
+}
+
 namespace {
 
 /// Ratio of areas: so many times the area of the native size is far beyond it, less than 1 ÷ so
@@ -102,11 +109,15 @@ void size_by_latents(wire::ImageRequest& request, const spec::ModelSpec& model) 
 void set_open_sides(wire::ImageRequest& request, const spec::ModelSpec& model) {
   size_by_latents(request, model);
   const bool from_picture = request.init_image_bytes > 0 && request.mask_image_bytes == 0;
-  const bool edits = model.inputs.sized_by_image && !request.images.empty();
+  const auto sized_by = model.inputs.sized_by;
+  const bool edits = sized_by != spec::EditedSides::model && !request.images.empty();
   const bool follows = !model.controlnets.empty() && request.init_image_bytes == 0;
   const bool keeps = edits || ((from_picture || follows) && model.keeps_picture_size);
   spec::PixelSize picture{request.init_image_height, request.init_image_width};
-  if (edits) picture = edited_sizes(request, model).front();
+  if (edits) {
+    const auto sizes = edited_sizes(request, model);
+    picture = sized_by == spec::EditedSides::first ? sizes.front() : sizes.back();
+  }
   if (follows && !request.control_images.empty())
     picture = {request.control_images.front().height, request.control_images.front().width};
   const auto source = to_string(edits     ? JobField::images
@@ -379,7 +390,9 @@ namespace {
 
 void require_encoder(const spec::ModelSpec& model, JobField field) {
   const std::string given = "`" + to_string(field) + "` is given, but ";
-  for (const auto& tensor : spec::expected_tensors(model.vae, spec::VaeHalf::encoder)) {
+  constexpr auto kEncoder = spec::VaeHalf::encoder;
+  for (const auto& tensor : model.video_vae ? spec::expected_tensors(*model.video_vae, kEncoder)
+                                            : spec::expected_tensors(model.vae, kEncoder)) {
     const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
     if (!has(tensor.name) && std::ranges::none_of(tensor.other_names, has)) {
       refuse(field, given + model.vae_weights.label().string() + " has no encoder: tensor \"" +

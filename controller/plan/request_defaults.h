@@ -31,6 +31,10 @@ std::vector<spec::PixelSize> edited_sizes(const wire::ImageRequest& request,
 /// text's.
 std::int64_t edited_tokens(const wire::ImageRequest& request, const spec::ModelSpec& model);
 
+/// Returns the number of tokens that a prompt is padded or cut to, with those of the pictures that
+/// its text encoder sees.
+std::int64_t prompt_tokens(const wire::ImageRequest& request, const spec::ModelSpec& model);
+
 /// Refuses pictures beside the text, and a second guidance scale, where the model takes none, and a
 /// request without pictures where it needs some.
 void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& model);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "controller/plan/request_defaults.h"
+#include "models/spec/resolution_bins.h"
 #include "transport/wire/request_rules.h"
 
 namespace troupe::plan {
@@ -80,6 +81,25 @@ double text_flops(const spec::TextEncoderSpec& encoder) {
   const double per_layer = static_cast<double>(text.d_model) *
                            (4 * inner + (text.gated_gelu ? 3 : 2) * static_cast<double>(text.d_ff));
   return 2 * per_layer * static_cast<double>(text.num_layers);
+}
+
+/// Returns the FLOPs of a vision tower for one picture.
+double vision_flops(const spec::QwenVisionSpec& vision, spec::PixelSize picture) {
+  if (picture.height < 1) return 0;
+  const auto size = spec::seen_size(vision, picture);
+  const auto side = static_cast<double>(vision.patch_size);
+  const auto width = static_cast<double>(vision.hidden_size);
+  const auto patches =
+      static_cast<double>(size.height) / side * (static_cast<double>(size.width) / side);
+  const auto window = std::pow(static_cast<double>(vision.window_size) / side, 2);
+  const auto merged = width * std::pow(static_cast<double>(vision.spatial_merge_size), 2);
+  const auto whole = static_cast<double>(vision.fullatt_block_indexes.size());
+  const auto blocks = static_cast<double>(vision.depth);
+  const double block = width * (4 * width + 3 * static_cast<double>(vision.intermediate_size));
+  const double seen = (blocks - whole) * std::min(window, patches) + whole * patches;
+  const double merger = width * (merged + static_cast<double>(vision.out_hidden_size));
+  return patches * (2 * blocks * block + 4 * width * seen + 2 * merger +
+                    2 * width * static_cast<double>(vision.patch_values()));
 }
 
 /// Width of one attention to the text by all tokens that costs what all of a block do.
@@ -192,8 +212,9 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   shape.embedding_flops = 2 * (channels + beside) * pixels * width;
   shape.projection_flops = 2 * static_cast<double>(transformer.out_channels) * pixels * width +
                            kSamplerFlops * channels * pixels;
-  shape.text_tokens = static_cast<int>(transformer.caption_tokens(request.max_sequence_length) +
-                                       edited_tokens(request, model));
+  shape.edited_tokens = static_cast<int>(edited_tokens(request, model));
+  shape.text_tokens = static_cast<int>(transformer.caption_tokens(prompt_tokens(request, model))) +
+                      shape.edited_tokens;
   shape.operations_per_block = kOperationsOfTransformer;
   if (const auto* unet = transformer.unet()) {
     shape.operations_per_block = 0;
@@ -220,8 +241,13 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
       model.vae.mid_block_add_attention
           ? patch * patch * static_cast<double>(model.vae.block_out_channels.back())
           : 0;
-  for (const auto& text : model.text_encoders)
+  for (const auto& text : model.text_encoders) {
     shape.text_encoder_flops.push_back(text_flops(text));
+    if (const auto* vision = text.vision())
+      for (const auto& image : request.images)
+        shape.seen_flops +=
+            vision_flops(*vision, spec::edited_size(model, {image.height, image.width}).seen);
+  }
   shape.text_flops =
       std::accumulate(shape.text_encoder_flops.begin(), shape.text_encoder_flops.end(), 0.0);
   return shape;

@@ -62,6 +62,10 @@ struct ModelShape {
   /// `text_tokens` counts the tokens of pictures to edit, too.
   bool joint = false;
   int text_tokens = 0;
+  /// Number of them that are pictures', which no text encoder encodes.
+  int edited_tokens = 0;
+  /// Work of the text encoders' vision towers, once for all texts.
+  double seen_flops = 0;
   /// Number of kernels that one block launches.
   int operations_per_block = 0;
   /// Number of tensors of a token's width that a block's operations read or write beside the

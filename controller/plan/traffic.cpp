@@ -40,7 +40,7 @@ class Rank {
         sequence_(at.ring * plan.degrees.ulysses + at.ulysses),
         columns_(plan.token_columns),
         facts_(model.transformer),
-        text_(facts_.joint_tokens(plan.request.max_sequence_length) +
+        text_(facts_.joint_tokens(prompt_tokens(plan.request, model)) +
               edited_tokens(plan.request, model)),
         width_(facts_.inner_dim()),
         head_dim_(facts_.attention_head_dim),

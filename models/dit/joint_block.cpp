@@ -94,9 +94,12 @@ JointBlock::JointBlock(const spec::JointBlockShape& shape, const std::string& pr
 }
 
 JointBlock::Modulation JointBlock::modulation(const at::Tensor& embedded) const {
-  const int64_t batch = embedded.size(0);
-  return {norm_(embedded).view({batch, -1, shape_.width}),
-          norm_text_(embedded).view({batch, -1, shape_.width})};
+  return {picture_modulation(embedded),
+          norm_text_(embedded).view({embedded.size(0), -1, shape_.width})};
+}
+
+at::Tensor JointBlock::picture_modulation(const at::Tensor& embedded) const {
+  return norm_(embedded).view({embedded.size(0), -1, shape_.width});
 }
 
 std::vector<at::Tensor> JointBlock::tensors_of(const std::vector<Modulation>& all) {
@@ -104,6 +107,7 @@ std::vector<at::Tensor> JointBlock::tensors_of(const std::vector<Modulation>& al
   for (const Modulation& one : all) {
     tensors.push_back(one.picture);
     tensors.push_back(one.text);
+    if (one.reference.defined()) tensors.push_back(one.reference);
   }
   return tensors;
 }
@@ -126,17 +130,36 @@ at::Tensor JointBlock::widened(const Forward& forward, const at::Tensor& normal)
   return shape_.gated_forward > 0 ? silu_gated(forward.widen(normal)) : forward.widen.gelu(normal);
 }
 
-void JointBlock::feed_forward(at::Tensor& hidden, const Forward& forward, const at::Tensor& factors,
-                              TensorParallelPort& sums) const {
-  const at::Tensor normal = kernels::norm_modulate(hidden, factors.select(1, kScaleForward),
-                                                   factors.select(1, kShiftForward), kEps);
-  add_product(hidden, forward.narrow, widened(forward, normal), factors.select(1, kGateForward),
-              shard_.degree > 1, sums);
+at::Tensor JointBlock::normed(const at::Tensor& picture, const Modulation& modulation, int scale,
+                              int shift, int64_t references) const {
+  const auto part = [&](const at::Tensor& tokens, const at::Tensor& factors) {
+    return kernels::norm_modulate(tokens, factors.select(1, scale), factors.select(1, shift), kEps);
+  };
+  if (references == 0 || !modulation.reference.defined()) return part(picture, modulation.picture);
+  return at::cat({part(picture.slice(1, 0, references).contiguous(), modulation.reference),
+                  part(picture.slice(1, references).contiguous(), modulation.picture)},
+                 1);
+}
+
+void JointBlock::add_gated(at::Tensor& picture, const kernels::Linear& product, const at::Tensor& x,
+                           const Modulation& modulation, int gate, int64_t references,
+                           TensorParallelPort& sums) const {
+  const bool sharded = shard_.degree > 1;
+  if (references == 0 || !modulation.reference.defined())
+    return add_product(picture, product, x, modulation.picture.select(1, gate), sharded, sums);
+  at::Tensor made = at::zeros_like(picture);
+  add_product(made, product, x, std::nullopt, sharded, sums);
+  const auto add = [&](const at::Tensor& factors, int64_t begin, int64_t end) {
+    picture.slice(1, begin, end)
+        .addcmul_(factors.select(1, gate).unsqueeze(1), made.slice(1, begin, end));
+  };
+  add(modulation.reference, 0, references);
+  add(modulation.picture, references, picture.size(1));
 }
 
 void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation,
                      const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums,
-                     const RotaryAngles& text_turns) const {
+                     const RotaryAngles& text_turns, int64_t references) const {
   const bool sharded = shard_.degree > 1;
   const int64_t texts = text.size(1);
   const auto factor = [&](int index) { return modulation.picture.select(1, index); };
@@ -146,7 +169,7 @@ void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& mo
   if (shape_.dual)
     second =
         kernels::norm_modulate(picture, factor(kSecond + kScale), factor(kSecond + kShift), kEps);
-  at::Tensor qkv = qkv_of(picture_, modulated(picture, modulation), turns);
+  at::Tensor qkv = qkv_of(picture_, normed(picture, modulation, kScale, kShift, references), turns);
   if (texts > 0) {
     // The last block's norm has no gates and names its scale first.
     const auto scale = text_factor(shape_.last ? 0 : kScale);
@@ -155,25 +178,29 @@ void JointBlock::run(at::Tensor& text, at::Tensor& picture, const Modulation& mo
         {qkv_of(text_, kernels::norm_modulate(text, scale, shift, kEps), text_turns), qkv}, 1);
   }
   const at::Tensor attended = attention.attend(slot_, qkv);
-  add_product(picture, picture_.out, joined(attended.slice(1, texts)), factor(kGate), sharded,
-              sums);
+  add_gated(picture, picture_.out, joined(attended.slice(1, texts)), modulation, kGate, references,
+            sums);
   if (shape_.dual) {
     const at::Tensor seen =
         attention.attend(slot_ + 1, qkv_of(second_, second, {}), Attend::picture);
     add_product(picture, second_.out, joined(seen), factor(kSecond + kGate), sharded, sums);
   }
-  feed_forward(picture, forward_, modulation.picture, sums);
+  const at::Tensor normal = normed(picture, modulation, kScaleForward, kShiftForward, references);
+  add_gated(picture, forward_.narrow, widened(forward_, normal), modulation, kGateForward,
+            references, sums);
   if (shape_.clips_half) clip_half(picture);
   if (shape_.last || texts == 0) return;
   add_product(text, text_.out, joined(attended.slice(1, 0, texts)), text_factor(kGate), sharded,
               sums);
-  feed_forward(text, forward_text_, modulation.text, sums);
+  const at::Tensor normal_text =
+      kernels::norm_modulate(text, text_factor(kScaleForward), text_factor(kShiftForward), kEps);
+  add_product(text, forward_text_.narrow, widened(forward_text_, normal_text),
+              text_factor(kGateForward), sharded, sums);
   if (shape_.clips_half) clip_half(text);
 }
 
 at::Tensor JointBlock::modulated(const at::Tensor& picture, const Modulation& modulation) const {
-  return kernels::norm_modulate(picture, modulation.picture.select(1, kScale),
-                                modulation.picture.select(1, kShift), kEps);
+  return normed(picture, modulation, kScale, kShift, 0);
 }
 
 void JointBlock::Attention::list_tensors(std::vector<at::Tensor*>& all) {

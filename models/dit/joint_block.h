@@ -40,9 +40,10 @@ struct TwoStreams {
 /// FluxTransformerBlock, QwenImageTransformerBlock, Flux2TransformerBlock.
 class JointBlock {
  public:
-  /// Shifts, scales and gates, [B, n, D] each.
+  /// Shifts, scales and gates, [B, n, D] each. `reference`: those of pictures to edit, where these
+  /// have others than the picture that is made; else undefined.
   struct Modulation {
-    at::Tensor picture, text;
+    at::Tensor picture, text, reference = {};
   };
 
   static std::vector<at::Tensor> tensors_of(const std::vector<Modulation>& all);
@@ -54,11 +55,14 @@ class JointBlock {
 
   /// embedded [B, D] after SiLU. The block has its own modulation.
   Modulation modulation(const at::Tensor& embedded) const;
+  /// Returns the picture's part of it alone.
+  at::Tensor picture_modulation(const at::Tensor& embedded) const;
   /// text [B, t, D] and picture [B, n, D], contiguous, changed in place; the last block leaves the
-  /// text as it is. `turns`: of the picture's tokens; these and the text's may be empty.
+  /// text as it is. `turns`: of the picture's tokens; these and the text's may be empty. The first
+  /// `references` of the picture's tokens are of pictures to edit.
   void run(at::Tensor& text, at::Tensor& picture, const Modulation& modulation,
            const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums,
-           const RotaryAngles& text_turns = {}) const;
+           const RotaryAngles& text_turns = {}, int64_t references = 0) const;
   /// Returns the picture's input of the attention: `picture` normed, scaled and shifted.
   at::Tensor modulated(const at::Tensor& picture, const Modulation& modulation) const;
   /// Does the same as kernels::Linear::list_tensors.
@@ -80,8 +84,14 @@ class JointBlock {
   at::Tensor widened(const Forward& forward, const at::Tensor& normal) const;
   at::Tensor qkv_of(const Attention& of, const at::Tensor& normal, const RotaryAngles& turns) const;
   at::Tensor joined(const at::Tensor& heads) const;
-  void feed_forward(at::Tensor& hidden, const Forward& forward, const at::Tensor& factors,
-                    TensorParallelPort& sums) const;
+  /// Returns the picture's tokens normed, scaled and shifted, the first `references` of them by
+  /// factors of their own where there are some.
+  at::Tensor normed(const at::Tensor& picture, const Modulation& modulation, int scale, int shift,
+                    int64_t references) const;
+  /// Adds a product to the picture's tokens, gated in the same way.
+  void add_gated(at::Tensor& picture, const kernels::Linear& product, const at::Tensor& x,
+                 const Modulation& modulation, int gate, int64_t references,
+                 TensorParallelPort& sums) const;
 
   spec::JointBlockShape shape_;
   int slot_;

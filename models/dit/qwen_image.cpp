@@ -15,13 +15,21 @@ struct QwenImageStep final : StageStep {
     return all;
   }
   JointBlock::Modulation of(const JointBlock& block, size_t index) const {
-    return blocks.empty() ? block.modulation(embedded) : blocks[index];
+    return blocks.empty() ? made_by(block, embedded, clean) : blocks[index];
+  }
+  /// `clean`: the end's timestep, if pictures to edit are modulated by that; else undefined.
+  static JointBlock::Modulation made_by(const JointBlock& block, const at::Tensor& embedded,
+                                        const at::Tensor& clean) {
+    auto made = block.modulation(embedded);
+    if (clean.defined()) made.reference = block.picture_modulation(clean);
+    return made;
   }
 
-  at::Tensor embedded;  // where blocks are streamed: each makes its modulation of it
+  at::Tensor embedded, clean;  // where blocks are streamed: each makes its modulation of them
   std::vector<JointBlock::Modulation> blocks;
   at::Tensor last;
-  RotaryAngles picture, text;  // of all tokens of each
+  // Turns of all tokens of each; those of pictures to edit stand behind the text's.
+  RotaryAngles picture, text;
 };
 
 /// Integers [begin, end) as positions, in the precision in which diffusers turns by them.
@@ -91,30 +99,48 @@ RotaryAngles QwenImage::turns_at(const at::Tensor& frame, const at::Tensor& row,
   return {at::cos(angle).to(device_), at::sin(angle).to(device_)};
 }
 
+RotaryAngles QwenImage::turns_of(PictureSize size, int64_t frame) const {
+  const int64_t rows = size.latent_height / patch_size();
+  const int64_t columns = size.latent_width / patch_size();
+  const at::Tensor row = positions(rows / 2 - rows, rows / 2).repeat_interleave(columns);
+  const at::Tensor column = positions(columns / 2 - columns, columns / 2).repeat({rows});
+  return turns_at(at::full_like(row, frame), row, column);
+}
+
 std::unique_ptr<StepCondition> QwenImage::condition(const StepInput& input,
                                                     const CaptionCache& caption) const {
   const auto& text = text_of<JointCaption>(caption);
-  const float part = static_cast<float>(input.timestep) / 1000.0F;
-  const at::Tensor features =
-      sine_features(at::tensor({part}, at::kFloat), 1000).to(device_, compute_);
+  const auto& lengths = text.lengths();
   const int64_t batch = text.batch();
-  const at::Tensor embedded = at::silu(time_(features)).expand({batch, -1});
+  const auto embedded_at = [&](float part) {
+    const at::Tensor features =
+        sine_features(at::tensor({part}, at::kFloat), 1000).to(device_, compute_);
+    return at::silu(time_(features)).expand({batch, -1});
+  };
+  const at::Tensor embedded = embedded_at(static_cast<float>(input.timestep) / 1000.0F);
+  at::Tensor clean;
+  if (spec_.zero_cond_t && !lengths.references.empty()) clean = embedded_at(0);
   auto step = std::make_unique<QwenImageStep>();
   step->batch = batch;
-  if (blocks_.streamed()) step->embedded = embedded;
+  if (blocks_.streamed()) {
+    step->embedded = embedded;
+    step->clean = clean;
+  }
   for (int i = 0; i < std::ssize(blocks_) && !blocks_.streamed(); ++i)
-    step->blocks.push_back(blocks_[i].modulation(embedded));
+    step->blocks.push_back(QwenImageStep::made_by(blocks_[i], embedded, clean));
   if (last_) step->last = last_->modulation(embedded);
 
-  // The picture's middle is at 0, and the text goes on where its longer side ends.
-  const int64_t rows = input.size.latent_height / patch_size();
-  const int64_t columns = input.size.latent_width / patch_size();
-  const at::Tensor row = positions(rows / 2 - rows, rows / 2).repeat_interleave(columns);
-  const at::Tensor column = positions(columns / 2 - columns, columns / 2).repeat({rows});
-  const int64_t first = std::max(rows, columns) / 2;
-  const at::Tensor behind = positions(first, first + text.lengths().tokens);
-  step->picture = turns_at(at::zeros_like(row), row, column);
-  step->text = turns_at(behind, behind, behind);
+  // The text goes on where the longest side of all pictures ends.
+  int64_t longest = std::max(input.size.latent_height, input.size.latent_width);
+  for (const PictureSize& size : lengths.references)
+    longest = std::max({longest, size.latent_height, size.latent_width});
+  const int64_t first = longest / patch_size() / 2;
+  const at::Tensor behind = positions(first, first + lengths.tokens);
+  std::vector<RotaryAngles> in_text{turns_at(behind, behind, behind)};
+  for (const PictureSize& size : lengths.references)
+    in_text.push_back(turns_of(size, std::ssize(in_text)));
+  step->picture = turns_of(input.size, 0);
+  step->text = RotaryAngles::joined(in_text);
   return step;
 }
 
@@ -123,19 +149,23 @@ at::Tensor QwenImage::tokens_of(const at::Tensor& latents, PictureSize, TokenRow
 }
 
 at::Tensor QwenImage::compute(at::Tensor hidden, const StepCondition& condition,
-                              const CaptionCache&, const BlockCall& call) const {
+                              const CaptionCache& caption, const BlockCall& call) const {
   const auto& step = step_of<QwenImageStep>(condition);
   const CallTokens& tokens = call.tokens;
   if (!step.embedded.defined()) require_blocks(step.blocks.size());
-  const RotaryAngles turns =
+  const RotaryAngles of_rows =
       rotary_angles_of_rows(step.picture, tokens.rows, tokens.size.latent_width / patch_size());
-  const RotaryAngles of_text{step.text.cosine.slice(0, tokens.text_begin, tokens.text_end),
-                             step.text.sine.slice(0, tokens.text_begin, tokens.text_end)};
-  TwoStreams streams(hidden, tokens.text());
+  const RotaryAngles of_all =
+      RotaryAngles::joined({step.text.part(tokens.text_begin, tokens.text_end), of_rows});
+  // Pictures to edit go with the one that is made.
+  const int64_t texts = tokens.text_before(text_of<JointCaption>(caption).lengths().tokens);
+  const RotaryAngles of_text = of_all.part(0, texts);
+  const RotaryAngles turns = of_all.part(texts, of_all.cosine.size(0));
+  TwoStreams streams(hidden, texts);
   for (int i = call.begin; i < call.end; ++i) {
     const JointBlock& block = blocks_[i];
     block.run(streams.text, streams.picture, step.of(block, i), turns, call.attention, call.sums,
-              of_text);
+              of_text, tokens.text() - texts);
   }
   return streams.joined();
 }

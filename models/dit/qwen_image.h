@@ -16,8 +16,8 @@
 
 namespace troupe::models {
 
-/// Qwen-Image. Source: QwenImageTransformer2DModel of diffusers, and QwenImagePipeline for how
-/// latents become tokens.
+/// Qwen-Image, also where it edits pictures. Source: QwenImageTransformer2DModel of diffusers, and
+/// QwenImagePipeline for how latents become tokens.
 class QwenImage final : public TransformerStage {
  public:
   QwenImage(const spec::QwenImageSpec& spec, const StagePart& part, const WeightLoader& weights,
@@ -45,6 +45,9 @@ class QwenImage final : public TransformerStage {
   /// Returns the turns of tokens at these frames, rows and columns, [n] each.
   RotaryAngles turns_at(const at::Tensor& frame, const at::Tensor& row,
                         const at::Tensor& column) const;
+
+  /// Returns the turns of a picture's tokens: its middle is at 0.
+  RotaryAngles turns_of(PictureSize size, int64_t frame) const;
 
   spec::QwenImageSpec spec_;
   SiluMlp time_;

@@ -17,6 +17,7 @@ std::int64_t scaled(std::int64_t side, double ratio, std::int64_t wanted) {
 }
 
 constexpr int kLobes = 3;
+constexpr int kCubicLobes = 2;
 constexpr int kBits = 32 - 8 - 2;  // of fixed point: a sum of products stays below 2^31
 constexpr std::int64_t kChannels = 3;
 
@@ -30,16 +31,29 @@ double lanczos(double x) {
   return x >= -kLobes && x < kLobes ? sinc(x) * sinc(x / kLobes) : 0;
 }
 
+double cubic(double x) {
+  constexpr double kSlope = -0.5;
+  x = std::abs(x);
+  if (x < 1) return ((kSlope + 2.0) * x - (kSlope + 3.0)) * x * x + 1;
+  return x < kCubicLobes ? (((x - 5) * x + 8) * x - 4) * kSlope : 0;
+}
+
+/// Filter of Pillow: its value at a distance in pixels, and how far it reaches.
+struct Filter {
+  double (*at)(double distance);
+  int lobes = 0;
+};
+
 /// Pixels that one pixel is made of, from `begin` on.
 struct Taps {
   std::int64_t begin = 0;
   std::vector<std::int32_t> weights;
 };
 
-std::vector<Taps> taps_of(std::int64_t from, std::int64_t to) {
+std::vector<Taps> taps_of(const Filter& filter, std::int64_t from, std::int64_t to) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double stretch = std::max(scale, 1.0);
-  const double support = kLobes * stretch;
+  const double support = filter.lobes * stretch;
   std::vector<Taps> all;
   for (std::int64_t i = 0; i < to; ++i) {
     const double center = (static_cast<double>(i) + 0.5) * scale;
@@ -48,7 +62,7 @@ std::vector<Taps> taps_of(std::int64_t from, std::int64_t to) {
     std::vector<double> weights;
     double sum = 0;
     for (std::int64_t k = begin; k < end; ++k) {
-      weights.push_back(lanczos((static_cast<double>(k) - center + 0.5) * (1.0 / stretch)));
+      weights.push_back(filter.at((static_cast<double>(k) - center + 0.5) * (1.0 / stretch)));
       sum += weights.back();
     }
     Taps taps{begin, {}};
@@ -67,7 +81,7 @@ std::uint8_t rounded(std::int64_t sum) {
 }
 
 /// Rows are axis 0, columns axis 1.
-at::Tensor resize_axis(const at::Tensor& rgb, int axis, std::int64_t to) {
+at::Tensor resize_axis(const at::Tensor& rgb, const Filter& filter, int axis, std::int64_t to) {
   const std::int64_t from = rgb.size(axis);
   if (from == to) return rgb;
   auto sizes = rgb.sizes().vec();
@@ -75,7 +89,7 @@ at::Tensor resize_axis(const at::Tensor& rgb, int axis, std::int64_t to) {
   const at::Tensor out = at::empty(sizes, rgb.options());
   const std::int64_t lines = axis == 0 ? 1 : rgb.size(0);
   const std::int64_t inner = axis == 0 ? rgb.size(1) * kChannels : kChannels;
-  const auto taps = taps_of(from, to);
+  const auto taps = taps_of(filter, from, to);
   const auto* source = rgb.const_data_ptr<std::uint8_t>();
   auto* target = out.mutable_data_ptr<std::uint8_t>();
   for (std::int64_t line = 0; line < lines; ++line) {
@@ -92,6 +106,20 @@ at::Tensor resize_axis(const at::Tensor& rgb, int axis, std::int64_t to) {
     }
   }
   return out;
+}
+
+at::Tensor resize(const at::Tensor& rgb, const Filter& filter, std::int64_t height,
+                  std::int64_t width) {
+  if (rgb.dim() != 3 || rgb.size(2) != kChannels || rgb.scalar_type() != at::kByte ||
+      rgb.numel() == 0 || height < 1 || width < 1) {
+    throw std::invalid_argument("[resize] uint8 [H, W, 3] is needed");
+  }
+  // A picture that loses much more height than width loses its height first, as in Pillow 13.
+  const std::int64_t lower = rgb.size(0) - height, narrower = rgb.size(1) - width;
+  const int first = lower > 0 && lower > 2 * narrower ? 0 : 1;
+  const std::int64_t sides[] = {height, width};
+  return resize_axis(resize_axis(rgb.contiguous(), filter, first, sides[first]), filter, 1 - first,
+                     sides[1 - first]);
 }
 
 }  // namespace
@@ -117,16 +145,11 @@ at::Tensor resize_and_crop(const at::Tensor& pictures, std::int64_t height, std:
 }
 
 at::Tensor resize_lanczos(const at::Tensor& rgb, std::int64_t height, std::int64_t width) {
-  if (rgb.dim() != 3 || rgb.size(2) != kChannels || rgb.scalar_type() != at::kByte ||
-      rgb.numel() == 0 || height < 1 || width < 1) {
-    throw std::invalid_argument("[resize_lanczos] uint8 [H, W, 3] is needed");
-  }
-  // A picture that loses much more height than width loses its height first, as in Pillow 13.
-  const std::int64_t lower = rgb.size(0) - height, narrower = rgb.size(1) - width;
-  const int first = lower > 0 && lower > 2 * narrower ? 0 : 1;
-  const std::int64_t sides[] = {height, width};
-  return resize_axis(resize_axis(rgb.contiguous(), first, sides[first]), 1 - first,
-                     sides[1 - first]);
+  return resize(rgb, {lanczos, kLobes}, height, width);
+}
+
+at::Tensor resize_bicubic(const at::Tensor& rgb, std::int64_t height, std::int64_t width) {
+  return resize(rgb, {cubic, kCubicLobes}, height, width);
 }
 
 at::Tensor to_unit_range(const at::Tensor& rgb) {

@@ -20,6 +20,8 @@ at::Tensor resize_and_crop(const at::Tensor& pictures, std::int64_t height, std:
 /// the bit as Pillow 13's `resize` does it: one axis, then the other, in fixed point of 22 bits,
 /// rounded to 8 bits in between. An axis that keeps its size is left alone.
 at::Tensor resize_lanczos(const at::Tensor& rgb, std::int64_t height, std::int64_t width);
+/// The same by a cubic filter of two lobes, Pillow's BICUBIC.
+at::Tensor resize_bicubic(const at::Tensor& rgb, std::int64_t height, std::int64_t width);
 
 /// The same as a model takes it: float32 [1, 3, height, width] in [-1, 1].
 at::Tensor to_model_range(const at::Tensor& rgb);

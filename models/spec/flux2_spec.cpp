@@ -157,7 +157,7 @@ std::vector<Pipeline> Flux2Spec::pipelines() {
        .from_text_alone = true,
        .inputs = {.images = PictureRole::edited,
                   .most_images = 4,
-                  .sized_by_image = true,
+                  .sized_by = EditedSides::first,
                   .least_side = 64,
                   .most_ratio = 8},
        .vae = kPatchedVae},

@@ -237,11 +237,15 @@ std::vector<std::string> fetch_words(const HubName& name, const std::vector<std:
   std::vector<std::string> words = {"hf", "download", name.repository};
   if (name.revision != "main") words.insert(words.end(), {"--revision", name.revision});
   static const std::vector<std::string> kPart = {"config.json", "diffusion_pytorch_model*.[js]*"};
-  static const std::vector<std::string> kPipeline = {
-      "model_index.json",       "scheduler/*.json",
-      "tokenizer*/*",           "text_encoder[_/]*.[js]*",
-      "transformer[_/]*.[js]*", "unet/*.[js]*",
-      "controlnet[_/]*.[js]*",  "vae/*.[js]*"};
+  static const std::vector<std::string> kPipeline = {"model_index.json",
+                                                     "scheduler/*.json",
+                                                     "tokenizer*/*",
+                                                     "text_encoder[_/]*.[js]*",
+                                                     "transformer[_/]*.[js]*",
+                                                     "unet/*.[js]*",
+                                                     "controlnet[_/]*.[js]*",
+                                                     "vae/*.[js]*",
+                                                     "processor/*processor_config.json"};
   for (const std::string& read : content == HubContent::part ? kPart : kPipeline)
     words.insert(words.end(), {"--include", read});
   for (const char* unread : {"*.fp16.*", "*.bf16.*", "*non_ema*"})

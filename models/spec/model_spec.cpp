@@ -144,6 +144,11 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
                     fmt::format("must be above {}, the last layer whose states the pipeline takes",
                                 role.layers.back()));
     }
+    if (!role.processor.empty()) {
+      component_class(index, role.processor, kQwenProcessors);
+      qwen.vision =
+          read_qwen_vision_spec(config, folder / role.processor, qwen.head_dim, qwen.hidden_size);
+    }
     spec.config = qwen;
   } else {
     const T5Spec text = read_t5_spec(config);
@@ -181,9 +186,10 @@ void note_unread_weights(ModelSpec& spec, const WeightIndex& weights, const fs::
 
 /// Reads the VAE of the folder with both of its halves; a file may lack the encoder.
 WeightIndex read_vae_weights(const ModelSpec& spec, const WeightIndex& file) {
-  if (spec.video_vae)
+  if (spec.video_vae) {
     return with_diffusers_names(file, expected_tensors(*spec.video_vae),
                                 [&] { return vae_spellings(original_tensors(*spec.video_vae)); });
+  }
   auto both = expected_tensors(spec.vae);
   std::ranges::move(expected_tensors(spec.vae, VaeHalf::encoder), std::back_inserter(both));
   return with_diffusers_names(file, both,
@@ -484,7 +490,7 @@ ModelSpec read_model_spec(const fs::path& folder) {
   }
   for (TextEncoderSpec& encoder : spec.text_encoders) {
     read_weights(encoder, folder);
-    if (has_vision_tower(encoder.weights))
+    if (!encoder.vision() && has_vision_tower(encoder.weights))
       spec.notes.push_back("the vision tower in " + encoder.component + " is not read");
   }
   spec.vae_weights = read_vae_weights(spec, WeightIndex::read_folder(folder / "vae", kDiffusers));
@@ -541,6 +547,7 @@ namespace {
 
 constexpr std::string_view kFluxDev = "flux.1-dev";
 constexpr std::string_view kFluxDepth = "flux.1-depth-dev";
+constexpr std::string_view kQwenImage = "qwen-image";
 constexpr std::string_view kWan14b = "wan2.1-t2v-14b";
 
 /// Returns whether a file's name, in any case, with spaces for its other separators, has one of the
@@ -568,7 +575,7 @@ std::string base_of(const WeightIndex& file) {
   // The first whose marks are all there: what is more special goes first.
   static const std::vector<Base> kBases = {
       {"z-image-turbo", {{"x_pad_token"}, {"cap_embedder.1.weight", 2560}}},
-      {"qwen-image", {{"txt_norm.weight"}, {"transformer_blocks.0.img_mlp.net.0.proj.weight"}}},
+      {kQwenImage, {{"txt_norm.weight"}, {"transformer_blocks.0.img_mlp.net.0.proj.weight"}}},
       {"flux.2-klein-4b", {{"txt_in.weight", 7680}, {"double_stream_modulation_img.lin.weight"}}},
       {"flux.2-klein-9b", {{"txt_in.weight", 12288}, {"double_stream_modulation_img.lin.weight"}}},
       {"flux.2-klein-4b",
@@ -643,6 +650,11 @@ std::string base_of(const WeightIndex& file) {
     return "";
   if (found->name == kFluxDev && is_called(file, {"kontext"})) return "flux.1-kontext-dev";
   if (found->name == kFluxDepth && is_called(file, {"canny"})) return "flux.1-canny-dev";
+  if (found->name == kQwenImage && is_called(file, {"edit"})) {
+    for (const char* month : {"2511", "2509"})
+      if (is_called(file, {month})) return "qwen-image-edit-" + std::string(month);
+    return "qwen-image-edit";
+  }
   return std::string(found->name);
 }
 

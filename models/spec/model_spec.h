@@ -71,6 +71,9 @@ enum class GuidanceRenorm {
   shorten,  ///< length of the text's own prediction, where this is shorter
 };
 
+/// Token in a text that stands for each token of a picture.
+inline constexpr const char* kPicturePlace = "<|image_pad|>";
+
 /// Text that a pipeline puts around every prompt.
 struct PromptFrame {
   std::string before;
@@ -82,6 +85,9 @@ struct PromptFrame {
   /// True if a prompt is cut into tokens apart from `before`, all of whose states are dropped, and
   /// what stands in quotes in it letter by letter.
   bool spells_quotes = false;
+  /// Text between `before` and the prompt for each picture that the encoder sees, whose place is
+  /// `kPicturePlace`; "{}" in it is the picture's number.
+  std::string picture = {};
 
   std::string around(const std::string& prompt) const { return before + prompt + after; }
   bool operator==(const PromptFrame&) const = default;
@@ -104,6 +110,11 @@ struct TextEncoderSpec {
   /// True if the vocabulary has such words; the tokenizers' reader says so.
   bool learned_words = false;
 
+  /// The tower that sees a request's pictures beside its prompts; null where there is none.
+  const QwenVisionSpec* vision() const {
+    const auto* qwen = std::get_if<QwenTextSpec>(&config);
+    return qwen && qwen->vision ? &*qwen->vision : nullptr;
+  }
   bool operator==(const TextEncoderSpec&) const = default;
 };
 
@@ -129,8 +140,16 @@ enum class PictureRole {
 
 /// Size that a picture to edit is brought to.
 enum class EditedFit {
-  megapixel,  ///< The picture's own, at most a megapixel, without what is beyond whole tokens.
-  trained,    ///< The size of the nearest ratio of those that the model was trained at.
+  megapixel,    ///< The picture's own, at most a megapixel, without what is beyond whole tokens.
+  trained,      ///< The size of the nearest ratio of those that the model was trained at.
+  of_megapixel  ///< A megapixel of the picture's ratio, each side rounded to 32 pixels.
+};
+
+/// Size of what is made where a request with pictures to edit gives none.
+enum class EditedSides {
+  model,  ///< The model's own.
+  first,  ///< The size of the first picture, as it is brought to the model.
+  last,   ///< The same of the last one.
 };
 
 /// Meaning of the channels that stand beside the latents in the network's input, the same in every
@@ -152,8 +171,10 @@ struct PipelineInputs {
   std::int32_t most_images = 0;
   bool needs_images = false;
   EditedFit edited = EditedFit::megapixel;
-  /// True if what is made has the size of the first picture to edit where none is given.
-  bool sized_by_image = false;
+  EditedSides sized_by = EditedSides::model;
+  /// Pixels, about, of the size in which the text encoder sees a picture to edit; 0: it sees the
+  /// size that is encoded.
+  std::int64_t seen_area = 0;
   /// Pixels that each side of a picture to edit has at least, and how many times the shorter one
   /// the longer may be; 0: any.
   std::int32_t least_side = 0;

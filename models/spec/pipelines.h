@@ -26,6 +26,8 @@ struct EncoderRole {
   PromptFrame frame = {};
   /// Numbers of the layers whose states are taken, side by side; none: as `use` says.
   std::vector<std::int64_t> layers = {};
+  /// The folder of the processor of pictures that the encoder sees; "": it sees none.
+  std::string processor = {};
 };
 
 /// A pipeline class of diffusers: its components, and its customs.
@@ -82,6 +84,7 @@ inline const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5Tokeniz
 inline const std::vector<std::string> kQwen3 = {"Qwen3ForCausalLM", "Qwen3Model"};
 inline const std::vector<std::string> kQwen25Vl = {"Qwen2_5_VLForConditionalGeneration"};
 inline const std::vector<std::string> kQwenTokenizers = {"Qwen2Tokenizer", "Qwen2TokenizerFast"};
+inline const std::vector<std::string> kQwenProcessors = {"Qwen2VLProcessor", "Qwen2_5_VLProcessor"};
 /// Text that Qwen's chat templates put around a user's only message.
 inline const PromptFrame kQwenChat = {"<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n",
                                       ChatTemplate::answer};

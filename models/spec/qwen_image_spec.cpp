@@ -1,6 +1,8 @@
 #include "models/spec/qwen_image_spec.h"
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "base/format.h"
 #include "models/spec/config.h"
@@ -13,6 +15,14 @@ namespace {
 /// Source: QwenImagePipeline's default_sample_size.
 constexpr std::int64_t kQwenImageSample = 128;
 
+/// Pixels of the pictures that the text encoder sees. Source: QwenImageEditPlusPipeline's
+/// CONDITION_IMAGE_SIZE.
+constexpr std::int64_t kSeenArea = 384 * 384;
+
+/// Largest ratio of a picture's sides that their image processor takes after the sides were
+/// rounded.
+constexpr std::int32_t kMostEditedRatio = 128;
+
 /// Source: QwenImagePipeline's prompt_template_encode and prompt_template_encode_start_idx.
 const PromptFrame kQwenImageFrame = {
     .before =
@@ -21,6 +31,39 @@ const PromptFrame kQwenImageFrame = {
         "<|im_start|>user\n",
     .after = "<|im_end|>\n<|im_start|>assistant\n",
     .dropped = 34};
+
+/// Returns the frame of the pipelines that edit, in which each picture is written as `picture`.
+/// Source: QwenImageEditPipeline's and QwenImageEditPlusPipeline's prompt_template_encode.
+PromptFrame edit_frame(std::string picture) {
+  return {.before =
+              "<|im_start|>system\nDescribe the key features of the input image (color, shape, "
+              "size, texture, objects, background), then explain how the user's text "
+              "instruction should alter or modify the image. Generate a new image that meets "
+              "the user's requirements while maintaining consistency with the original input "
+              "where appropriate.<|im_end|>\n<|im_start|>user\n",
+          .after = kQwenImageFrame.after,
+          .dropped = 64,
+          .picture = std::move(picture)};
+}
+
+/// Returns what the pipelines have in common.
+Pipeline qwen_image_pipeline(std::string name, const PromptFrame& frame) {
+  return {.name = std::move(name),
+          .encoders = {{.component = "text_encoder",
+                        .tokenizer = "tokenizer",
+                        .classes = kQwen25Vl,
+                        .tokenizer_classes = kQwenTokenizers,
+                        .use = TextUse::masked_states,
+                        .frame = frame,
+                        .processor = frame.picture.empty() ? "" : "processor"}},
+          .text_tokens = 512,
+          .defaults = {{50, 4}},
+          .even_sigmas = true,
+          .guided_by_negative = true,
+          .renorm = GuidanceRenorm::of_text,
+          .from_text_alone = true,
+          .vae = "AutoencoderKLQwenImage"};
+}
 
 }  // namespace
 
@@ -39,8 +82,8 @@ QwenImageSpec QwenImageSpec::read(const ConfigReader& config) {
   spec.num_attention_heads = size("num_attention_heads", spec.num_attention_heads);
   spec.joint_attention_dim = size("joint_attention_dim", spec.joint_attention_dim);
   if (config.has_value("axes_dims_rope")) spec.axes_dims_rope = config.integers("axes_dims_rope");
-  for (const char* key :
-       {"guidance_embeds", "zero_cond_t", "use_additional_t_cond", "use_layer3d_rope"})
+  spec.zero_cond_t = config.boolean_or("zero_cond_t", spec.zero_cond_t);
+  for (const char* key : {"guidance_embeds", "use_additional_t_cond", "use_layer3d_rope"})
     config.only(key, false);
   config.harmless({"axes_dims_rope", "out_channels", "pooled_projection_dim"});
   config.finish();
@@ -105,22 +148,23 @@ void check_fit(const QwenImageSpec& spec, const FitCheck& fit) {
 }
 
 std::vector<Pipeline> QwenImageSpec::pipelines() {
-  return {
-      {.name = "QwenImagePipeline",
-       .encoders = {{.component = "text_encoder",
-                     .tokenizer = "tokenizer",
-                     .classes = kQwen25Vl,
-                     .tokenizer_classes = kQwenTokenizers,
-                     .use = TextUse::masked_states,
-                     .frame = kQwenImageFrame}},
-       .text_tokens = 512,
-       .defaults = {{50, 4}},
-       .even_sigmas = true,
-       .guided_by_negative = true,
-       .renorm = GuidanceRenorm::of_text,
-       .from_text_alone = true,
-       .vae = "AutoencoderKLQwenImage"},
-  };
+  auto one = qwen_image_pipeline("QwenImageEditPipeline",
+                                 edit_frame("<|vision_start|><|image_pad|><|vision_end|>"));
+  one.inputs = {.images = PictureRole::edited,
+                .most_images = 1,
+                .needs_images = true,
+                .edited = EditedFit::of_megapixel,
+                .sized_by = EditedSides::first,
+                .most_ratio = kMostEditedRatio};
+  auto several =
+      qwen_image_pipeline("QwenImageEditPlusPipeline",
+                          edit_frame("Picture {}: <|vision_start|><|image_pad|><|vision_end|>"));
+  several.inputs = one.inputs;
+  several.inputs.most_images = 3;
+  several.inputs.sized_by = EditedSides::last;
+  several.inputs.seen_area = kSeenArea;
+  return {qwen_image_pipeline("QwenImagePipeline", kQwenImageFrame), std::move(one),
+          std::move(several)};
 }
 
 }  // namespace troupe::spec

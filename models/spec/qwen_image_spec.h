@@ -13,12 +13,12 @@ namespace troupe::spec {
 class FitCheck;
 struct Pipeline;
 
-/// `transformer/config.json` of a QwenImageTransformer2DModel that makes pictures from text.
-/// Defaults are diffusers'.
+/// `transformer/config.json` of a QwenImageTransformer2DModel that makes pictures from text, or
+/// edits some. Defaults are diffusers'.
 struct QwenImageSpec {
   static constexpr std::string_view kClasses[] = {"QwenImageTransformer2DModel"};
-  /// Refuses what is not supported by key and value: the settings of models that edit or layer
-  /// pictures among it.
+  /// Refuses what is not supported by key and value: the settings of models that layer pictures
+  /// among it.
   static QwenImageSpec read(const ConfigReader& config);
   static std::vector<Pipeline> pipelines();
 
@@ -32,6 +32,8 @@ struct QwenImageSpec {
   std::int64_t joint_attention_dim = 3584;
   /// Numbers of a head's channels that turn by a token's frame, row and column.
   std::vector<std::int64_t> axes_dims_rope = {16, 56, 56};
+  /// True if pictures to edit are modulated as at the end of denoising.
+  bool zero_cond_t = false;
 
   std::int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }
   std::int64_t latent_channels() const { return in_channels / (patch_size * patch_size); }

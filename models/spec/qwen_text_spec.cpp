@@ -162,11 +162,12 @@ std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec) {
     add(prefix + "post_attention_layernorm.weight", {width});
   }
   if (spec.taken_layers.empty()) add(std::string(kQwenRoot) + "norm.weight", {width});
+  if (spec.vision) std::ranges::move(expected_tensors(*spec.vision), std::back_inserter(list));
   return list;
 }
 
 bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name) {
-  if (name == "lm_head.weight" || name.starts_with("visual.")) return true;
+  if (name == "lm_head.weight" || (!spec.vision && name.starts_with("visual."))) return true;
   if (name.starts_with(kQwenRoot)) name.remove_prefix(kQwenRoot.size());
   if (spec.taken_layers.empty()) return false;
   if (name == "norm.weight") return true;

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "models/spec/config.h"
 #include "models/spec/planned_tensors.h"
+#include "models/spec/qwen_vision_spec.h"
 
 namespace troupe::spec {
 
@@ -32,6 +34,8 @@ struct QwenTextSpec {
   /// what comes after the last of them is not computed, nor read. None: the states after all layers
   /// and the last norm are taken.
   std::vector<std::int64_t> taken_layers = {};
+  /// The vision tower, where texts have pictures beside them.
+  std::optional<QwenVisionSpec> vision = {};
 
   std::int64_t used_layers() const {
     return taken_layers.empty() ? num_hidden_layers : taken_layers.back();
@@ -53,8 +57,8 @@ QwenTextSpec read_qwen2_5_vl_spec(const ConfigReader& config);
 /// Every tensor that is computed with, in transformers' names.
 std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec);
 
-/// Returns whether a tensor is ignored: the head that predicts words, the vision tower, and layers
-/// that are not used.
+/// Returns whether a tensor is ignored: the head that predicts words, the vision tower where no
+/// pictures are seen, and layers that are not used.
 bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name);
 
 /// "model.layers.7."

@@ -138,6 +138,19 @@ PixelSize within_megapixel(PixelSize picture) {
   return {scaled(picture.height), scaled(picture.width)};
 }
 
+/// Returns the size of so many pixels, about, and the picture's ratio, in whole units of 32 pixels.
+/// Source: calculate_dimensions of QwenImageEditPipeline.
+PixelSize of_area(std::int64_t area, PixelSize picture) {
+  constexpr double kUnit = 32;
+  const double ratio = static_cast<double>(picture.width) / static_cast<double>(picture.height);
+  const double width = std::sqrt(static_cast<double>(area) * ratio);
+  // Halves go to the even number, as Python rounds.
+  const auto rounded = [](double side) {
+    return static_cast<std::int64_t>(std::nearbyint(side / kUnit) * kUnit);
+  };
+  return {rounded(width / ratio), rounded(width)};
+}
+
 }  // namespace
 
 EditedSize edited_size(const ModelSpec& model, PixelSize picture) {
@@ -148,10 +161,27 @@ EditedSize edited_size(const ModelSpec& model, PixelSize picture) {
   };
   if (model.inputs.edited == EditedFit::trained) {
     const PixelSize size = whole(nearest_kontext(picture));
-    return {size, size};
+    return {size, size, {}};
+  }
+  if (model.inputs.edited == EditedFit::of_megapixel) {
+    const PixelSize size = of_area(kMegapixel, picture);
+    const std::int64_t seen = model.inputs.seen_area;
+    return {size, whole(size), seen > 0 ? of_area(seen, picture) : size};
   }
   const PixelSize resized = within_megapixel(picture);
-  return {resized, whole(resized)};
+  return {resized, whole(resized), {}};
+}
+
+std::int64_t seen_tokens(const ModelSpec& model, PixelSize picture) {
+  if (picture.height < 1 || picture.width < 1) return 0;
+  std::int64_t tokens = 0;
+  for (const auto& encoder : model.text_encoders) {
+    const auto* vision = encoder.vision();
+    if (!vision) continue;
+    const PixelSize size = seen_size(*vision, edited_size(model, picture).seen);
+    tokens += size.height / vision->token_side() * (size.width / vision->token_side());
+  }
+  return tokens;
 }
 
 }  // namespace troupe::spec

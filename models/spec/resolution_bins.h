@@ -40,14 +40,18 @@ PixelSize nearest_bin(std::int64_t sample_size, PixelSize wanted);
 /// Source: map_to_standard_shapes and SUPPORTED_SHAPE of diffusers 0.42.
 PixelSize nearest_shape(PixelSize wanted);
 
-/// Sizes that a picture to edit has on its way to the encoder: it is resized, then cut in the
-/// middle.
+/// Sizes that a picture to edit has on its way to the VAE's encoder: it is resized, then cut in the
+/// middle. `seen`: the size in which the pipeline shows it to a text encoder with a vision tower.
 struct EditedSize {
-  PixelSize resized, cut;
+  PixelSize resized, cut, seen;
 };
 
 /// Returns the sizes as the model's pipeline has them; a picture of no size has none. Source:
-/// Flux2KleinPipeline and FluxKontextPipeline of diffusers 0.42.
+/// Flux2KleinPipeline, FluxKontextPipeline, QwenImageEditPipeline and QwenImageEditPlusPipeline of
+/// diffusers 0.42.
 EditedSize edited_size(const ModelSpec& model, PixelSize picture);
+
+/// Returns the tokens that a picture to edit is in a text: 0 where no text encoder sees it.
+std::int64_t seen_tokens(const ModelSpec& model, PixelSize picture);
 
 }  // namespace troupe::spec

@@ -181,8 +181,33 @@ std::vector<VaeLayer> layers_of(const VaeSpec& spec, VaeHalf half) {
   return half == VaeHalf::decoder ? decoder(spec) : encoder(spec);
 }
 
-std::vector<VaeLayer> layers_of(const WanVaeSpec& spec) {
+namespace {
+
+/// Returns the layers that a single frame goes through: frames are halved behind the first one.
+std::vector<VaeLayer> frame_encoder(const WanVaeSpec& spec) {
   using Kind = VaeLayer::Kind;
+  Walk walk(spec.out_channels, spec.scale_factor());
+  walk.add(Kind::convolution, "encoder.conv_in", spec.base_dim * spec.dim_mult.front());
+  std::int64_t number = 0;
+  const auto next = [&number] { return fmt::format("encoder.down_blocks.{}", number++); };
+  for (std::size_t level = 0; level < spec.dim_mult.size(); ++level) {
+    for (std::int64_t i = 0; i < spec.num_res_blocks; ++i)
+      walk.add(Kind::residual, next(), spec.base_dim * spec.dim_mult[level]);
+    if (level + 1 < spec.dim_mult.size())
+      walk.add(Kind::downsample, next() + ".resample.1", walk.channels(), walk.scale() / 2);
+  }
+  walk.middle("encoder.mid_block.", true);
+  walk.add(Kind::norm, "encoder.norm_out", walk.channels());
+  walk.add(Kind::convolution, "encoder.conv_out", 2 * spec.z_dim);
+  walk.pointwise("quant_conv");
+  return walk.take();
+}
+
+}  // namespace
+
+std::vector<VaeLayer> layers_of(const WanVaeSpec& spec, VaeHalf half) {
+  using Kind = VaeLayer::Kind;
+  if (half == VaeHalf::encoder) return frame_encoder(spec);
   Walk walk(spec.z_dim, 1);
   walk.pointwise("post_quant_conv");
   walk.add(Kind::convolution, "decoder.conv_in", spec.base_dim * spec.dim_mult.back());

@@ -42,8 +42,9 @@ struct VaeLayer {
 /// memory, bytes between shards and the computation itself are all made from this list. Source:
 /// Encoder and Decoder of diffusers.
 std::vector<VaeLayer> layers_of(const VaeSpec& spec, VaeHalf half);
-/// Returns the layers of a video's decoder. Source: WanDecoder3d of diffusers.
-std::vector<VaeLayer> layers_of(const WanVaeSpec& spec);
+/// Returns the layers of a video's decoder, or of the encoder as one frame goes through it. Source:
+/// WanDecoder3d and WanEncoder3d of diffusers.
+std::vector<VaeLayer> layers_of(const WanVaeSpec& spec, VaeHalf half = VaeHalf::decoder);
 
 /// Begin and end of the tiles that a side of `size` is coded in, as diffusers lays them: one every
 /// three quarters of `tile`, the last ones cut off at the end.

@@ -146,9 +146,9 @@ WanVaeSpec read_wan_vae_spec(const ConfigReader& config) {
   return spec;
 }
 
-std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec) {
+std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec, VaeHalf half) {
   WanTensors tensors;
-  for (const auto& layer : layers_of(spec))
+  for (const auto& layer : layers_of(spec, half))
     tensors.add(layer);
   return tensors.take();
 }

@@ -47,8 +47,10 @@ struct WanVaeSpec {
 /// Refuses what is not supported by key and value.
 WanVaeSpec read_wan_vae_spec(const ConfigReader& config);
 
-/// Every tensor of the decoder's half, in diffusers' names.
-std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec);
+/// Every tensor of the decoder's half, or every one that the encoder needs for a single frame, in
+/// diffusers' names.
+std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec,
+                                             VaeHalf half = VaeHalf::decoder);
 /// Returns the number of values that the decoder keeps of them.
 std::uint64_t kept_elements(const WanVaeSpec& spec);
 

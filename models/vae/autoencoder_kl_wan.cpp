@@ -95,8 +95,8 @@ at::Tensor WanAttention::operator()(const at::Tensor& x, const Pass& pass) const
   return x + at::linear(seen, out, out_bias).transpose(1, 2).reshape(x.sizes());
 }
 
-WanDecoder::KeptInput WanDecoder::kept_input(const spec::VaeLayer& layer, bool doubles,
-                                             at::Device device) {
+WanCoder::KeptInput WanCoder::kept_input(const spec::VaeLayer& layer, bool doubles,
+                                         at::Device device) {
   // Each channel is repeated as often as fills the places of a channel that comes out: its two
   // frames, if frames are doubled, and the rows and columns of each.
   const std::int64_t grown = layer.scale_out / layer.scale_in;
@@ -110,13 +110,13 @@ WanDecoder::KeptInput WanDecoder::kept_input(const spec::VaeLayer& layer, bool d
   return made;
 }
 
-WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load)
-    : patch_size_(spec.patch_size) {
+WanCoder::WanCoder(const spec::WanVaeSpec& spec, spec::VaeHalf half, const Loader& load)
+    : decodes_(half == spec::VaeHalf::decoder), patch_size_(spec.patch_size) {
   using Kind = spec::VaeLayer::Kind;
   ChannelNorm norm;
   bool doubles = false;  // since what was kept last
-  int* const memories = spec.one_frame ? nullptr : &memories_;
-  for (const auto& layer : spec::layers_of(spec)) {
+  int* const memories = spec.one_frame || !decodes_ ? nullptr : &memories_;
+  for (const auto& layer : spec::layers_of(spec, half)) {
     switch (layer.kind) {
       case Kind::norm:
         norm = ChannelNorm(load, layer.name, {layer.in, 1, 1, 1});
@@ -129,9 +129,12 @@ WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load)
         layers_.emplace_back(std::in_place_type<WanAttention>, load, layer.name, layer.in);
         break;
       case Kind::upsample:
-      case Kind::downsample:
         layers_.emplace_back(
             FrameConvolution{Conv2d(load, layer.name, layer.in, layer.out, layer.side), 2});
+        break;
+      case Kind::downsample:
+        layers_.emplace_back(
+            FrameConvolution{Conv2d(load, layer.name, layer.in, layer.out, layer.side, 2)});
         break;
       case Kind::kept:
         doubles = false;
@@ -159,14 +162,14 @@ WanDecoder::WanDecoder(const spec::WanVaeSpec& spec, const Loader& load)
   }
 }
 
-void WanDecoder::push(at::Tensor x, State& state, const Pass& pass, const Tick& tick,
-                      const FrameSink& sink) const {
+void WanCoder::push(at::Tensor x, State& state, const Pass& pass, const Tick& tick,
+                    const FrameSink& sink) const {
   run(0, {std::move(x), {}}, state, pass, tick, sink);
   state.first = false;
 }
 
-void WanDecoder::run(std::size_t first, Frame frame, State& state, const Pass& pass,
-                     const Tick& tick, const FrameSink& sink) const {
+void WanCoder::run(std::size_t first, Frame frame, State& state, const Pass& pass, const Tick& tick,
+                   const FrameSink& sink) const {
   at::Tensor& x = frame.x;
   for (std::size_t i = first; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
@@ -198,6 +201,7 @@ void WanDecoder::run(std::size_t first, Frame frame, State& state, const Pass& p
     }
     tick();
   }
+  if (!decodes_) return sink(x);
   x.clamp_(-1, 1);
   if (patch_size_ == 1) return sink(x);
   // A position's channels are columns, then rows of each color.
@@ -217,12 +221,12 @@ at::Tensor by_channel(const std::vector<double>& values, at::Device device) {
 }  // namespace
 
 AutoencoderKLWan::AutoencoderKLWan(const spec::WanVaeSpec& spec, const WeightStore& weights,
-                                   at::Device device)
+                                   at::Device device, spec::VaeHalf half)
     : spec_(spec),
       device_(device),
       memory_format_(vae::Loader(weights, at::kFloat, device).memory_format()),
       chunk_bytes_(device.is_cpu() ? kCpuChunk : kGpuChunk),
-      decoder_(spec, vae::Loader(weights, at::kFloat, device)),
+      coder_(spec, half, vae::Loader(weights, at::kFloat, device)),
       mean_(by_channel(spec.latents_mean, device)),
       inverse_std_(by_channel(spec.latents_std, device).reciprocal()) {}
 
@@ -242,16 +246,37 @@ void AutoencoderKLWan::decode_rows(const at::Tensor& latents, std::int64_t frame
   const Pass pass{port, chunk_bytes_};
   const vae::Tick each = tick ? tick : [] {};
   for (std::int64_t video = 0; video < latents.size(0); ++video) {
-    auto state = decoder_.start();
+    auto state = coder_.start();
     std::int64_t number = 0;
     for (std::int64_t frame = 0; frame < frames; ++frame) {
       const at::Tensor own =
           latents.narrow(0, video, 1).narrow(2, frame * height + rows.begin, rows.size());
       const at::Tensor unscaled = own.to(device_, at::kFloat).div(inverse_std_).add_(mean_);
-      decoder_.push(unscaled.contiguous(memory_format_), state, pass, each,
-                    [&](const at::Tensor& pixels) { sink(video, number++, pixels); });
+      coder_.push(unscaled.contiguous(memory_format_), state, pass, each,
+                  [&](const at::Tensor& pixels) { sink(video, number++, pixels); });
     }
   }
+}
+
+at::Tensor AutoencoderKLWan::encode_frame(const at::Tensor& pixels, const vae::Tick& tick) const {
+  const std::int64_t unit = spec_.scale_factor();
+  if (pixels.dim() != 4 || pixels.size(0) != 1 || pixels.size(1) != spec_.out_channels ||
+      pixels.size(2) < unit || pixels.size(2) % unit != 0 || pixels.size(3) < unit ||
+      pixels.size(3) % unit != 0) {
+    std::ostringstream text;
+    text << "[AutoencoderKLWan] a picture " << pixels.sizes() << " is not [1, "
+         << spec_.out_channels << ", " << unit << " · h, " << unit << " · w]";
+    throw std::invalid_argument(text.str());
+  }
+  const c10::InferenceMode no_grad;
+  WholePicture whole;
+  auto state = coder_.start();
+  at::Tensor mean;
+  coder_.push(
+      pixels.to(device_, at::kFloat).contiguous(memory_format_), state, {whole, chunk_bytes_},
+      tick ? tick : [] {},
+      [&](const at::Tensor& moments) { mean = moments.narrow(1, 0, spec_.z_dim); });
+  return mean.sub(mean_).mul_(inverse_std_).contiguous();
 }
 
 at::Tensor AutoencoderKLWan::decode(const at::Tensor& latents, std::int64_t frames,

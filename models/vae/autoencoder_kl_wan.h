@@ -75,12 +75,13 @@ struct WanAttention {
   at::Tensor qkv, qkv_bias, out, out_bias;
 };
 
-/// diffusers' WanDecoder3d with post_quant_conv before it. Frames go through it one at a time, each
-/// as far as it gets, so that it holds one frame's feature maps at each level and what its
-/// convolutions remember, however long the video is.
-class WanDecoder {
+/// diffusers' WanDecoder3d with post_quant_conv before it, or its WanEncoder3d with quant_conv
+/// after it for a single frame. Frames go through it one at a time, each as far as it gets, so that
+/// it holds one frame's feature maps at each level and what its convolutions remember, however long
+/// the video is.
+class WanCoder {
  public:
-  WanDecoder(const spec::WanVaeSpec& spec, const Loader& load);
+  WanCoder(const spec::WanVaeSpec& spec, spec::VaeHalf half, const Loader& load);
 
   /// State between a video's frames.
   struct State {
@@ -91,7 +92,9 @@ class WanDecoder {
 
   using FrameSink = std::function<void(const at::Tensor& pixels)>;
   /// Decodes the next latent frame [1, C, h, w], unscaled, this shard's rows; the sink gets its
-  /// frames [1, 3, h · f, w · f] in order, clamped to [-1, 1].
+  /// frames [1, 3, h · f, w · f] in order, clamped to [-1, 1]. An encoder takes a frame of pixels
+  /// in
+  /// [-1, 1], and its sink gets [1, 2 · C, h, w]: the mean and the logarithm of the variance.
   void push(at::Tensor x, State& state, const Pass& pass, const Tick& tick,
             const FrameSink& sink) const;
 
@@ -131,6 +134,7 @@ class WanDecoder {
            const FrameSink& sink) const;
 
   int memories_ = 0;
+  bool decodes_;
   std::int64_t patch_size_ = 1;
   std::vector<Layer> layers_;
 };
@@ -139,13 +143,16 @@ class WanDecoder {
 
 namespace troupe::models {
 
-/// diffusers' AutoencoderKLWan and AutoencoderKLQwenImage, their decoder alone, in float32. Videos
-/// of a batch are decoded one at a time, and of each a frame at a time. Latents and pixels are laid
-/// out as tall pictures: frame below frame. Methods throw std::invalid_argument for another shape.
+/// diffusers' AutoencoderKLWan and AutoencoderKLQwenImage in float32, their decoder, and their
+/// encoder for single frames. Videos of a batch are decoded one at a time, and of each a frame at a
+/// time. Latents and pixels are laid out as tall pictures: frame below frame. Methods throw
+/// std::invalid_argument for another shape.
 class AutoencoderKLWan {
  public:
-  /// Throws std::runtime_error naming the tensor that is missing or misshapen.
-  AutoencoderKLWan(const spec::WanVaeSpec& spec, const WeightStore& weights, at::Device device);
+  /// Reads one half's weights. Throws std::runtime_error naming the tensor that is missing or
+  /// misshapen.
+  AutoencoderKLWan(const spec::WanVaeSpec& spec, const WeightStore& weights, at::Device device,
+                   spec::VaeHalf half = spec::VaeHalf::decoder);
 
   /// Gets frame `frame` of video `video`, [1, 3, rows · f, w · f] in [-1, 1].
   using FrameSink =
@@ -164,6 +171,10 @@ class AutoencoderKLWan {
   at::Tensor decode(const at::Tensor& latents, std::int64_t frames,
                     const vae::Tick& tick = nullptr) const;
 
+  /// Returns the latents [1, z_dim, h / f, w / f] of a picture [1, 3, h, w] in [-1, 1], as a
+  /// sampler takes them: the mean of the encoder's distribution. The encoder's half only.
+  at::Tensor encode_frame(const at::Tensor& pixels, const vae::Tick& tick = nullptr) const;
+
   const spec::WanVaeSpec& spec() const { return spec_; }
   /// Feature maps larger than this are computed in runs of rows about as large; at least 1.
   void set_chunk_bytes(std::int64_t bytes) { chunk_bytes_ = bytes; }
@@ -173,7 +184,7 @@ class AutoencoderKLWan {
   at::Device device_;
   at::MemoryFormat memory_format_;
   std::int64_t chunk_bytes_;
-  vae::WanDecoder decoder_;
+  vae::WanCoder coder_;
   at::Tensor mean_, inverse_std_;  // [1, z, 1, 1]
 };
 

@@ -607,7 +607,7 @@ TEST_CASE("pictures to edit decide the size where none is given, and count in pl
   model.from_text_alone = true;
   model.inputs = {.images = spec::PictureRole::edited,
                   .most_images = 4,
-                  .sized_by_image = true,
+                  .sized_by = spec::EditedSides::first,
                   .least_side = 64,
                   .most_ratio = 8};
   const auto plan_of = [&](std::vector<wire::SentPicture> images, int side = 0) {

@@ -5,7 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "models/encoders/qwen_text_model.h"
+#include "models/image/png.h"
+#include "models/image/resize.h"
 #include "models/safetensors.h"
+#include "models/spec/model_spec.h"
+#include "models/spec/resolution_bins.h"
 #include "models/text/chat_template.h"
 #include "models/text/qwen_tokenizer.h"
 #include "tests/spec/model_folder.h"
@@ -82,6 +86,45 @@ TEST_CASE("Qwen3's states equal those of transformers, with and without its head
       CHECK(blocks == config.num_hidden_layers - before_last);
       worst = std::max(worst, error);
     }
+  }
+  MESSAGE("states within " << worst << " of range");
+}
+
+TEST_CASE("Qwen2.5-VL's states of texts with pictures equal those of transformers") {
+  if (lacks_made_fixtures()) return;
+  const at::NoGradGuard no_grad;
+  const auto expected = models::load_safetensors(kMade / "expected/qwen_edit_states.safetensors");
+  double worst = 0;
+  for (const auto& item : book("qwen_edit_states").at("cases")) {
+    const std::string name = item.at("name");
+    CAPTURE(name);
+    const auto model = spec::read_model_spec(kMade / name);
+    const auto& encoder = model.text_encoders.at(0);
+    const auto& config = std::get<spec::QwenTextSpec>(encoder.config);
+    const at::Tensor ids = expected.at(name + ".input_ids");
+    const auto number = item.at("references").size();
+    std::vector<models::VisionPatches> pictures;
+    std::int64_t tokens = 0;
+    for (std::size_t i = 0; i < number; ++i) {
+      const at::Tensor file = expected.at(name + ".reference" + std::to_string(i));
+      const at::Tensor rgb = models::decode_picture(
+          {static_cast<const char*>(file.const_data_ptr()), file.nbytes()}, [] {});
+      const auto size = spec::edited_size(model, {rgb.size(0), rgb.size(1)}).seen;
+      pictures.push_back(models::vision_patches(
+          *encoder.vision(), models::resize_lanczos(rgb, size.height, size.width)));
+      tokens += spec::seen_tokens(model, {rgb.size(0), rgb.size(1)});
+    }
+    CHECK(tokens == ids.eq(encoder.vision()->image_token_id).sum().item<std::int64_t>());
+    const models::QwenTextModel encoding(config, models::WeightStore(encoder.weights));
+    const auto states = encoding.encode_each({{ids, ids.size(1)}}, {}, pictures).front();
+    const auto& want = expected.at(name + ".states");
+    const double range = (want.max() - want.min()).item<double>();
+    const double error = (states - want).abs().max().item<double>() / range;
+    CHECK(error < 1e-5);
+    worst = std::max(worst, error);
+    // The text has places for all of its pictures and for no others.
+    pictures.pop_back();
+    CHECK_THROWS_AS(encoding.encode_each({{ids, ids.size(1)}}, {}, pictures), std::exception);
   }
   MESSAGE("states within " << worst << " of range");
 }

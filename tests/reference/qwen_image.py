@@ -22,9 +22,9 @@ CALLS = [("qwen-image_square", 1, 8, 8, 981.0, [9]), ("qwen-image_wide", 2, 6, 1
 TEXT = 9
 
 
-def make_tokenizer():
-    """The template's words are pieces of their own, so that it takes as many tokens as in the published vocabulary: 34 before the prompt."""
-    template = QwenImagePipeline.__init__.__code__.co_consts
+def make_tokenizer(pipeline=QwenImagePipeline):
+    """The template's words are pieces of their own, so that it takes as many tokens as in the published vocabulary: 34 before the prompt, or 64 where pictures are edited."""
+    template = pipeline.__init__.__code__.co_consts
     text = max((c for c in template if isinstance(c, str) and "im_start" in c), key=len)
     learner = ByteLevelBPETokenizer()
     learner.train_from_iterator([text.format(PROMPT)] * 3 + ["a tree, a cat and a dog: é 猫"] * 2, vocab_size=256 + 400, min_frequency=2, show_progress=False)
@@ -36,33 +36,36 @@ def make_tokenizer():
     return tokenizer
 
 
-def make_text_encoder(tokenizer):
+def make_text_encoder(tokenizer, **of_vision):
     text = dict(vocab_size=len(tokenizer), hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
                 max_position_embeddings=4096, rope_parameters={"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 1]}, bos_token_id=0, eos_token_id=0)
     vision = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=24, patch_size=4, spatial_merge_size=2, fullatt_block_indexes=[0])
-    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, image_token_id=5, video_token_id=5, vision_start_token_id=3, vision_end_token_id=4)
+    config = Qwen2_5_VLConfig(text_config=text, vision_config={**vision, **of_vision}, image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"), video_token_id=5,
+                              vision_start_token_id=3, vision_end_token_id=4)
     return randomise(Qwen2_5_VLForConditionalGeneration(config), 61, {"embed_tokens": 3.0})
 
 
-def make_vae():
-    vae = AutoencoderKLQwenImage(base_dim=8, z_dim=4, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
+def make_vae(downsample=(False, True, True), base_dim=8):
+    vae = AutoencoderKLQwenImage(base_dim=base_dim, z_dim=4, dim_mult=[1] + [2] * len(downsample), num_res_blocks=1, temperal_downsample=list(downsample),
                                  latents_mean=[-0.3, 0.2, 0.1, -0.1], latents_std=[1.4, 0.8, 1.1, 1.9])
     return randomise(vae, 62, {"decoder.conv_out": 1.0})
 
 
-def make_transformer():
+def make_transformer(**more):
     model = QwenImageTransformer2DModel(in_channels=16, out_channels=4, num_layers=4, attention_head_dim=8, num_attention_heads=3, joint_attention_dim=24,
-                                        axes_dims_rope=(2, 4, 2))
+                                        axes_dims_rope=(2, 4, 2), **more)
     return randomise(model, 63, {"to_q": 1.5, "add_q": 1.5, "txt_in": 2.0, "proj_out.weight": 0.6})
+
+
+def make_scheduler():
+    return FlowMatchEulerDiscreteScheduler(shift=1.0, use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=16, max_image_seq_len=256, shift_terminal=0.02)
 
 
 def make_checkpoint():
     folder = FIXTURES / NAME
     shutil.rmtree(folder, ignore_errors=True)
     tokenizer = make_tokenizer()
-    scheduler = FlowMatchEulerDiscreteScheduler(shift=1.0, use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=16, max_image_seq_len=256,
-                                                shift_terminal=0.02)
-    QwenImagePipeline(scheduler=scheduler, vae=make_vae(), text_encoder=make_text_encoder(tokenizer), tokenizer=tokenizer, transformer=make_transformer()).save_pretrained(folder)
+    QwenImagePipeline(scheduler=make_scheduler(), vae=make_vae(), text_encoder=make_text_encoder(tokenizer), tokenizer=tokenizer, transformer=make_transformer()).save_pretrained(folder)
 
 
 def load():
@@ -129,20 +132,21 @@ def pictures(pipe):
     book.save()
 
 
-def block_of(block, kept, text, picture, temb, rotary):
-    """One block over patches; `text` may have no tokens. rotary: of the picture's tokens and of the text's."""
+def block_of(block, kept, text, picture, temb, rotary, of_picture=None, index=None):
+    """One block over patches; `text` may have no tokens. rotary: of the picture's tokens and of the text's. `of_picture`, `index`: what modulates the
+    picture's tokens, and which of it each of them, where that is not `temb`."""
     count = text.shape[1]
-    first, second = block.img_mod(temb).chunk(2, dim=-1)
+    first, second = block.img_mod(temb if of_picture is None else of_picture).chunk(2, dim=-1)
     first_text, second_text = block.txt_mod(temb).chunk(2, dim=-1)
     turned = lambda qkv, by: [apply_rotary_emb_qwen(x, by, use_real=False) for x in qkv[:2]] + qkv[2:]
-    normal, gate = block._modulate(block.img_norm1(picture), first)
+    normal, gate = block._modulate(block.img_norm1(picture), first, index)
     qkv = turned(heads_of(block.attn, normal, *PICTURE), rotary[0])
     if count:
         normal_text, gate_text = block._modulate(block.txt_norm1(text), first_text)
         qkv = [torch.cat(pair, dim=1) for pair in zip(turned(heads_of(block.attn, normal_text, *TEXT_NAMES), rotary[1]), qkv)]
     out = attend(kept, block.attn.heads, *qkv)
     picture = picture + gate * block.attn.to_out[0](out[:, count:])
-    normal, gate = block._modulate(block.img_norm2(picture), second)
+    normal, gate = block._modulate(block.img_norm2(picture), second, index)
     picture = picture + gate * block.img_mlp(normal)
     if count:
         text = text + gate_text * block.attn.to_add_out(out[:, :count])
@@ -172,8 +176,9 @@ class Branch:
         return model.proj_out(model.norm_out(picture, temb))
 
 
-def denoise(pipe, case):
-    channels, height, width = pipe.transformer.config.in_channels // 4, case["height"] // 8, case["width"] // 8
+def denoise(pipe, case, Branch=Branch):
+    scale = pipe.vae_scale_factor
+    channels, height, width = pipe.transformer.config.in_channels // 4, case["height"] // scale, case["width"] // scale
     prompts = [prompt for prompt in case["prompts"] for _ in range(case["n"])]
     branches = [(Branch(pipe, case, case["negative_prompt"]), Branch(pipe, case, prompt)) for prompt in prompts]
     scheduler, config = copy.deepcopy(pipe.scheduler), pipe.scheduler.config
@@ -194,7 +199,7 @@ def denoise(pipe, case):
             for m in range(first, last):
                 mine, offset = slice(rows[m][0] * width // 2, rows[m][1] * width // 2), part[0] * width // 2
                 packed[:, mine] = steppers[m].step(out[:, mine.start - offset:mine.stop - offset], t, packed[:, mine].clone(), return_dict=False)[0]
-    return pipe._unpack_latents(packed, case["height"], case["width"], 8)[:, :, 0]
+    return pipe._unpack_latents(packed, case["height"], case["width"], scale)[:, :, 0]
 
 
 def patches(pipe):

@@ -219,6 +219,18 @@ TEST_CASE("a file's tensors say which published model it goes with") {
   write_sparse_weights(canny, tensors, Dtype::bfloat16);
   CHECK(base_of(WeightIndex::read_file(canny)) == "flux.1-canny-dev");
   CHECK(base_of(read_model_spec(flux.path()).transformer_weights) == "flux.1-dev");
+  const auto qwen = published_qwen_image();
+  tensors.clear();
+  for (const auto& tensor : expected_tensors(read_model_spec(qwen.path()).transformer))
+    tensors.push_back({tensor.name, tensor.shape});
+  for (const auto& [name, known] :
+       {std::pair{"qwen_image_bf16.safetensors", "qwen-image"},
+        {"qwen_image_edit_fp8.safetensors", "qwen-image-edit"},
+        {"Qwen-Image-Edit-2509-Q4.safetensors", "qwen-image-edit-2509"},
+        {"qwen_image_edit_2511_bf16.safetensors", "qwen-image-edit-2511"}}) {
+    write_sparse_weights(qwen.path() / name, tensors, Dtype::bfloat16);
+    CHECK(base_of(WeightIndex::read_file(qwen.path() / name)) == known);
+  }
 }
 
 TEST_CASE("each short name stands for its repository, and for no other's") {
@@ -260,6 +272,8 @@ TEST_CASE("sizes of the models with short names are those of the published shape
   check_sizes("ovis-image", read(published_ovis()));
   check_sizes("pixart-sigma", read(published_sigma()));
   check_sizes("qwen-image", read(published_qwen_image()));
+  check_sizes("qwen-image-edit", read(published_qwen_edit("QwenImageEditPipeline")));
+  check_sizes("qwen-image-edit-2511", read(published_qwen_edit("QwenImageEditPlusPipeline")));
   check_sizes("sd1.5", read(PublishedUNetFolder(false)));
   check_sizes("sd3-medium", read(published_sd3(kSd3MediumConfig)));
   check_sizes("sd3.5-medium", read(published_sd3(kSd35MediumConfig)));

@@ -20,6 +20,8 @@ class PublishedJointFolder {
     bool clip;
     bool projects;
     const char* tokenizer_config = nullptr;
+    /// Config of the processor of pictures that a Qwen2.5-VL sees.
+    const char* processor = nullptr;
   };
   PublishedJointFolder(const char* index, const char* scheduler,
                        const PublishedTransformer& transformer,
@@ -60,6 +62,13 @@ class PublishedJointFolder {
     if (encoder.tokenizer_config != nullptr)
       write(tokenizer + "/tokenizer_config.json", encoder.tokenizer_config);
     const auto from = config(component);
+    if (encoder.processor != nullptr) {
+      write("processor/preprocessor_config.json", encoder.processor);
+      auto seeing = spec::read_qwen2_5_vl_spec(from);
+      seeing.vision = spec::read_qwen_vision_spec(from, path() / "processor", seeing.head_dim,
+                                                  seeing.hidden_size);
+      return weights(component, "model", spec::expected_tensors(seeing));
+    }
     weights(component, "model",
             encoder.clip ? spec::expected_tensors(spec::read_clip_spec(from, encoder.projects))
             : qwen3      ? spec::expected_tensors(spec::read_qwen3_spec(from))

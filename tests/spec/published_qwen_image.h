@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "tests/spec/published_folder.h"
 
 namespace troupe::testing {
@@ -54,6 +56,42 @@ inline PublishedJointFolder published_longcat() {
           kFluxScheduler,
           kLongCatImageConfig,
           {{"text_encoder", "tokenizer", kQwen25VlConfig, false, false}}};
+}
+
+/// Returns the config of a Qwen2.5-VL of 7B with all of its vision tower's.
+inline const std::string& qwen25_vl_seeing() {
+  static const std::string config = [] {
+    std::string text = kQwen25VlConfig;
+    const std::string depth = R"("vision_config": {"depth": 32})";
+    return text.replace(text.find(depth), depth.size(), R"("vision_config": {"depth": 32,
+      "fullatt_block_indexes": [7, 15, 23, 31], "hidden_act": "silu", "hidden_size": 1280,
+      "in_channels": 3, "in_chans": 3, "initializer_range": 0.02, "intermediate_size": 3420,
+      "model_type": "qwen2_5_vl", "num_heads": 16, "out_hidden_size": 3584, "patch_size": 14,
+      "spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2,
+      "tokens_per_second": 2, "torch_dtype": "float32", "window_size": 112})");
+  }();
+  return config;
+}
+
+inline constexpr const char* kQwenProcessor = R"({"do_convert_rgb": true, "do_normalize": true,
+  "do_rescale": true, "do_resize": true, "image_mean": [0.48145466, 0.4578275, 0.40821073],
+  "image_processor_type": "Qwen2VLImageProcessorFast", "image_std": [0.26862954, 0.26130258,
+  0.27577711], "max_pixels": 12845056, "merge_size": 2, "min_pixels": 3136, "patch_size": 14,
+  "resample": 3, "rescale_factor": 0.00392156862745098, "size": {"longest_edge": 12845056,
+  "shortest_edge": 3136}, "temporal_patch_size": 2})";
+
+/// `pipeline`: QwenImageEditPipeline or QwenImageEditPlusPipeline.
+inline PublishedJointFolder published_qwen_edit(const std::string& pipeline) {
+  std::string index = kQwenImageModelIndex;
+  const std::string name = R"("QwenImagePipeline")";
+  index.replace(index.find(name), name.size(),
+                '"' + pipeline + R"(", "processor": ["transformers", "Qwen2VLProcessor"])");
+  return {index.c_str(),
+          kQwenImageScheduler,
+          kQwenImageConfig,
+          {{"text_encoder", "tokenizer", qwen25_vl_seeing().c_str(), false, false, nullptr,
+            kQwenProcessor}},
+          kQwenImageVaeConfig};
 }
 
 inline PublishedJointFolder published_qwen_image() {
