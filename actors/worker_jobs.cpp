@@ -355,9 +355,20 @@ JobInputs WorkerJobs::fetch_inputs(const wire::BeginJob& begin) {
     const auto& image = request.control_images.at(0);
     inputs.control_image = fetch_input(begin.epoch, "control image", image.blob, image.bytes);
   }
-  if ((begin.vae.degree > 0 && begin.vae.rank == 0) || sees_images(spec, begin))
+  const auto fetch = [&](const wire::SentPicture& image) {
+    return fetch_input(begin.epoch, "image", image.blob, image.bytes);
+  };
+  const bool is_frame = spec.inputs.images == spec::PictureRole::first_frame;
+  if (!is_frame && ((begin.vae.degree > 0 && begin.vae.rank == 0) || sees_images(spec, begin)))
     for (const auto& image : request.images)
-      inputs.images.push_back(fetch_input(begin.epoch, "image", image.blob, image.bytes));
+      inputs.images.push_back(fetch(image));
+  // What a job that is taken up again begins with has the frames in it, but not what is beside it.
+  const bool beside = spec.inputs.beside == spec::BesideLatents::given_frames;
+  if (begin.vae.degree > 0 && (begin.first_step == 0 || beside) && is_frame &&
+      !request.images.empty()) {
+    inputs.frames.first = fetch(request.images.front());
+    if (request.last_image.bytes > 0) inputs.frames.last = fetch(request.last_image);
+  }
   for (std::size_t i = 0; i < spec.controlnets.size(); ++i) {
     const auto& image = request.control_images.at(i);
     inputs.control_images.push_back(

@@ -74,8 +74,9 @@ double gib(std::uint64_t bytes) {
   return static_cast<double>(bytes) / (1 << 30);
 }
 
-void print_row(const std::string& name, const spec::ModelSpec& model,
-               const wire::ImageRequest& request) {
+void print_row(const std::string& name, const spec::ModelSpec& model, wire::ImageRequest request) {
+  if (model.inputs.needs_images)
+    request.images = {{.bytes = 1 << 20, .height = 1080, .width = 1920}};
   const auto single = plan::make_plan(model, request, {});
   std::string size =
       std::to_string(single.request.width) + " x " + std::to_string(single.request.height);
@@ -174,8 +175,9 @@ int run(const std::vector<std::string>& folders) {
   for (const auto& folder : folders)
     print_row(folder.c_str(), spec::read_model_spec(folder), request_of(5));
   if (!folders.empty()) return 0;
-  for (const char* name : {"pixart", "sd3", "sd3.5-large", "flux", "chroma", "ovis", "longcat",
-                           "hunyuan", "sdxl", "wan-1.3b", "wan-14b", "wan2.2-5b", "wan2.2-a14b"})
+  for (const char* name :
+       {"pixart", "sd3", "sd3.5-large", "flux", "chroma", "ovis", "longcat", "hunyuan", "sdxl",
+        "wan-1.3b", "wan-14b", "wan-i2v", "wan2.2-5b", "wan2.2-a14b", "wan2.2-i2v"})
     print_row(name, published::model_of(name), request_of(published::guidance_of(name)));
   std::printf("\n%-8s %-6s %-22s %10s %10s %14s %8s\n", "model", "pixels", "8 GPUs, by",
               "published", "predicted", "with encoders", "error");

@@ -26,6 +26,8 @@ inline spec::ModelSpec model_of(const std::string& name) {
   if (name == "sdxl") return read(PublishedUNetFolder(true));
   if (name == "wan-1.3b") return read(PublishedWanFolder(kWan13bConfig));
   if (name == "wan-14b") return read(PublishedWanFolder(kWan14bConfig));
+  if (name == "wan-i2v") return read(published_wan_i2v());
+  if (name == "wan2.2-i2v") return read(published_wan_i2v_a14b());
   if (name == "wan2.2-5b") return read(published_wan22());
   if (name == "wan2.2-a14b") return read(published_wan_a14b());
   if (name != "pixart") throw std::invalid_argument("[published] no model " + name);

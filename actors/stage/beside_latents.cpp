@@ -11,6 +11,7 @@ void BesideLatents::encode() {
   if (job_.begin.vae.degree == 0) return;
   switch (job_.beside()) {
     case spec::BesideLatents::none:
+    case spec::BesideLatents::given_frames:
       return;
     case spec::BesideLatents::masked_picture_and_pixels:
     case spec::BesideLatents::mask_and_masked_picture:
@@ -49,6 +50,11 @@ at::Tensor BesideLatents::encode_control() {
   return encode_together(job_, pixels, latents_.beside_noise());
 }
 
+bool BesideLatents::makes_them() const {
+  return job_.beside() != spec::BesideLatents::none &&
+         job_.beside() != spec::BesideLatents::given_frames;
+}
+
 at::Tensor BesideLatents::zeros() const {
   const auto channels = job_.tools.stage.spec().transformer.beside_channels;
   return at::zeros(
@@ -57,11 +63,11 @@ at::Tensor BesideLatents::zeros() const {
 }
 
 void BesideLatents::keep_blank() {
-  if (job_.beside() != spec::BesideLatents::none) latents_.put_beside(zeros());
+  if (makes_them()) latents_.put_beside(zeros());
 }
 
 void BesideLatents::share() {
-  if (job_.beside() == spec::BesideLatents::none) return;
+  if (!makes_them()) return;
   const auto channels =
       encoded_.defined() ? encoded_.to(job_.tools.stage.device()).contiguous() : zeros();
   encoded_ = at::Tensor();

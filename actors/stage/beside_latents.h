@@ -44,6 +44,8 @@ class BesideLatents {
   /// The picture to begin with as it is without what the mask paints anew, encoded, and the mask.
   at::Tensor encode_masked();
   at::Tensor encode_control();
+  /// Returns whether the model has such channels, made of pictures: GivenFrames makes a video's.
+  bool makes_them() const;
   at::Tensor zeros() const;
 
   JobContext& job_;

@@ -187,7 +187,7 @@ void DitJob::turn_to(int step) {
 models::Caption DitJob::own_text() const {
   if (!network_.spec().second_transformer) return text_;
   const auto width = text_.states.size(2) / 2;
-  return {text_.states.narrow(2, second_ ? width : 0, width), text_.pooled};
+  return {text_.states.narrow(2, second_ ? width : 0, width), text_.pooled, {}, text_.seen};
 }
 
 void DitJob::keep_text(const models::Caption& text, const at::Tensor& mask) {

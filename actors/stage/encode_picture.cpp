@@ -12,20 +12,22 @@
 
 namespace troupe::actors {
 
-at::Tensor read_resized(const JobContext& job, control::BlobBytes& file, const std::string& what,
-                        spec::PixelSize size) {
+at::Tensor read_picture(const JobContext& job, control::BlobBytes& file, const std::string& what) {
   if (!file) throw std::logic_error("[actor] " + what + " is not here");
   const auto own = std::exchange(file, nullptr);
   try {
-    return models::resize_lanczos(
-        models::decode_picture({reinterpret_cast<const char*>(own->data()), own->size()},
-                               [&job] { job.tick(); }),
-        size.height, size.width);
+    return models::decode_picture({reinterpret_cast<const char*>(own->data()), own->size()},
+                                  [&job] { job.tick(); });
   } catch (const EpochEnded&) {
     throw;
   } catch (const std::exception& error) {
     throw std::runtime_error("[actor] " + what + " cannot be decoded: it " + error.what());
   }
+}
+
+at::Tensor read_resized(const JobContext& job, control::BlobBytes& picture, const std::string& what,
+                        spec::PixelSize size) {
+  return models::resize_lanczos(read_picture(job, picture, what), size.height, size.width);
 }
 
 at::Tensor encode_together(JobContext& job, const at::Tensor& pixels, const at::Tensor& noise) {

@@ -10,9 +10,10 @@
 
 namespace troupe::actors {
 
-/// Returns the picture, uint8 [H, W, 3], in the given size, and drops the file. Throws
-/// std::logic_error if it is not here, std::runtime_error if it cannot be decoded. `what`: its name
-/// in errors.
+/// Returns the picture, uint8 [H, W, 3], as it is, and drops the file. Throws std::logic_error if
+/// it is not here, std::runtime_error if it cannot be decoded. `what`: its name in errors.
+at::Tensor read_picture(const JobContext& job, control::BlobBytes& file, const std::string& what);
+/// Does the same, and brings it to the given size.
 at::Tensor read_resized(const JobContext& job, control::BlobBytes& file, const std::string& what,
                         spec::PixelSize size);
 

@@ -11,7 +11,7 @@ StageJob::StageJob(wire::BeginJob begin, const JobTools& tools, const JobInputs&
       step_(context_, latents_, *network_, transfers_),
       text_(context_, *network_, {context_, latents_, inputs.init_image, inputs.mask_image},
             {context_, latents_, {inputs.init_image, inputs.mask_image, inputs.control_image}},
-            {context_, inputs.images}, inputs.prompt_embeds),
+            {context_, inputs.images}, {context_, latents_, inputs.frames}, inputs.prompt_embeds),
       decoder_(context_, latents_, transfers_, step_) {
   // For each task under way at an actor one answer may be outstanding, and one more. Each job has
   // blocks of its own: those of other jobs are still in use.

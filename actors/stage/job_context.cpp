@@ -115,12 +115,16 @@ models::PictureSize latent_size(const spec::ModelSpec& spec, const wire::ImageRe
   size.frames = spec.latent_frames(request.num_frames);
   size.latent_height = size.frames * request.height / spec.vae.scale_factor();
   size.latent_width = request.width / spec.vae.scale_factor();
+  if (spec.inputs.images == spec::PictureRole::first_frame &&
+      spec.inputs.beside == spec::BesideLatents::none && !request.images.empty())
+    size.given_frames = 1;
   return size;
 }
 
 std::vector<models::PictureSize> reference_sizes(const spec::ModelSpec& spec,
                                                  const wire::ImageRequest& request) {
   std::vector<models::PictureSize> sizes;
+  if (spec.inputs.images != spec::PictureRole::edited) return sizes;
   const auto scale = spec.vae.scale_factor();
   for (const auto& image : request.images) {
     const auto size = spec::edited_size(spec, {image.height, image.width}).cut;

@@ -188,4 +188,11 @@ struct JobContext {
   void tick() const { tools.progress.tick_in(begin.epoch); }
 };
 
+/// Returns whether the latents of frames that a video is given are needed: beside its latents
+/// always, else at the start, for a boundary has them.
+inline bool needs_frames(const JobContext& job) {
+  return job.beside() == spec::BesideLatents::given_frames ||
+         (job.size.given_frames > 0 && job.begin.first_step == 0);
+}
+
 }  // namespace troupe::actors

@@ -223,6 +223,10 @@ void JobLatents::begin_with(const at::Tensor& clean, const at::Tensor& mask) {
                              : sampler_->add_noise(clean, noise, 0));
 }
 
+void JobLatents::begin_with_frames(const at::Tensor& frames) {
+  if (latents_.defined()) latents_.narrow(2, 0, frames.size(2)).copy_(frames);
+}
+
 at::Tensor JobLatents::keep_unmasked(int step, models::TokenRows rows,
                                      const at::Tensor& sample) const {
   if (!kept_) return sample;
@@ -295,7 +299,9 @@ void JobLatents::sample(int step, int patch, const at::Tensor& prediction) {
       const auto own_noise = noise.defined() ? rows_view(noise, run) : noise;
       const auto sample = clean ? sampler_->clean(state, step, out, target, own_noise)
                                 : sampler_->step(state, step, out, target, own_noise);
-      target.copy_(keep_unmasked(step, run, sample));
+      const auto given =
+          std::clamp<std::int64_t>(job_.size.given_rows() - run.begin * job_.patch_size, 0, count);
+      target.slice(2, given).copy_(keep_unmasked(step, run, sample).slice(2, given));
       offset += count;
     }
   }

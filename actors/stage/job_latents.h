@@ -100,6 +100,10 @@ class JobLatents {
   /// keep that picture where it is 0; it is 1 elsewhere.
   void begin_with(const at::Tensor& clean, const at::Tensor& mask);
 
+  /// Begins a video with frames that it is given, whose latents are `frames` [1, C, F · h, w]:
+  /// their rows stay as they are in all steps.
+  void begin_with_frames(const at::Tensor& frames);
+
   /// Takes own rows of a patch, or with -1 of the whole picture, one step further.
   void sample(int step, int patch, const at::Tensor& prediction);
 

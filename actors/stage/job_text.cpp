@@ -254,6 +254,7 @@ void JobText::keep_blank() {
   text.caption.states.zero_();
   if (text.caption.pooled.defined()) text.caption.pooled.zero_();
   text.lengths.fill_(text.caption.states.size(1));
+  text.caption.seen = given_frames_.keep_blank();
   keep(text, edited_.blank());
   init_image_.keep_blank();
   beside_.keep_blank();
@@ -263,6 +264,7 @@ TaskResult JobText::encode() {
   const auto& begin = job_.begin;
   seen_ = edited_.seen();
   edited_.encode();
+  given_frames_.encode();
   const auto picture = init_image_.encode();  // while others encode the text, most often
   beside_.encode();
   const bool projects = begin.caption_rank == begin.caption_root;
@@ -277,6 +279,7 @@ TaskResult JobText::encode() {
   if (projects) text = given ? project_given(std::move(encoded)) : std::move(*encoded);
   seen_ = {};
   share(text);
+  text.caption.seen = given_frames_.share();
   keep(text, edited_.share());
   init_image_.begin_latents(picture);
   beside_.share();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/stage/beside_latents.h"
+#include "actors/stage/given_frames.h"
 #include "actors/stage/job_context.h"
 #include "actors/stage/job_latents.h"
 #include "transport/control/blob_store.h"
@@ -82,12 +83,13 @@ class JobText {
  public:
   /// `given`: the prompt embeds that the request brings, where this actor projects them; else null.
   JobText(JobContext& job, JobNetwork& network, InitImage init_image, BesideLatents beside,
-          EditedPictures edited, control::BlobBytes given)
+          EditedPictures edited, GivenFrames given_frames, control::BlobBytes given)
       : job_(job),
         network_(network),
         init_image_(std::move(init_image)),
         beside_(std::move(beside)),
         edited_(std::move(edited)),
+        given_frames_(std::move(given_frames)),
         given_(std::move(given)),
         rows_(wire::prompt_rows(job.begin.request, {job.begin.first_image, job.begin.last_image},
                                 job.guided())) {}
@@ -122,6 +124,7 @@ class JobText {
   InitImage init_image_;
   BesideLatents beside_;
   EditedPictures edited_;
+  GivenFrames given_frames_;
   control::BlobBytes given_;
   wire::PromptRows rows_;
   Stage::PromptUse use_;

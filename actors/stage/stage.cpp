@@ -92,11 +92,13 @@ void Stage::note_rehearsed(const std::string& key) {
 
 void Stage::keep_encoders(bool keep) {
   keeps_encoders_ = keep;
-  if (!keep) encoders_.clear();
+  if (keep) return;
+  encoders_.clear();
+  vision_.reset();
 }
 
 std::uint64_t Stage::encoder_bytes() const {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = vision_ ? vision_->bytes() : 0;
   for (const auto& [index, encoder] : encoders_)
     bytes += encoder->bytes();
   return bytes;
@@ -226,11 +228,11 @@ models::AutoencoderKL Stage::picture_encoder() const {
 std::function<at::Tensor(const at::Tensor& pixels)> Stage::edited_encoder(bool tiled,
                                                                           Tick tick) const {
   if (spec_.video_vae) {
-    check_unchanged();
-    const models::WeightStore weights(spec_.vae_weights);
-    const auto vae = std::make_shared<models::AutoencoderKLWan>(*spec_.video_vae, weights, device_,
-                                                                spec::VaeHalf::encoder);
-    return [vae, tick](const at::Tensor& pixels) { return vae->encode_frame(pixels, tick); };
+    const auto vae = std::make_shared<models::AutoencoderKLWan>(frame_encoder());
+    return [vae, tick](const at::Tensor& pixels) {
+      return vae->encode(
+          1, [&pixels](std::int64_t) { return pixels; }, tick);
+    };
   }
   const auto vae = std::make_shared<models::AutoencoderKL>(picture_encoder());
   return [vae, tiled, tick](const at::Tensor& pixels) {
@@ -238,6 +240,34 @@ std::function<at::Tensor(const at::Tensor& pixels)> Stage::edited_encoder(bool t
     const auto found = tiled ? vae->encode_tiled(pixels, each) : vae->encode(pixels, each);
     return vae->scaled(found.mode()).to(at::kFloat).contiguous();
   };
+}
+
+at::Tensor Stage::see(const at::Tensor& picture, const std::string& name, const Tick& tick) {
+  const auto& vision = spec_.vision.value();
+  // Text encoders have the keys before it.
+  const PromptCache::Key key{spec_.text_encoders.size(), vision.config.tokens(), name};
+  if (const auto* kept = prompt_cache_.find(key)) return kept->states.unsqueeze(0).to(device_);
+  check_unchanged();
+  const auto make = [&] {
+    return std::make_unique<models::ClipVisionModel>(
+        vision.config, models::WeightStore(vision.weights), dtype_, device_);
+  };
+  std::unique_ptr<models::ClipVisionModel> own;
+  if (!keeps_encoders_) own = make();
+  if (keeps_encoders_ && !vision_) {
+    vision_ = make();
+    vision_->let_stay();
+  }
+  const auto states =
+      (own ? own : vision_)->encode(models::clip_pixels(picture, vision.pictures), tick);
+  prompt_cache_.keep(key, {states[0].cpu(), {}, vision.config.tokens(), ""});
+  return states;
+}
+
+models::AutoencoderKLWan Stage::frame_encoder() const {
+  check_unchanged();
+  const models::WeightStore weights(spec_.vae_weights);
+  return {spec_.video_vae.value(), weights, device_, spec::VaeHalf::encoder};
 }
 
 const models::AutoencoderKL& Stage::vae() {

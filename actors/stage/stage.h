@@ -11,6 +11,7 @@
 
 #include "actors/stage/network.h"
 #include "actors/stage/text_encoder.h"
+#include "models/encoders/clip_vision_model.h"
 #include "models/spec/model_spec.h"
 #include "models/vae/autoencoder_kl.h"
 #include "models/vae/autoencoder_kl_wan.h"
@@ -102,6 +103,12 @@ class Stage {
   /// edit, float32 [1, 3, H, W] in [-1, 1]: the mean of the encoder's distribution. The encoder is
   /// read anew, as that of `picture_encoder`.
   std::function<at::Tensor(const at::Tensor& pixels)> edited_encoder(bool tiled, Tick tick) const;
+  /// Returns the vision tower's states [1, T, d] of a picture, uint8 [H, W, 3], whose weights are
+  /// gone when it returns unless text encoders stay. `name` tells its file apart: what it has seen
+  /// before it may know still.
+  at::Tensor see(const at::Tensor& picture, const std::string& name, const Tick& tick);
+  /// Returns the encoder of the frames that a video is given, likewise.
+  models::AutoencoderKLWan frame_encoder() const;
   /// Returns the VAE, which is loaded when it is first asked for, and stays.
   const models::AutoencoderKL& vae();
   /// Returns the VAE of a model of videos.
@@ -130,6 +137,7 @@ class Stage {
   std::uint64_t weight_bytes_ = 0;
   bool keeps_encoders_ = false;
   std::map<std::size_t, std::unique_ptr<TextEncoder>> encoders_;  // that stay
+  std::unique_ptr<models::ClipVisionModel> vision_;               // that stays
   PromptCache prompt_cache_;
   PromptUse prompt_use_;
   std::set<std::string> rehearsed_;

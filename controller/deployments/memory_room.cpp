@@ -210,9 +210,7 @@ std::string too_large(const plan::Plan& plan, const Shortage& lack, const std::s
   for (const auto& [name, bytes] :
        {std::pair{"weights", own.weights}, std::pair{"K,V", own.kv},
         std::pair{"activations", own.activations}, std::pair{"text encoder", own.text},
-        std::pair{plan.request.images.empty() ? "picture to begin with" : "pictures to edit",
-                  own.picture},
-        std::pair{"decoder", own.vae}}) {
+        std::pair{plan.sent_pictures(), own.picture}, std::pair{"decoder", own.vae}}) {
     if (bytes > 0)
       parts += (parts.empty() ? "" : ", ") + std::string(name) + " " + bytes_text(bytes);
   }

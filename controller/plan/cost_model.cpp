@@ -332,7 +332,7 @@ double coded_flops(const ModelShape& model, double pixels, double flops_per_pixe
 
 /// Returns the seconds in which one actor encodes the pictures to edit.
 double edited_seconds(const ModelShape& model, const JobShape& job, const Machine& machine) {
-  double seconds = 0;
+  double seconds = model.vision_flops / machine.flops(job.dtype);
   for (const double pixels : model.edited_pixels)
     seconds += coded_flops(model, pixels, model.encoder_flops) /
                    (machine.flops(job.dtype) * kConvolutionShare) +

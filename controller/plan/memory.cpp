@@ -67,28 +67,34 @@ std::uint64_t coder_activations(const spec::VaeSpec& vae, spec::VaeHalf half,
   return 3 * largest;
 }
 
-/// Returns the decoder's activations, in bytes. A video is decoded frame by frame: three feature
-/// maps of its widest level, and at each convolution over time the two frames before, unless there
-/// is only one. What a level keeps of its input waits beside these.
-std::uint64_t decoder_activations(const Plan& plan, const spec::WanVaeSpec& vae) {
+/// Returns the activations of a video's half, in bytes. A video is coded frame by frame: three
+/// feature maps of its widest level, and at each convolution over time the two frames before,
+/// unless there is only one. What a level keeps of its input waits beside these.
+std::uint64_t video_activations(const Plan& plan, const spec::WanVaeSpec& vae, spec::VaeHalf half) {
   using Kind = spec::VaeLayer::Kind;
   const CodedShare share(plan, plan.latent_height / vae.latent_frames(plan.request.num_frames));
-  std::uint64_t kept = 0, largest = 0, input = 0;
-  for (const auto& layer : spec::layers_of(vae)) {
+  std::uint64_t kept = 0, largest = 0, input = 0, before = 0;
+  for (const auto& layer : spec::layers_of(vae, half)) {
     largest = std::max(largest, share.map(layer));
-    if (layer.kind == Kind::kept) input = std::max(input, share.map(layer));
+    if (layer.kind == Kind::kept) {
+      input = std::max(input, share.map(layer));
+      before = 2 * share.map(layer);
+    }
     if (vae.one_frame) continue;
     const bool over_time = layer.kind == Kind::convolution && layer.side > 1;
-    if (over_time || layer.kind == Kind::residual || layer.kind == Kind::doubled_frames)
+    if (over_time || layer.kind == Kind::residual || layer.kind == Kind::doubled_frames ||
+        layer.kind == Kind::halved_frames)
       kept += 2 * share.map(layer.in, layer.scale_in);
     if (layer.kind == Kind::residual) kept += 2 * share.map(layer.out, layer.scale_out);
+    // A level that halves frames adds the mean of two.
+    if (layer.kind == Kind::halved_frames) kept += before;
   }
   return kept + input + 3 * largest;
 }
 
 std::uint64_t decoder_activations(const Plan& plan, const spec::ModelSpec& model) {
   return model.video_vae
-             ? decoder_activations(plan, *model.video_vae)
+             ? video_activations(plan, *model.video_vae, spec::VaeHalf::decoder)
              : coder_activations(model.vae, spec::VaeHalf::decoder, own_share(plan, model.vae));
 }
 
@@ -198,6 +204,31 @@ std::uint64_t seen_pictures(const Plan& plan, const spec::ModelSpec& model,
   return files + std::max(read, kept + block);
 }
 
+/// Returns the most bytes that the frames which a video is given need: they are read one at a time,
+/// and encoded together when only their pixels are there.
+std::uint64_t frame_pictures(const Plan& plan, const spec::ModelSpec& model) {
+  const auto& request = plan.request;
+  const std::uint64_t floats = 3 * sizeof(float) * area(request.height, request.width);
+  std::uint64_t files = 0, most = 0;
+  for (const auto& image : {request.images.front(), request.last_image}) {
+    files += image.bytes;
+    most =
+        std::max(most, resized_picture({request.height, request.width}, image.height, image.width));
+  }
+  // The latents of all frames, and with those that stand beside the job's own.
+  const auto latents = static_cast<std::uint64_t>(
+      sizeof(float) *
+      (plan.latent_channels * model.latent_frames(given_frames(request, model)) *
+           (plan.latent_height / model.latent_frames(request.num_frames)) +
+       model.transformer.beside_channels * plan.latent_height) *
+      plan.latent_width);
+  constexpr auto kHalf = spec::VaeHalf::encoder;
+  return files + latents +
+         std::max(most + 3 * floats,
+                  3 * floats + sizeof(float) * spec::kept_elements(*model.video_vae, kHalf) +
+                      video_activations(plan, *model.video_vae, kHalf));
+}
+
 /// Sizes of a rank's part of a transformer, from which its bytes follow.
 struct StagePart {
   StagePart(const Plan& plan, const spec::ModelSpec& model, const Layout& layout,
@@ -273,9 +304,12 @@ std::uint64_t caption_bytes(const Plan& plan, const StagePart& part) {
                                        {.tp = plan.degrees.tp}, part.at.tp, 0);
   bytes += part.stage.blocks() * 2 * part.batch * transformer.attention_head_dim * part.size *
            tokens * heads;
+  // What a vision tower saw is the same for all items of a batch.
+  const auto seen = static_cast<std::uint64_t>(transformer.seen_tokens);
+  bytes += part.stage.blocks() * 2 * transformer.attention_head_dim * part.size * seen * heads;
   // Shards keep sums of squares of the text's keys.
   if (plan.degrees.tp > 1 && transformer.blocks.front().norms_across_heads)
-    bytes += part.stage.blocks() * part.batch * tokens * sizeof(float);
+    bytes += part.stage.blocks() * (part.batch * tokens + seen) * sizeof(float);
   return bytes;
 }
 
@@ -358,6 +392,10 @@ void add_ends(ActorMemory& own, const Plan& plan, const spec::ModelSpec& model,
                                    {.embeds = true, .shard = at.tp, .shards = plan.degrees.tp},
                                    size, spec::KeptAs::computed));
   }
+  if (model.vision && rank == plan.decode_rank(dp)) {
+    own.text = std::max(own.text, spec::vision_peak_bytes(*model.vision, size));
+    own.encoders += spec::vision_bytes(*model.vision, size);
+  }
   const auto decoders = plan.decoders(dp);
   if (std::find(decoders.begin(), decoders.end(), rank) == decoders.end()) return;
   // One after the other, and gone before the first step.
@@ -367,6 +405,7 @@ void add_ends(ActorMemory& own, const Plan& plan, const spec::ModelSpec& model,
                            control_picture(plan, model));
   if (model.inputs.images == spec::PictureRole::edited)
     own.picture = std::max(own.picture, edited_pictures(plan, model));
+  if (given_frames(plan.request, model) > 0) own.picture = frame_pictures(plan, model);
   if (!plan.needs_decoder()) return;
   own.decoder = decoder;
   const auto activations = decoder_activations(plan, model);

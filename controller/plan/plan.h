@@ -125,6 +125,12 @@ struct Plan {
       count += is_whole(step) ? 1 : 0;
     return count;
   }
+  /// Returns what the pictures are that the request brings and that are encoded before the first
+  /// step.
+  const char* sent_pictures() const {
+    if (request.images.empty()) return "picture to begin with";
+    return request.num_frames > 1 ? "frames to begin with" : "pictures to edit";
+  }
   /// True when prompts, or negative ones alone, are encoded; else the request brings all of the
   /// text encoders' output.
   bool encodes_text() const { return request.prompt_embeds.empty() || encodes_negative; }

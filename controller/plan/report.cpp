@@ -390,8 +390,8 @@ std::string actors_text(const Plan& plan, const mesh::Mesh& mesh) {
           fmt::format("{}{} at rank {}", seconds.empty() ? "" : ", ", megabytes(own.second), rank);
   }
   if (picture > 0)
-    text += (plan.request.images.empty() ? "picture to begin with: " : "pictures to edit: ") +
-            megabytes(picture) + " while decoded, resized and encoded\n";
+    text += std::string(plan.sent_pictures()) + ": " + megabytes(picture) +
+            " while decoded, resized and encoded\n";
   if (!seconds.empty())
     text += fmt::format(
         "second transformer: {}; it stays beside the first where there is room for it beside the "

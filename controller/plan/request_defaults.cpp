@@ -54,6 +54,7 @@ void set_per_image_settings(wire::ImageRequest& request) {
 std::vector<spec::PixelSize> edited_sizes(const wire::ImageRequest& request,
                                           const spec::ModelSpec& model) {
   std::vector<spec::PixelSize> sizes;
+  if (model.inputs.images != spec::PictureRole::edited) return sizes;
   for (const auto& image : request.images)
     sizes.push_back(spec::edited_size(model, {image.height, image.width}).cut);
   return sizes;
@@ -62,9 +63,8 @@ std::vector<spec::PixelSize> edited_sizes(const wire::ImageRequest& request,
 std::int64_t edited_tokens(const wire::ImageRequest& request, const spec::ModelSpec& model) {
   const auto unit = model.pixel_multiple();
   std::int64_t tokens = 0;
-  if (model.inputs.images == spec::PictureRole::edited)
-    for (const auto& size : edited_sizes(request, model))
-      tokens += size.height / unit * (size.width / unit);
+  for (const auto& size : edited_sizes(request, model))
+    tokens += size.height / unit * (size.width / unit);
   return tokens;
 }
 
@@ -73,6 +73,11 @@ std::int64_t prompt_tokens(const wire::ImageRequest& request, const spec::ModelS
   for (const auto& image : request.images)
     tokens += spec::seen_tokens(model, {image.height, image.width});
   return tokens;
+}
+
+std::int64_t given_frames(const wire::ImageRequest& request, const spec::ModelSpec& model) {
+  if (model.inputs.images != spec::PictureRole::first_frame || request.images.empty()) return 0;
+  return model.inputs.beside == spec::BesideLatents::given_frames ? request.num_frames : 1;
 }
 
 namespace {
@@ -321,8 +326,12 @@ void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& mode
     check_edited(images[i], images.size() > 1 ? fmt::format(" number {}", i + 1) : "", model);
   if (request.last_image.bytes > 0 && !takes.last_image)
     refuse(JobField::last_image,
-           "`last_image` is given, but " + model.pipeline_class +
-               (model.makes_videos() ? " takes no last frame" : " makes pictures"));
+           "`last_image` is given, but " +
+               (model.makes_videos() ? "this " + model.pipeline_class + " takes no last frame"
+                                     : model.pipeline_class + " makes pictures"));
+  if (request.last_image.bytes == 0 && takes.needs_last_image)
+    refuse(JobField::last_image, "`last_image` is missing: this " + model.pipeline_class +
+                                     " makes a video between its first and its last frame");
   check_control(request, model);
   if (request.guidance_scale_2 && !takes.second_guidance)
     refuse(JobField::guidance_scale_2,
@@ -390,9 +399,9 @@ namespace {
 
 void require_encoder(const spec::ModelSpec& model, JobField field) {
   const std::string given = "`" + to_string(field) + "` is given, but ";
-  constexpr auto kEncoder = spec::VaeHalf::encoder;
-  for (const auto& tensor : model.video_vae ? spec::expected_tensors(*model.video_vae, kEncoder)
-                                            : spec::expected_tensors(model.vae, kEncoder)) {
+  constexpr auto kHalf = spec::VaeHalf::encoder;
+  for (const auto& tensor : model.video_vae ? spec::expected_tensors(*model.video_vae, kHalf)
+                                            : spec::expected_tensors(model.vae, kHalf)) {
     const auto has = [&](const std::string& name) { return model.vae_weights.contains(name); };
     if (!has(tensor.name) && std::ranges::none_of(tensor.other_names, has)) {
       refuse(field, given + model.vae_weights.label().string() + " has no encoder: tensor \"" +
@@ -500,7 +509,7 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
   const auto chosen = sampler_config(request, model);
   plan.sampler_steps = given_steps(chosen, request).value_or(request.steps);
   if (request.init_image_bytes > 0) set_skipped_steps(plan, model);
-  if (!request.images.empty() && model.inputs.images == spec::PictureRole::edited)
+  if (!request.images.empty() && model.inputs.images != spec::PictureRole::none)
     require_encoder(model, JobField::images);
   if (model.inputs.beside == spec::BesideLatents::control_picture)
     require_encoder(model, JobField::control_images);

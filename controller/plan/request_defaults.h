@@ -35,6 +35,10 @@ std::int64_t edited_tokens(const wire::ImageRequest& request, const spec::ModelS
 /// its text encoder sees.
 std::int64_t prompt_tokens(const wire::ImageRequest& request, const spec::ModelSpec& model);
 
+/// Returns the number of frames that are encoded before a video's first step: the one that it is
+/// given, or where the network sees them beside the latents all, of which most are empty.
+std::int64_t given_frames(const wire::ImageRequest& request, const spec::ModelSpec& model);
+
 /// Refuses pictures beside the text, and a second guidance scale, where the model takes none, and a
 /// request without pictures where it needs some.
 void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& model);

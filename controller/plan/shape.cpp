@@ -46,6 +46,7 @@ struct VaeCost {
       case Kind::upsample:
       case Kind::downsample:
       case Kind::doubled_frames:
+      case Kind::halved_frames:
         return convolve(layer.in, layer.out, layer.scale_out);
     }
   }
@@ -234,6 +235,13 @@ ModelShape shape_of(const spec::ModelSpec& model, const wire::ImageRequest& requ
   const auto scale = static_cast<double>(model.vae.scale_factor());
   for (const auto& size : edited_sizes(request, model))
     shape.edited_pixels.push_back(static_cast<double>(size.height * size.width) / (scale * scale));
+  if (model.vision)
+    shape.vision_flops =
+        static_cast<double>(transformer.seen_tokens) * plain_flops(model.vision->config);
+  // Each frame goes through three frames of weights.
+  const auto frame = static_cast<double>(request.height) * request.width / (scale * scale);
+  shape.edited_pixels.insert(shape.edited_pixels.end(),
+                             static_cast<std::size_t>(3 * given_frames(request, model)), frame);
   shape.encoder_convolutions = encoder.convolutions;
   // The attention is over all of a patch's positions, as queries and as keys.
   const auto patch = static_cast<double>(model.vae.latent_patch * model.vae.latent_patch);

@@ -56,7 +56,10 @@ struct ModelShape {
   double telling_layers = 0;
   /// True if a picture is encoded whose channels stand beside the latents.
   bool encodes_beside = false;
-  /// Latent pixels of each picture to edit, which one actor encodes.
+  /// FLOPs of a vision tower for all frames that it sees.
+  double vision_flops = 0;
+  /// Latent pixels of each picture to edit, and of each frame that a video is given, three times:
+  /// they are counted as if one actor encoded them.
   std::vector<double> edited_pixels = {};
   /// True when text tokens are part of the sequence (SD3, FLUX); else they are cross-attended to.
   /// `text_tokens` counts the tokens of pictures to edit, too.

@@ -27,6 +27,20 @@ Bytes edited_bytes(const wire::ImageRequest& request, const spec::ModelSpec& mod
          sizeof(float);
 }
 
+/// Returns the bytes of the latents of frames that a video is given, and of what a vision tower
+/// sees of them.
+Bytes frame_bytes(const Plan& plan, const spec::ModelSpec& model) {
+  const auto frames = given_frames(plan.request, model);
+  if (frames == 0) return 0;
+  const auto& facts = model.transformer;
+  return static_cast<Bytes>(model.latent_frames(frames) * plan.latent_channels *
+                            (plan.latent_height / model.latent_frames(plan.request.num_frames)) *
+                            plan.latent_width) *
+             sizeof(float) +
+         static_cast<Bytes>(facts.seen_tokens * facts.seen_width) *
+             element_bytes(plan.request.dtype);
+}
+
 /// Adds up what one rank sends.
 class Rank {
  public:
@@ -194,7 +208,8 @@ class Rank {
     const auto bytes = [&](Bytes values) {
       return all_reduce_bytes(items * values, sizeof(float), degrees_.tp, at_.tp);
     };
-    const Bytes text = facts_.caption_tokens(plan_.request.max_sequence_length);
+    const Bytes text =
+        facts_.caption_tokens(plan_.request.max_sequence_length) + facts_.seen_tokens;
     return joint_norms_ * (bytes(2 * picture) + bytes(picture + text));
   }
 
@@ -245,7 +260,9 @@ class Rank {
     const Bytes others = degrees_.world() / degrees_.dp - 1;
     const bool encodes = at_ == mesh::Coordinates{.dp = at_.dp, .pp = degrees_.pp - 1};
     if (encodes) traffic_.sent["caption"] += others * encoded_picture_bytes(plan_, model_, at_.dp);
-    if (encodes) traffic_.sent["caption"] += others * edited_bytes(plan_.request, model_);
+    if (encodes)
+      traffic_.sent["caption"] +=
+          others * (edited_bytes(plan_.request, model_) + frame_bytes(plan_, model_));
     traffic_.sent["caption"] += caption_bytes(plan_, model_, mesh::Mesh(degrees_).rank(at_));
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "controller/plan/layout.h"
+#include "controller/plan/request_defaults.h"
 #include "models/spec/vae_spec.h"
 
 namespace troupe::plan {
@@ -85,6 +86,9 @@ class Rows {
       case Kind::doubled_frames:
         frames_ = 2 * frames_ - 1;
         return;
+      case Kind::halved_frames:
+        frames_ = (frames_ + 1) / 2;
+        return;
       case Kind::kept:
       case Kind::added:
         return;
@@ -140,11 +144,21 @@ VaeTraffic encoded_rows(const Plan& plan, const spec::VaeSpec& vae, const Place&
 /// Returns what the rows of a video's frames send; its decoder has no groups.
 VaeTraffic decoded_frames(const Plan& plan, const spec::WanVaeSpec& vae, const Place& place) {
   Rows rows(place, kPixel, 0, plan.latent_width, vae.latent_frames(plan.request.num_frames));
-  for (const auto& layer : spec::layers_of(vae))
+  for (const auto& layer : spec::layers_of(vae, spec::VaeHalf::decoder))
     rows.add(layer);
   const Bytes scale = vae.scale_factor();
   rows.collect(rows.frames() * vae.out_channels * place.rows * scale * plan.latent_width * scale *
                kPixel);
+  return rows.told();
+}
+
+/// Returns what the rows of `frames` frames that a video is given send.
+VaeTraffic encoded_frames(const Plan& plan, const spec::WanVaeSpec& vae, const Place& place,
+                          Bytes frames) {
+  Rows rows(place, kPixel, 0, plan.latent_width, frames);
+  for (const auto& layer : spec::layers_of(vae, spec::VaeHalf::encoder))
+    rows.add(layer);
+  rows.collect(rows.frames() * vae.z_dim * place.rows * plan.latent_width * kPixel);
   return rows.told();
 }
 
@@ -181,6 +195,8 @@ VaeTraffic decoded(const Plan& plan, const spec::ModelSpec& model, const Place& 
 
 VaeTraffic encoded(const Plan& plan, const spec::ModelSpec& model, const Place& place) {
   if (place.size < 2) return {};
+  if (const auto frames = given_frames(plan.request, model); frames > 0)
+    return encoded_frames(plan, *model.video_vae, place, static_cast<Bytes>(frames));
   const auto pictures = encoded_pictures(plan, model, place.dp);
   if (!plan.request.vae_tiling) return encoded_rows(plan, model.vae, place, pictures);
   const auto scale = model.vae.scale_factor();

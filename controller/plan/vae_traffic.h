@@ -24,8 +24,8 @@ struct VaeTraffic {
 /// Returns the bytes for the pictures, or the videos, that come out; nothing for a rank that
 /// decodes alone or not at all.
 VaeTraffic decode_traffic(const Plan& plan, const spec::ModelSpec& model, int rank);
-/// Returns the bytes for the pictures that are encoded in the request's size; nothing where there
-/// is none.
+/// Returns the bytes for the pictures that are encoded in the request's size, or a video's frames;
+/// nothing where there is none.
 VaeTraffic encode_traffic(const Plan& plan, const spec::ModelSpec& model, int rank);
 
 /// Adds the bytes of both as "vae"; and as "rows" the latents that ranks send to the decoders, at

@@ -53,6 +53,12 @@ struct PictureSize {
   int64_t latent_height = 0;
   int64_t latent_width = 0;
   int64_t frames = 1;
+  /// Latent frames at the beginning that a job is given: they stay as they are, and their tokens
+  /// see timestep 0.
+  int64_t given_frames = 0;
+
+  /// Returns the latent rows of the frames that are given.
+  int64_t given_rows() const { return latent_height / frames * given_frames; }
 };
 
 /// Returns the tokens of a picture whose tokens are `patch` latent pixels a side.
@@ -97,6 +103,9 @@ struct Caption {
   at::Tensor pooled;  ///< [B, P]; undefined where a family has none
   /// Latents of the pictures to edit, [1, C, h, w] each, as a sampler takes latents.
   std::vector<at::Tensor> references = {};
+  /// States of a vision tower of the frames that a video is given, [1, T, d]; undefined where a
+  /// model has none.
+  at::Tensor seen = {};
 };
 
 /// Inputs that condition a step beside the text.

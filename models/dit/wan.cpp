@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
@@ -16,7 +17,54 @@ struct WanStep final : StageStep {
 
   at::Tensor embedded;    // [B, D]
   at::Tensor modulation;  // [B, 6, D]
+  at::Tensor given;       // the same of timestep 0, where a frame is given
   RotaryAngles turns;     // of all the video's tokens
+};
+
+/// Returns how many tokens of the rows are above row `end`. Runs come from above.
+int64_t tokens_above(const std::vector<TokenRows>& rows, int64_t end, int64_t columns) {
+  int64_t count = 0;
+  for (const TokenRows& run : rows)
+    count += std::max<int64_t>(std::min(run.end, end) - run.begin, 0);
+  return count * columns;
+}
+
+/// A block's own table added to what modulates a call's tokens, of which the first ones may be
+/// modulated in another way.
+class WanFactors {
+ public:
+  WanFactors(const at::Tensor& table, const WanModulation& modulation, int64_t tokens)
+      : given_tokens_(modulation.given_tokens < tokens ? modulation.given_tokens : 0),
+        made_(table.unsqueeze(0) +
+              (given_tokens_ < modulation.given_tokens ? modulation.given : modulation.made)) {
+    if (given_tokens_ > 0) given_ = table.unsqueeze(0) + modulation.given;
+  }
+
+  at::Tensor norm(const at::Tensor& hidden, int64_t scale, int64_t shift, double eps) const {
+    const auto of = [&](const at::Tensor& some, const at::Tensor& factors) {
+      return kernels::norm_modulate(some, factors.select(1, scale), factors.select(1, shift), eps);
+    };
+    if (given_tokens_ == 0) return of(hidden, made_);
+    return at::cat({of(first(hidden).contiguous(), given_), of(rest(hidden).contiguous(), made_)},
+                   1);
+  }
+  /// Does the same as add_product.
+  void add(at::Tensor& hidden, const kernels::Linear& product, const at::Tensor& x, int64_t gate,
+           bool sharded, TensorParallelPort& sums) const {
+    if (given_tokens_ == 0)
+      return add_product(hidden, product, x, made_.select(1, gate), sharded, sums);
+    at::Tensor whole = at::zeros_like(hidden);
+    add_product(whole, product, x, std::nullopt, sharded, sums);
+    first(hidden).add_(first(whole) * given_.narrow(1, gate, 1));
+    rest(hidden).add_(rest(whole) * made_.narrow(1, gate, 1));
+  }
+
+ private:
+  at::Tensor first(const at::Tensor& of) const { return of.slice(1, 0, given_tokens_); }
+  at::Tensor rest(const at::Tensor& of) const { return of.slice(1, given_tokens_); }
+
+  int64_t given_tokens_;  // 0 where all tokens are modulated in one way
+  at::Tensor made_, given_;
 };
 
 class WanCaption final : public CaptionCache {
@@ -66,11 +114,15 @@ at::Tensor NormAcrossHeads::squares(const at::Tensor& x) {
 }
 
 WanText WanText::items(int64_t begin, int64_t end) const {
-  return {kv.slice(0, begin, end), squares.defined() ? squares.slice(0, begin, end) : squares};
+  return {kv.slice(0, begin, end), squares.defined() ? squares.slice(0, begin, end) : squares, seen,
+          seen_squares};
 }
 
 int64_t WanText::bytes() const {
-  return static_cast<int64_t>(kv.nbytes() + (squares.defined() ? squares.nbytes() : 0));
+  int64_t total = 0;
+  for (const at::Tensor& part : {kv, squares, seen, seen_squares})
+    total += part.defined() ? static_cast<int64_t>(part.nbytes()) : 0;
+  return total;
 }
 
 WanBlock::WanBlock(const spec::WanSpec& spec, int index, WeightShard shard,
@@ -79,7 +131,8 @@ WanBlock::WanBlock(const spec::WanSpec& spec, int index, WeightShard shard,
       sharded_(shard.degree > 1),
       heads_(shard.size(spec.num_attention_heads)),
       head_dim_(spec.attention_head_dim),
-      eps_(spec.eps) {
+      eps_(spec.eps),
+      sees_(spec.image_dim > 0) {
   const std::string prefix = "blocks." + std::to_string(index) + ".";
   const std::string self = prefix + "attn1.", cross = prefix + "attn2.";
   const int64_t width = spec.inner_dim(), heads = spec.num_attention_heads;
@@ -102,20 +155,30 @@ WanBlock::WanBlock(const spec::WanSpec& spec, int index, WeightShard shard,
   cross_kv_ = weights.joined({cross + "to_k", cross + "to_v"}, width, width, true, own);
   text_q_ = norm(cross + "norm_q");
   text_k_ = norm(cross + "norm_k");
+  if (sees_) {
+    seen_kv_ =
+        weights.joined({cross + "add_k_proj", cross + "add_v_proj"}, width, width, true, own);
+    seen_k_ = norm(cross + "norm_added_k");
+  }
   cross_out_ = weights.narrow(cross + "to_out.0", width, width, own, first);
   widen_ = weights.joined({prefix + "ffn.net.0.proj"}, width, spec.ffn_dim, true, columns);
   narrow_ = weights.narrow(prefix + "ffn.net.2", spec.ffn_dim, width, columns, first);
 }
 
-WanText WanBlock::text(const at::Tensor& states) const {
+std::pair<at::Tensor, at::Tensor> WanBlock::keys_of(const at::Tensor& states,
+                                                    const kernels::Linear& kv,
+                                                    const NormAcrossHeads& norm) const {
+  const at::Tensor both = kv(states).view({states.size(0), states.size(1), 2, heads_, head_dim_});
+  const at::Tensor keys = both.select(2, 0);
+  if (sharded_) return {both, NormAcrossHeads::squares(keys)};
+  norm.whole(keys);
+  return {both, {}};
+}
+
+WanText WanBlock::text(const at::Tensor& states, const at::Tensor& seen) const {
   WanText made;
-  made.kv = cross_kv_(states).view({states.size(0), states.size(1), 2, heads_, head_dim_});
-  const at::Tensor keys = made.kv.select(2, 0);
-  if (sharded_) {
-    made.squares = NormAcrossHeads::squares(keys);
-  } else {
-    text_k_.whole(keys);
-  }
+  std::tie(made.kv, made.squares) = keys_of(states, cross_kv_, text_k_);
+  if (sees_) std::tie(made.seen, made.seen_squares) = keys_of(seen, seen_kv_, seen_k_);
   return made;
 }
 
@@ -150,35 +213,42 @@ at::Tensor WanBlock::cross(const at::Tensor& hidden, const WanText& text,
           ? kernels::norm_modulate(hidden, across(cross_scale_), across(cross_bias_), eps_)
           : hidden;
   at::Tensor q = cross_q_(normal).view({batch, tokens, heads_, head_dim_});
-  at::Tensor keys = text.kv.select(2, 0);
+  at::Tensor keys = text.kv.select(2, 0), seen = sees_ ? text.seen.select(2, 0) : at::Tensor();
   if (sharded_) {
-    at::Tensor squares = at::cat({NormAcrossHeads::squares(q), text.squares}, 1).contiguous();
+    const int64_t words = text.squares.size(1);
+    std::vector<at::Tensor> all{NormAcrossHeads::squares(q), text.squares};
+    if (sees_) all.push_back(text.seen_squares.expand({batch, -1}));
+    at::Tensor squares = at::cat(all, 1).contiguous();
     sums.sum(squares);
     text_q_.part(q, squares.slice(1, 0, tokens));
     keys = keys.clone();
-    text_k_.part(keys, squares.slice(1, tokens));
+    text_k_.part(keys, squares.slice(1, tokens, tokens + words));
+    if (sees_) {
+      seen = seen.clone();
+      seen_k_.part(seen, squares.slice(0, 0, 1).slice(1, tokens + words));
+    }
   } else {
     text_q_.whole(q);
   }
   const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim_));
-  return kernels::attention(q, keys, text.kv.select(2, 1), scale)
-      .view({batch, tokens, heads_ * head_dim_});
+  at::Tensor found = kernels::attention(q, keys, text.kv.select(2, 1), scale);
+  if (sees_) {
+    const auto of_all = [&](const at::Tensor& of) { return of.expand({batch, -1, -1, -1}); };
+    found.add_(kernels::attention(q, of_all(seen), of_all(text.seen.select(2, 1)), scale));
+  }
+  return found.view({batch, tokens, heads_ * head_dim_});
 }
 
-void WanBlock::run(at::Tensor& hidden, const at::Tensor& modulation, const WanText& text,
+void WanBlock::run(at::Tensor& hidden, const WanModulation& modulation, const WanText& text,
                    const RotaryAngles& turns, AttentionPort& attention,
                    TensorParallelPort& sums) const {
-  const at::Tensor factors = table_.unsqueeze(0) + modulation;
-  const auto factor = [&factors](int64_t index) { return factors.select(1, index); };
-  enum { kShiftSelf, kScaleSelf, kGateSelf, kShiftForward, kScaleForward, kGateForward };
-
-  at::Tensor normal = kernels::norm_modulate(hidden, factor(kScaleSelf), factor(kShiftSelf), eps_);
-  add_product(hidden, self_out_, self(normal, turns, attention, sums), factor(kGateSelf), sharded_,
-              sums);
+  const WanFactors factors(table_, modulation, hidden.size(1));
+  at::Tensor normal = factors.norm(hidden, kScale, kShift, eps_);
+  factors.add(hidden, self_out_, self(normal, turns, attention, sums), kGate, sharded_, sums);
   if (hidden.size(1) == 0) return;  // the same on every shard
   add_product(hidden, cross_out_, cross(hidden, text, sums), std::nullopt, sharded_, sums);
-  normal = kernels::norm_modulate(hidden, factor(kScaleForward), factor(kShiftForward), eps_);
-  add_product(hidden, narrow_, widen_.gelu(normal), factor(kGateForward), sharded_, sums);
+  normal = factors.norm(hidden, kScaleForward, kShiftForward, eps_);
+  factors.add(hidden, narrow_, widen_.gelu(normal), kGateForward, sharded_, sums);
 }
 
 void NormAcrossHeads::list_tensors(std::vector<at::Tensor*>& all) {
@@ -190,6 +260,10 @@ void WanBlock::list_tensors(std::vector<at::Tensor*>& all) {
   for (kernels::Linear* linear :
        {&qkv_, &self_out_, &cross_q_, &cross_kv_, &cross_out_, &widen_, &narrow_})
     linear->list_tensors(all);
+  if (sees_) {
+    seen_kv_.list_tensors(all);
+    seen_k_.list_tensors(all);
+  }
   for (NormAcrossHeads* norm : {&self_q_, &self_k_, &text_q_, &text_k_})
     norm->list_tensors(all);
 }
@@ -218,8 +292,45 @@ Wan::Wan(const spec::WanSpec& spec, const StagePart& part, const WeightLoader& w
   }
   if (part.projects) {
     last_table_ = weights.copy("scale_shift_table", {1, 2, width}).view({2, width});
-    last_ = weights.linear("proj_out", width, patch * patch * spec.in_channels);
+    last_ = weights.linear("proj_out", width, patch * patch * spec.out_channels);
   }
+  if (spec.image_dim > 0) seen_.emplace(spec, weights);
+}
+
+Wan::SeenEmbedder::SeenEmbedder(const spec::WanSpec& spec, const WeightLoader& weights)
+    : tokens_(spec.pos_embed_seq_len) {
+  const std::string name = "condition_embedder.image_embedder.";
+  const int64_t in = spec.image_dim, width = spec.inner_dim();
+  if (tokens_ > 0) positions_ = weights.copy(name + "pos_embed", {1, tokens_, in});
+  first_weight_ = weights.copy(name + "norm1.weight", {in});
+  first_bias_ = weights.copy(name + "norm1.bias", {in});
+  first_ = weights.linear(name + "ff.net.0.proj", in, in);
+  second_ = weights.linear(name + "ff.net.2", in, width);
+  last_weight_ = weights.copy(name + "norm2.weight", {width});
+  last_bias_ = weights.copy(name + "norm2.bias", {width});
+}
+
+at::Tensor Wan::SeenEmbedder::operator()(const at::Tensor& states) const {
+  const auto norm = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+    constexpr double kLayerNormEps = 1e-5;
+    const auto wide = [](const at::Tensor& of) { return of.to(at::kFloat); };
+    return at::layer_norm(wide(x), {x.size(2)}, wide(weight), wide(bias), kLayerNormEps)
+        .to(x.scalar_type());
+  };
+  if (tokens_ > 0 && states.size(1) != tokens_)
+    throw std::invalid_argument("[wan] " + std::to_string(states.size(1)) +
+                                " states of a vision tower, there are positions for " +
+                                std::to_string(tokens_));
+  const at::Tensor placed = tokens_ > 0 ? states + positions_ : states;
+  const at::Tensor wide = at::gelu(first_(norm(placed, first_weight_, first_bias_)));
+  return norm(second_(wide), last_weight_, last_bias_);
+}
+
+int64_t Wan::SeenEmbedder::bytes() const {
+  int64_t total = first_.bytes() + second_.bytes();
+  for (const at::Tensor& part : {positions_, first_weight_, first_bias_, last_weight_, last_bias_})
+    total += part.defined() ? static_cast<int64_t>(part.nbytes()) : 0;
+  return total;
 }
 
 int64_t Wan::bytes() const {
@@ -229,6 +340,7 @@ int64_t Wan::bytes() const {
     total += embedding_->patch.bytes() + embedding_->text_first.bytes() +
              embedding_->text_second.bytes();
   }
+  if (seen_) total += seen_->bytes();
   return total + blocks_.bytes();
 }
 
@@ -250,8 +362,14 @@ std::unique_ptr<CaptionCache> Wan::cache_of(const Caption& caption, const at::Te
   const at::Tensor states = on_device(caption.states);
   auto cache = std::make_unique<WanCaption>();
   cache->batch_ = states.size(0);
+  at::Tensor seen;
+  if (seen_) {
+    if (!caption.seen.defined())
+      throw std::invalid_argument("[wan] a vision tower's states are missing");
+    seen = (*seen_)(on_device(caption.seen));
+  }
   for (int i = 0; i < std::ssize(blocks_); ++i)
-    cache->blocks.push_back(blocks_[i].text(states));
+    cache->blocks.push_back(blocks_[i].text(states, seen));
   return cache;
 }
 
@@ -282,13 +400,17 @@ std::unique_ptr<StepCondition> Wan::condition(const StepInput& input,
                                 std::to_string(size.latent_height) + " rows");
   }
   auto step = std::make_unique<WanStep>();
-  const at::Tensor features =
-      sine_features(at::tensor({input.timestep}, at::kDouble)).to(device_, compute_);
-  const at::Tensor embedded = time_(features);
   const int64_t batch = caption.batch();
-  step->modulation =
-      modulation_(at::silu(embedded)).view({1, 6, hidden_width()}).expand({batch, -1, -1});
-  step->embedded = embedded.expand({batch, -1});
+  const auto embedded = [&](double timestep) {
+    return time_(sine_features(at::tensor({timestep}, at::kDouble)).to(device_, compute_));
+  };
+  const auto modulation = [&](const at::Tensor& of) {
+    return modulation_(at::silu(of)).view({1, 6, hidden_width()}).expand({batch, -1, -1});
+  };
+  const at::Tensor own = embedded(input.timestep);
+  step->modulation = modulation(own);
+  if (size.given_frames > 0) step->given = modulation(embedded(0));
+  step->embedded = own.expand({batch, -1});
   step->batch = batch;
   step->turns = rotary_angles_of(size);
   return step;
@@ -304,11 +426,14 @@ at::Tensor Wan::compute(at::Tensor hidden, const StepCondition& condition,
   const auto& text = text_of<WanCaption>(caption);
   require_blocks(text.blocks.size());
   const CallTokens& tokens = call.tokens;
-  const RotaryAngles turns =
-      rotary_angles_of_rows(step.turns, tokens.rows, tokens.size.latent_width / patch_size());
+  const int64_t columns = tokens.size.latent_width / patch_size();
+  const RotaryAngles turns = rotary_angles_of_rows(step.turns, tokens.rows, columns);
+  const WanModulation modulation{
+      step.modulation, step.given,
+      tokens_above(tokens.rows, tokens.size.given_rows() / patch_size(), columns)};
   hidden = hidden.contiguous();
   for (int i = call.begin; i < call.end; ++i)
-    blocks_[i].run(hidden, step.modulation, text.blocks[i], turns, call.attention, call.sums);
+    blocks_[i].run(hidden, modulation, text.blocks[i], turns, call.attention, call.sums);
   return hidden;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/linear.h"
@@ -42,9 +43,19 @@ class NormAcrossHeads {
 struct WanText {
   at::Tensor kv;       ///< [B, L, 2, H, d]; keys are normed where the weights are whole
   at::Tensor squares;  ///< [B, L] float32 of the own heads' keys, where they are a shard
+  /// The same of what a vision tower saw, [1, T, 2, H, d] and [1, T], for all items; undefined
+  /// where the model has none.
+  at::Tensor seen, seen_squares;
 
   WanText items(int64_t begin, int64_t end) const;
   int64_t bytes() const;
+};
+
+/// Values that modulate the tokens of a call. The first ones may be of frames that are given.
+struct WanModulation {
+  at::Tensor made;   ///< [B, 6, D]
+  at::Tensor given;  ///< [B, 6, D], of timestep 0; undefined where no frame is given
+  int64_t given_tokens = 0;
 };
 
 /// Self attention, cross attention and feed-forward, modulated by the timestep.
@@ -53,10 +64,10 @@ class WanBlock {
  public:
   WanBlock(const spec::WanSpec& spec, int index, WeightShard shard, const WeightLoader& weights);
 
-  /// states [B, L, D], projected.
-  WanText text(const at::Tensor& states) const;
-  /// hidden [B, tokens, D], contiguous, changed in place; modulation [B, 6, D]; tokens may be 0.
-  void run(at::Tensor& hidden, const at::Tensor& modulation, const WanText& text,
+  /// states [B, L, D], projected; seen [1, T, D] likewise, or undefined.
+  WanText text(const at::Tensor& states, const at::Tensor& seen) const;
+  /// hidden [B, tokens, D], contiguous, changed in place; tokens may be 0.
+  void run(at::Tensor& hidden, const WanModulation& modulation, const WanText& text,
            const RotaryAngles& turns, AttentionPort& attention, TensorParallelPort& sums) const;
   /// Does the same as kernels::Linear::list_tensors.
   void list_tensors(std::vector<at::Tensor*>& all);
@@ -65,6 +76,9 @@ class WanBlock {
   at::Tensor self(const at::Tensor& normal, const RotaryAngles& turns, AttentionPort& attention,
                   TensorParallelPort& sums) const;
   at::Tensor cross(const at::Tensor& hidden, const WanText& text, TensorParallelPort& sums) const;
+  /// Returns keys and values of `states` [B, L, D], and the squares of keys that are not normed.
+  std::pair<at::Tensor, at::Tensor> keys_of(const at::Tensor& states, const kernels::Linear& kv,
+                                            const NormAcrossHeads& norm) const;
 
   int index_;
   bool sharded_;
@@ -74,11 +88,15 @@ class WanBlock {
   at::Tensor cross_scale_, cross_bias_;  // [1, D] of the cross attention's norm, less 1
   kernels::Linear qkv_, self_out_, cross_q_, cross_kv_, cross_out_, widen_, narrow_;
   NormAcrossHeads self_q_, self_k_, text_q_, text_k_;
+  bool sees_;  // what a vision tower saw
+  kernels::Linear seen_kv_;
+  NormAcrossHeads seen_k_;
 };
 
-/// Wan 2.1 and 2.2's TI2V-5B, video from text. A video is a tall picture, its latent frames one
-/// below the other; a token knows its frame from its row. Source: WanTransformer3DModel of
-/// diffusers, and WanPipeline for what becomes of the text.
+/// Wan 2.1 and 2.2, video from text or from its first frame. A video is a tall picture, its latent
+/// frames one below the other; a token knows its frame from its row. The prediction of a frame that
+/// is given is as if it were made: nobody uses it. Source: WanTransformer3DModel of diffusers, and
+/// WanPipeline for what becomes of the text.
 class Wan final : public TransformerStage {
  public:
   Wan(const spec::WanSpec& spec, const StagePart& part, const WeightLoader& weights,
@@ -104,12 +122,26 @@ class Wan final : public TransformerStage {
     kernels::Linear patch, text_first, text_second;
   };
 
+  /// Makes [1, T, D] of a vision tower's states [1, T, d]. Held by every stage.
+  class SeenEmbedder {
+   public:
+    SeenEmbedder(const spec::WanSpec& spec, const WeightLoader& weights);
+    at::Tensor operator()(const at::Tensor& states) const;
+    int64_t bytes() const;
+
+   private:
+    int64_t tokens_;  // that have positions; 0: any number
+    at::Tensor positions_, first_weight_, first_bias_, last_weight_, last_bias_;
+    kernels::Linear first_, second_;
+  };
+
   RotaryAngles rotary_angles_of(PictureSize size) const;
 
   spec::WanSpec spec_;
   SiluMlp time_;
   kernels::Linear modulation_;
   std::optional<Embedding> embedding_;
+  std::optional<SeenEmbedder> seen_;
   Blocks<WanBlock> blocks_;
   at::Tensor last_table_;  // [2, D]: shift, scale
   kernels::Linear last_;

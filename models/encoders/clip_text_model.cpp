@@ -5,8 +5,6 @@
 namespace troupe::models {
 namespace {
 
-constexpr std::string_view kRoot = "text_model.";
-constexpr double kQuickGelu = 1.702;
 /// End token that configs named before transformers 4.32.
 constexpr std::int64_t kLegacyEos = 2;
 
@@ -22,19 +20,22 @@ ClipTextModel::ClipTextModel(const spec::ClipSpec& spec, WeightStore weights, at
   spec::check_tensors(weights_.index(), expected_tensors(spec_), spec::is_ignorable_clip_tensor);
 }
 
-const at::Tensor& ClipTextModel::weight(const std::string& name) const {
-  if (!weights_.contains(name) && name.starts_with(kRoot))
-    return weights_.get(name.substr(kRoot.size()));
-  return weights_.get(name);
+ClipLayers ClipTextModel::layers() const {
+  return {weights_,
+          "text_model.",
+          {.width = spec_.hidden_size,
+           .heads = spec_.num_attention_heads,
+           .eps = spec_.layer_norm_eps,
+           .quick_gelu = spec_.quick_gelu,
+           .causal = true}};
 }
 
 at::Tensor ClipTextModel::embed(const at::Tensor& ids, const LearnedRows& learned) const {
-  const std::string table = "text_model.embeddings.token_embedding.weight";
+  const std::string table = layers().name_of("embeddings.token_embedding.weight");
   const at::Tensor flat = ids.flatten();
   const at::Tensor more =
       learned.rows.defined() ? flat.ge(learned.first_id) : at::zeros_like(flat, at::kBool);
-  at::Tensor rows = weights_.rows(weights_.contains(table) ? table : table.substr(kRoot.size()),
-                                  flat.masked_fill(more, 0), "clip_text_model");
+  at::Tensor rows = weights_.rows(table, flat.masked_fill(more, 0), "clip_text_model");
   if (learned.rows.defined()) {
     const at::Tensor places = more.nonzero().flatten();
     rows.index_copy_(0, places.to(rows.device()),
@@ -42,36 +43,7 @@ at::Tensor ClipTextModel::embed(const at::Tensor& ids, const LearnedRows& learne
                          .to(rows.options()));
   }
   return rows.view({ids.size(0), ids.size(1), spec_.hidden_size}) +
-         weight("text_model.embeddings.position_embedding.weight").narrow(0, 0, ids.size(1));
-}
-
-at::Tensor ClipTextModel::norm(const at::Tensor& states, const std::string& name) const {
-  return at::layer_norm(states, {spec_.hidden_size}, weight(name + ".weight"),
-                        weight(name + ".bias"), spec_.layer_norm_eps);
-}
-
-at::Tensor ClipTextModel::linear(const at::Tensor& states, const std::string& name) const {
-  return at::linear(states, weight(name + ".weight"), weight(name + ".bias"));
-}
-
-at::Tensor ClipTextModel::attend(const at::Tensor& states, const std::string& prefix) const {
-  const at::Tensor normal = norm(states, prefix + "layer_norm1");
-  const auto heads = [&](const char* name) {
-    return linear(normal, prefix + "self_attn." + name)
-        .view({states.size(0), states.size(1), spec_.num_attention_heads, -1})
-        .transpose(1, 2);
-  };
-  const at::Tensor mixed = at::scaled_dot_product_attention(
-      heads("q_proj"), heads("k_proj"), heads("v_proj"), {}, 0.0, /*is_causal=*/true);
-  return states +
-         linear(mixed.transpose(1, 2).reshape(states.sizes()), prefix + "self_attn.out_proj");
-}
-
-at::Tensor ClipTextModel::feed_forward(const at::Tensor& states, const std::string& prefix) const {
-  const at::Tensor wide = linear(norm(states, prefix + "layer_norm2"), prefix + "mlp.fc1");
-  const at::Tensor active =
-      spec_.quick_gelu ? wide * at::sigmoid(kQuickGelu * wide) : at::gelu(wide);
-  return states + linear(active, prefix + "mlp.fc2");
+         layers().weight("embeddings.position_embedding.weight").narrow(0, 0, ids.size(1));
 }
 
 at::Tensor ClipTextModel::pooled(const at::Tensor& last, const at::Tensor& ids) const {
@@ -84,7 +56,7 @@ at::Tensor ClipTextModel::pooled(const at::Tensor& last, const at::Tensor& ids) 
     rows.push_back(last[row][places[row].item<std::int64_t>()]);
   const at::Tensor found = at::stack(rows);
   if (spec_.projection_dim == 0) return found;
-  return at::linear(found, weight("text_projection.weight"));
+  return at::linear(found, weights_.get("text_projection.weight"));
 }
 
 ClipStates ClipTextModel::encode(const at::Tensor& ids, int before_end,
@@ -113,16 +85,16 @@ std::vector<ClipStates> ClipTextModel::encode_each(const std::vector<at::Tensor>
   for (const auto& ids : texts)
     all.push_back(embed(ids.cpu(), learned));
   for (int block = 0; block < total; ++block) {
-    const std::string prefix = spec::clip_block_prefix(block);
+    const std::string prefix = spec::clip_layer_prefix(block);
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (block == total - before_end) results[i].hidden = all[i];
-      all[i] = feed_forward(attend(all[i], prefix), prefix);
+      all[i] = layers().block(all[i], prefix);
     }
     weights_.end_block();
     if (progress) progress(block + 1, total);
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
-    results[i].last = norm(all[i], "text_model.final_layer_norm");
+    results[i].last = layers().norm(all[i], "final_layer_norm");
     results[i].pooled = pooled(results[i].last, texts[i].cpu());
   }
   weights_.end_block();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "models/encoders/clip_layers.h"
 #include "models/encoders/encoder_weights.h"
 #include "models/safetensors.h"
 #include "models/spec/clip_spec.h"
@@ -56,12 +57,8 @@ class ClipTextModel {
                                       const LearnedRows& learned = {}) const;
 
  private:
-  const at::Tensor& weight(const std::string& name) const;
+  ClipLayers layers() const;
   at::Tensor embed(const at::Tensor& ids, const LearnedRows& learned) const;
-  at::Tensor norm(const at::Tensor& states, const std::string& name) const;
-  at::Tensor linear(const at::Tensor& states, const std::string& name) const;
-  at::Tensor attend(const at::Tensor& states, const std::string& prefix) const;
-  at::Tensor feed_forward(const at::Tensor& states, const std::string& prefix) const;
   at::Tensor pooled(const at::Tensor& last, const at::Tensor& ids) const;
 
   spec::ClipSpec spec_;

@@ -23,7 +23,10 @@ at::Tensor resize_lanczos(const at::Tensor& rgb, std::int64_t height, std::int64
 /// The same by a cubic filter of two lobes, Pillow's BICUBIC.
 at::Tensor resize_bicubic(const at::Tensor& rgb, std::int64_t height, std::int64_t width);
 
-/// The same as a model takes it: float32 [1, 3, height, width] in [-1, 1].
+/// The same by Pillow's bicubic filter.
+at::Tensor resize_bicubic(const at::Tensor& rgb, std::int64_t height, std::int64_t width);
+
+/// A picture, uint8 [H, W, 3], as a model takes it: float32 [1, 3, height, width] in [-1, 1].
 at::Tensor to_model_range(const at::Tensor& rgb);
 /// The same as a ControlNet takes it, in [0, 1].
 at::Tensor to_unit_range(const at::Tensor& rgb);

@@ -41,8 +41,8 @@ ClipSpec read_clip_spec(const ConfigReader& config, bool with_projection) {
   return spec;
 }
 
-std::string clip_block_prefix(std::int64_t block) {
-  return fmt::format("{}encoder.layers.{}.", kRoot, block);
+std::string clip_layer_prefix(std::int64_t block) {
+  return fmt::format("encoder.layers.{}.", block);
 }
 
 bool is_ignorable_clip_tensor(std::string_view name) {
@@ -66,7 +66,7 @@ std::vector<ExpectedTensor> expected_tensors(const ClipSpec& spec) {
   list.push_back(
       named("embeddings.position_embedding.weight", {spec.max_position_embeddings, width}));
   for (std::int64_t block = 0; block < spec.num_hidden_layers; ++block) {
-    const std::string prefix = clip_block_prefix(block).substr(kRoot.size());
+    const std::string prefix = clip_layer_prefix(block);
     affine(prefix + "layer_norm1");
     affine(prefix + "layer_norm2");
     for (const char* name : {"q_proj", "k_proj", "v_proj", "out_proj"})
@@ -95,7 +95,7 @@ std::uint64_t clip_peak_bytes(const ClipSpec& spec, const WeightIndex& weights) 
   for (std::int64_t block = 0; block < spec.num_hidden_layers; ++block) {
     std::uint64_t bytes = 0;
     for (const ExpectedTensor& tensor : tensors) {
-      if (tensor.name.starts_with(clip_block_prefix(block))) {
+      if (tensor.name.starts_with(std::string(kRoot) + clip_layer_prefix(block))) {
         bytes += entry_of(weights, tensor).bytes();
       }
     }

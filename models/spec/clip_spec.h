@@ -44,8 +44,8 @@ std::vector<ExpectedTensor> expected_tensors(const ClipSpec& spec);
 /// whole CLIP, and the projection if it is not asked for.
 bool is_ignorable_clip_tensor(std::string_view name);
 
-/// "text_model.encoder.layers.7."
-std::string clip_block_prefix(std::int64_t block);
+/// "encoder.layers.7.", of both of CLIP's halves
+std::string clip_layer_prefix(std::int64_t block);
 
 /// Bytes of the encoder, and of its largest part that is in use at one time: its embeddings or a
 /// block.

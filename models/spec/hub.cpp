@@ -245,7 +245,8 @@ std::vector<std::string> fetch_words(const HubName& name, const std::vector<std:
                                                      "unet/*.[js]*",
                                                      "controlnet[_/]*.[js]*",
                                                      "vae/*.[js]*",
-                                                     "processor/*processor_config.json"};
+                                                     "processor/*processor_config.json",
+                                                     "image_*/*.[js]*"};
   for (const std::string& read : content == HubContent::part ? kPart : kPipeline)
     words.insert(words.end(), {"--include", read});
   for (const char* unread : {"*.fp16.*", "*.bf16.*", "*non_ema*"})

@@ -48,7 +48,7 @@ std::string class_of(const ConfigReader& index, const std::string& key) {
 /// Optional components that are switched off are written as a pair of nulls.
 void accept_absent_components(const ConfigReader& index, bool with_checker, ModelSpec& spec) {
   const auto absent = nlohmann::json::array({nullptr, nullptr});
-  index.only("image_encoder", absent);
+  if (!spec.vision) index.only("image_encoder", absent);
   // The safety checker blackens pictures, and changes none.
   if (with_checker && index.has_value("safety_checker") && index.raw("safety_checker") != absent) {
     spec.notes.push_back("the folder's safety checker is not run");
@@ -159,6 +159,28 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
   return spec;
 }
 
+/// Reads the configs of a vision tower, which the pipeline may have; nothing where it is absent.
+std::optional<VisionEncoderSpec> read_vision_encoder(const ConfigReader& index) {
+  if (!index.has_value(kVisionEncoder) || is_absent(index, kVisionEncoder)) {
+    index.only(kPictureProcessor, nlohmann::json::array({nullptr, nullptr}));
+    return std::nullopt;
+  }
+  component_class(index, kVisionEncoder, {"CLIPVisionModel"});
+  component_class(index, kPictureProcessor,
+                  {"CLIPImageProcessor", "CLIPImageProcessorFast", "CLIPImageProcessorPil"});
+  const fs::path folder = index.file().parent_path();
+  VisionEncoderSpec vision;
+  vision.config =
+      read_clip_vision_spec(ConfigReader::read(folder / kVisionEncoder / "config.json"));
+  const auto pictures = ConfigReader::read(folder / kPictureProcessor / "preprocessor_config.json");
+  vision.pictures = read_clip_picture_spec(pictures);
+  const std::int64_t side = vision.config.image_size;
+  if (vision.pictures.crop_height != side || vision.pictures.crop_width != side)
+    pictures.refuse("crop_size",
+                    fmt::format("must be {0} x {0}, image_size of the vision tower", side));
+  return vision;
+}
+
 std::vector<Spelling> spellings_of(const TransformerSpec& transformer) {
   const OriginalTensors original = original_tensors(transformer);
   return {{"model.diffusion_model."}, {"model.diffusion_model.", original}, {"", original}};
@@ -186,14 +208,12 @@ void note_unread_weights(ModelSpec& spec, const WeightIndex& weights, const fs::
 
 /// Reads the VAE of the folder with both of its halves; a file may lack the encoder.
 WeightIndex read_vae_weights(const ModelSpec& spec, const WeightIndex& file) {
-  if (spec.video_vae) {
-    return with_diffusers_names(file, expected_tensors(*spec.video_vae),
-                                [&] { return vae_spellings(original_tensors(*spec.video_vae)); });
-  }
-  auto both = expected_tensors(spec.vae);
-  std::ranges::move(expected_tensors(spec.vae, VaeHalf::encoder), std::back_inserter(both));
-  return with_diffusers_names(file, both,
-                              [&] { return vae_spellings(original_tensors(spec.vae)); });
+  const auto read = [&file](const auto& vae) {
+    auto both = expected_tensors(vae);
+    std::ranges::move(expected_tensors(vae, VaeHalf::encoder), std::back_inserter(both));
+    return with_diffusers_names(file, both, [&] { return vae_spellings(original_tensors(vae)); });
+  };
+  return spec.video_vae ? read(*spec.video_vae) : read(spec.vae);
 }
 
 /// Ways in which single files spell a text encoder's tensors: those of whole checkpoints, each
@@ -375,10 +395,14 @@ ModelSpec read_configs(const fs::path& folder) {
   component_class(index, "vae", {pipeline.vae});
   spec.scheduler.class_name = class_of(index, "scheduler");
   spec.scheduler.mends_old_settings = pipeline.mends_old_settings;
+  if (pipeline.inputs.images == PictureRole::first_frame) spec.vision = read_vision_encoder(index);
   accept_absent_components(index, pipeline.network == "unet", spec);
   const auto boundary_ratio = read_boundary_ratio(index, pipeline);
-  // Whether each token has a timestep of its own, which are the same where text is all there is.
-  if (spec.pipeline_class == "WanPipeline") index.harmless({"expand_timesteps"});
+  // Each token has a timestep of its own: 0 in a frame that is given.
+  if (pipeline.may_expand_timesteps && index.boolean_or("expand_timesteps", false))
+    spec.inputs = {.images = PictureRole::first_frame,
+                   .most_images = 1,
+                   .needs_images = pipeline.inputs.needs_images};
   const bool is_distilled =
       spec.pipeline_class == "Flux2KleinPipeline" && index.boolean_or("is_distilled", false);
   if (pipeline.has_controlnets) component_class(index, kControlNet, {kOneNet, kSeveralNets});
@@ -430,6 +454,13 @@ ModelSpec read_configs(const fs::path& folder) {
     refuse_model(folder, "the transformer makes videos, and the VAE, " + pipeline.vae +
                              ", decodes pictures");
   check_fit(spec);
+  if (const auto& vision = spec.vision) {
+    // A transformer with positions for two pictures needs both, one without takes one.
+    const auto positions = std::get<WanSpec>(spec.transformer.family).pos_embed_seq_len;
+    spec.inputs.last_image = spec.inputs.needs_last_image = positions > 0;
+    spec.transformer.seen_width = vision->config.hidden_size;
+    spec.transformer.seen_tokens = (positions > 0 ? 2 : 1) * vision->config.tokens();
+  }
   return spec;
 }
 
@@ -493,6 +524,13 @@ ModelSpec read_model_spec(const fs::path& folder) {
     if (!encoder.vision() && has_vision_tower(encoder.weights))
       spec.notes.push_back("the vision tower in " + encoder.component + " is not read");
   }
+  if (auto& vision = spec.vision) {
+    constexpr std::string_view kStems[] = {"model"};
+    vision->weights = WeightIndex::read_folder(folder / kVisionEncoder, kStems);
+    check_tensors(vision->weights, expected_tensors(vision->config), [&](std::string_view name) {
+      return is_ignorable_clip_vision_tensor(vision->config, name);
+    });
+  }
   spec.vae_weights = read_vae_weights(spec, WeightIndex::read_folder(folder / "vae", kDiffusers));
   check_tensors(spec.vae_weights, decoder_tensors(spec), [&](std::string_view name) {
     // Wan's authors call the encoder's last layer so.
@@ -549,6 +587,7 @@ constexpr std::string_view kFluxDev = "flux.1-dev";
 constexpr std::string_view kFluxDepth = "flux.1-depth-dev";
 constexpr std::string_view kQwenImage = "qwen-image";
 constexpr std::string_view kWan14b = "wan2.1-t2v-14b";
+constexpr std::string_view kWanI2v480 = "wan2.1-i2v-14b-480p";
 
 /// Returns whether a file's name, in any case, with spaces for its other separators, has one of the
 /// words.
@@ -627,6 +666,11 @@ std::string base_of(const WeightIndex& file) {
       {"sd1.5-inpainting",
        {{"down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight", 768},
         {"conv_in.weight", 9}}},
+      {"wan2.1-flf2v-14b", {{"img_emb.emb_pos"}, {"patch_embedding.weight", 36}}},
+      {kWanI2v480, {{"blocks.39.cross_attn.k_img.weight"}, {"patch_embedding.weight", 36}}},
+      {"wan2.1-flf2v-14b",
+       {{"condition_embedder.image_embedder.pos_embed"}, {"patch_embedding.weight", 36}}},
+      {kWanI2v480, {{"blocks.39.attn2.add_k_proj.weight"}, {"patch_embedding.weight", 36}}},
       {kWan14b, {{"blocks.39.attn1.to_q.weight"}, {"patch_embedding.weight", 16}}},
       {"wan2.1-t2v-1.3b", {{"blocks.29.attn1.to_q.weight", 1536}, {"patch_embedding.weight", 16}}},
       {kWan14b, {{"blocks.39.self_attn.q.weight"}, {"patch_embedding.weight", 16}}},
@@ -655,6 +699,7 @@ std::string base_of(const WeightIndex& file) {
       if (is_called(file, {month})) return "qwen-image-edit-" + std::string(month);
     return "qwen-image-edit";
   }
+  if (found->name == kWanI2v480 && is_called(file, {"720p"})) return "wan2.1-i2v-14b-720p";
   return std::string(found->name);
 }
 
@@ -724,6 +769,10 @@ WeightBytes weight_bytes_around(const ModelSpec& spec) {
     const auto own = bytes_of(encoder);
     bytes.text_encoder += own.all;
     bytes.text_encoder_peak = std::max(bytes.text_encoder_peak, own.peak);
+  }
+  if (const auto& vision = spec.vision) {
+    for (const ExpectedTensor& tensor : expected_tensors(vision->config))
+      bytes.text_encoder += entry_of(vision->weights, tensor).bytes();
   }
   for (const ExpectedTensor& tensor : decoder_tensors(spec)) {
     bytes.vae_decoder += entry_of(spec.vae_weights, tensor).bytes();

@@ -9,6 +9,7 @@
 
 #include "models/spec/bert_spec.h"
 #include "models/spec/clip_spec.h"
+#include "models/spec/clip_vision_spec.h"
 #include "models/spec/controlnet_spec.h"
 #include "models/spec/qwen_text_spec.h"
 #include "models/spec/scheduler_config.h"
@@ -162,6 +163,9 @@ enum class BesideLatents {
   /// The mask, then the picture to begin with without what the mask paints anew, encoded.
   mask_and_masked_picture,
   control_picture,  ///< the control picture, encoded
+  /// A channel for each frame of a latent one, which tells where a frame is given, then the given
+  /// frames, with zeros between them, encoded as one video (actors/stage/given_frames.h).
+  given_frames,
 };
 
 /// Inputs that a pipeline takes beside the text, and beside what image-to-image has.
@@ -181,6 +185,7 @@ struct PipelineInputs {
   std::int32_t most_ratio = 0;
   /// True if a video's last frame may be given, too.
   bool last_image = false;
+  bool needs_last_image = false;
   /// True if the steps of a second transformer may have a guidance scale of their own.
   bool second_guidance = false;
   /// Number of control pictures that the pipeline itself needs beside those of ControlNets.
@@ -262,6 +267,8 @@ struct ModelSpec {
   /// VAE of videos, whose frames come in groups, where the model has one; `vae` then gives widths
   /// only. A model of pictures decodes one frame with it.
   std::optional<WanVaeSpec> video_vae;
+  /// Vision tower that sees the frames which a video is given, where the model has one.
+  std::optional<VisionEncoderSpec> vision;
   SchedulerSpec scheduler;
   WeightIndex transformer_weights;
   /// The second transformer of a pipeline that has two.
@@ -378,6 +385,7 @@ struct WeightBytes {
   std::vector<std::uint64_t> blocks;
   /// Bytes of the last modulation and projection, which the last stage holds.
   std::uint64_t final = 0;
+  /// Bytes of the text encoders, and of a vision tower.
   std::uint64_t text_encoder = 0;
   /// The largest part of the text encoder that is in use at one time: its embedding or a block.
   std::uint64_t text_encoder_peak = 0;

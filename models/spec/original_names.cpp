@@ -1,6 +1,7 @@
 #include "models/spec/original_names.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <stdexcept>
 #include <string_view>
@@ -321,6 +322,14 @@ OriginalTensors originals_of(const WanSpec& spec) {
                        {"condition_embedder.text_embedder.linear_1", "text_embedding.0"},
                        {"condition_embedder.text_embedder.linear_2", "text_embedding.2"},
                        {"condition_embedder.time_proj", "time_projection.1"},
+                       {"condition_embedder.image_embedder.norm1", "img_emb.proj.0"},
+                       {"condition_embedder.image_embedder.ff.net.0.proj", "img_emb.proj.1"},
+                       {"condition_embedder.image_embedder.ff.net.2", "img_emb.proj.3"},
+                       {"condition_embedder.image_embedder.norm2", "img_emb.proj.4"},
+                       {"condition_embedder.image_embedder.pos_embed", "img_emb.emb_pos"},
+                       {".add_k_proj.", ".k_img."},
+                       {".add_v_proj.", ".v_img."},
+                       {".norm_added_k.", ".norm_k_img."},
                        {"attn1.", "self_attn."},
                        {"attn2.", "cross_attn."},
                        {".to_out.0.", ".o."},
@@ -648,9 +657,16 @@ OriginalTensors original_tensors(const WanVaeSpec& spec) {
                        {"decoder.conv_in", "decoder.conv1"},
                        {"decoder.norm_out", "decoder.head.0"},
                        {"decoder.conv_out", "decoder.head.2"},
-                       {"post_quant_conv", "conv2"}};
+                       {"post_quant_conv", "conv2"},
+                       {"encoder.conv_in", "encoder.conv1"},
+                       {"encoder.down_blocks.", "encoder.downsamples."},
+                       {"encoder.norm_out", "encoder.head.0"},
+                       {"encoder.conv_out", "encoder.head.2"},
+                       {"quant_conv", "conv1"}};
   OriginalTensors tensors;
-  for (const ExpectedTensor& tensor : expected_tensors(spec)) {
+  auto both = expected_tensors(spec);
+  std::ranges::move(expected_tensors(spec, VaeHalf::encoder), std::back_inserter(both));
+  for (const ExpectedTensor& tensor : both) {
     std::string theirs = respelled(tensor.name, words);
     for (std::size_t block = 0; block < spec.dim_mult.size(); ++block) {
       const auto ours = fmt::format("decoder.up_blocks.{}.", block);

@@ -56,7 +56,7 @@ using OriginalTensors = std::map<std::string, OriginalTensor, std::less<>>;
 OriginalTensors original_tensors(const TransformerSpec& spec);
 /// Returns those of both halves of a VAE in the files of Stable Diffusion's and FLUX's authors.
 OriginalTensors original_tensors(const VaeSpec& spec);
-/// Returns those of Wan's decoder in 2.1's form; 2.2's has none here.
+/// Returns those of both halves of Wan's VAE in 2.1's form; 2.2's has none here.
 OriginalTensors original_tensors(const WanVaeSpec& spec);
 /// Returns those of a CLIP as OpenCLIP keeps it.
 OriginalTensors open_clip_tensors(const ClipSpec& spec);

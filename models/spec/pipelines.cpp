@@ -81,6 +81,8 @@ std::int64_t beside_channels(const ModelSpec& spec) {
       return 1 + spec.vae.latent_channels;
     case BesideLatents::control_picture:
       return spec.vae.latent_channels;
+    case BesideLatents::given_frames:
+      return spec.video_vae.value().frame_factor() + spec.vae.latent_channels;
   }
   return 0;
 }

@@ -14,6 +14,10 @@ namespace troupe::spec {
 inline constexpr const char* kPictureVae = "AutoencoderKL";
 inline constexpr const char* kPatchedVae = "AutoencoderKLFlux2";
 
+/// Folders of a vision tower and of what prepares its pictures.
+inline constexpr const char* kVisionEncoder = "image_encoder";
+inline constexpr const char* kPictureProcessor = "image_processor";
+
 /// A text encoder of a pipeline.
 struct EncoderRole {
   std::string component;
@@ -67,6 +71,9 @@ struct Pipeline {
   /// The class that diffusers has for the pipeline with ControlNets; "": there is none, or it is
   /// that.
   std::string controlnet_pipeline = {};
+  /// True if the index may say that tokens have timesteps of their own: then a video's first frame
+  /// may be given, which stands in the place of its latents.
+  bool may_expand_timesteps = false;
   /// True if learned words of several vectors are written out in prompts.
   bool textual_inversion = false;
   std::string vae = kPictureVae;

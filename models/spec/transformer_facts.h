@@ -67,6 +67,9 @@ struct TransformerFacts {
   std::int64_t caption_width = 0;
   /// Width of the text vector that all stages get beside them; 0: none.
   std::int64_t pooled_width = 0;
+  /// Number and width of a vision tower's states that blocks attend to beside the text; 0: none.
+  std::int64_t seen_tokens = 0;
+  std::int64_t seen_width = 0;
   /// Text tokens beside those of the request's max_sequence_length.
   std::int64_t more_text_tokens = 0;
   /// The only max_sequence_length that it takes; 0: any.

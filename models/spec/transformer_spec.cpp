@@ -97,7 +97,7 @@ double default_cache_threshold(StepCacheRule rule) {
 std::vector<double> teacache_polynomial(const TransformerSpec& transformer) {
   if (std::holds_alternative<FluxSpec>(transformer.family))
     return {4.98651651e+02, -2.83781631e+02, 5.58554382e+01, -3.82021401e+00, 2.64230861e-01};
-  if (std::holds_alternative<WanSpec>(transformer.family)) {
+  if (std::holds_alternative<WanSpec>(transformer.family) && transformer.beside_channels == 0) {
     constexpr std::int64_t kWidth1B = 1536;
     constexpr std::int64_t kWidth14B = 5120;
     if (transformer.inner_dim() == kWidth1B)

@@ -138,6 +138,7 @@ class VaeTensors {
       case Kind::upsample:
       case Kind::downsample:
       case Kind::doubled_frames:
+      case Kind::halved_frames:
         return convolution(layer.name, layer.in, layer.out, layer.side);
       case Kind::kept:
       case Kind::added:
@@ -183,31 +184,8 @@ std::vector<VaeLayer> layers_of(const VaeSpec& spec, VaeHalf half) {
 
 namespace {
 
-/// Returns the layers that a single frame goes through: frames are halved behind the first one.
-std::vector<VaeLayer> frame_encoder(const WanVaeSpec& spec) {
+std::vector<VaeLayer> decoder(const WanVaeSpec& spec) {
   using Kind = VaeLayer::Kind;
-  Walk walk(spec.out_channels, spec.scale_factor());
-  walk.add(Kind::convolution, "encoder.conv_in", spec.base_dim * spec.dim_mult.front());
-  std::int64_t number = 0;
-  const auto next = [&number] { return fmt::format("encoder.down_blocks.{}", number++); };
-  for (std::size_t level = 0; level < spec.dim_mult.size(); ++level) {
-    for (std::int64_t i = 0; i < spec.num_res_blocks; ++i)
-      walk.add(Kind::residual, next(), spec.base_dim * spec.dim_mult[level]);
-    if (level + 1 < spec.dim_mult.size())
-      walk.add(Kind::downsample, next() + ".resample.1", walk.channels(), walk.scale() / 2);
-  }
-  walk.middle("encoder.mid_block.", true);
-  walk.add(Kind::norm, "encoder.norm_out", walk.channels());
-  walk.add(Kind::convolution, "encoder.conv_out", 2 * spec.z_dim);
-  walk.pointwise("quant_conv");
-  return walk.take();
-}
-
-}  // namespace
-
-std::vector<VaeLayer> layers_of(const WanVaeSpec& spec, VaeHalf half) {
-  using Kind = VaeLayer::Kind;
-  if (half == VaeHalf::encoder) return frame_encoder(spec);
   Walk walk(spec.z_dim, 1);
   walk.pointwise("post_quant_conv");
   walk.add(Kind::convolution, "decoder.conv_in", spec.base_dim * spec.dim_mult.back());
@@ -229,6 +207,41 @@ std::vector<VaeLayer> layers_of(const WanVaeSpec& spec, VaeHalf half) {
   walk.add(Kind::convolution, "decoder.conv_out",
            spec.out_channels * spec.patch_size * spec.patch_size);
   return walk.take();
+}
+
+std::vector<VaeLayer> encoder(const WanVaeSpec& spec) {
+  using Kind = VaeLayer::Kind;
+  const std::size_t levels = spec.dim_mult.size();
+  Walk walk(spec.out_channels * spec.patch_size * spec.patch_size, std::int64_t{1} << (levels - 1));
+  walk.add(Kind::convolution, "encoder.conv_in", spec.encoder_base_dim);
+  // Levels of 2.2's form have their layers below them; those of 2.1's are counted as one list.
+  std::size_t number = 0;
+  for (std::size_t level = 0; level < levels; ++level) {
+    const auto own = fmt::format("encoder.down_blocks.{}.", level);
+    const auto listed = [&] { return fmt::format("encoder.down_blocks.{}", number++); };
+    if (spec.is_residual) walk.keep(own + "avg_shortcut");
+    for (std::int64_t i = 0; i < spec.num_res_blocks; ++i)
+      walk.add(Kind::residual, spec.is_residual ? fmt::format("{}resnets.{}", own, i) : listed(),
+               spec.encoder_base_dim * spec.dim_mult[level]);
+    if (level + 1 < levels) {
+      const auto down = (spec.is_residual ? own + "downsampler" : listed()) + ".";
+      walk.add(Kind::downsample, down + "resample.1", walk.channels(), walk.scale() / 2);
+      if (spec.temporal_downsample[level])
+        walk.add(Kind::halved_frames, down + "time_conv", walk.channels());
+    }
+    if (spec.is_residual) walk.add_kept();
+  }
+  walk.middle("encoder.mid_block.", true);
+  walk.add(Kind::norm, "encoder.norm_out", walk.channels());
+  walk.add(Kind::convolution, "encoder.conv_out", 2 * spec.z_dim);
+  walk.pointwise("quant_conv");
+  return walk.take();
+}
+
+}  // namespace
+
+std::vector<VaeLayer> layers_of(const WanVaeSpec& spec, VaeHalf half) {
+  return half == VaeHalf::decoder ? decoder(spec) : encoder(spec);
 }
 
 namespace {

@@ -26,9 +26,12 @@ struct VaeLayer {
     upsample,        ///< rows and columns doubled by repetition, then a 3×3 convolution
     downsample,      ///< 3×3 convolution of stride 2
     doubled_frames,  ///< videos only: convolution over three frames, whose halves are two frames
+    halved_frames,   ///< videos only: convolution over three frames, of every second one; the first
+                     ///< frame stays as it is
     norm,            ///< norm with SiLU, before the last convolution
     kept,            ///< 2.2's videos only: its input, unchanged, for the next `added` one
-    added,           ///< adds what was kept, each value repeated in space, time and channels
+    added,           ///< adds what was kept, each value repeated in space, time and channels, or
+                     ///< where the encoder shrinks them the mean of neighbours
   };
   Kind kind = Kind::convolution;
   std::string name;  ///< name in diffusers' files, without ".weight"
@@ -42,9 +45,8 @@ struct VaeLayer {
 /// memory, bytes between shards and the computation itself are all made from this list. Source:
 /// Encoder and Decoder of diffusers.
 std::vector<VaeLayer> layers_of(const VaeSpec& spec, VaeHalf half);
-/// Returns the layers of a video's decoder, or of the encoder as one frame goes through it. Source:
-/// WanDecoder3d and WanEncoder3d of diffusers.
-std::vector<VaeLayer> layers_of(const WanVaeSpec& spec, VaeHalf half = VaeHalf::decoder);
+/// Returns the layers of a video's half. Source: WanEncoder3d and WanDecoder3d of diffusers.
+std::vector<VaeLayer> layers_of(const WanVaeSpec& spec, VaeHalf half);
 
 /// Begin and end of the tiles that a side of `size` is coded in, as diffusers lays them: one every
 /// three quarters of `tile`, the last ones cut off at the end.

@@ -29,6 +29,8 @@ class WanTensors {
         return convolution(layer.name, layer.in, layer.out, {3, 3});
       case Kind::doubled_frames:
         return convolution(layer.name, layer.in, 2 * layer.out, {3, 1, 1});
+      case Kind::halved_frames:
+        return convolution(layer.name, layer.in, layer.out, {3, 1, 1});
       case Kind::kept:
       case Kind::added:
         return;
@@ -100,7 +102,7 @@ WanVaeSpec read_wan_vae_spec(const ConfigReader& config) {
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxChannels);
   };
-  spec.base_dim = size("base_dim", spec.base_dim);
+  spec.base_dim = spec.encoder_base_dim = size("base_dim", spec.base_dim);
   if (config.has_value("decoder_base_dim")) spec.base_dim = size("decoder_base_dim", 96);
   spec.z_dim = size("z_dim", spec.z_dim);
   if (config.has("dim_mult")) spec.dim_mult = config.integers("dim_mult");
@@ -123,17 +125,25 @@ WanVaeSpec read_wan_vae_spec(const ConfigReader& config) {
   for (std::size_t i = 0; i < levels; ++i) {
     const auto mult = spec.dim_mult[i];
     if (mult < 1 || mult > 64 || spec.base_dim * mult > kMaxChannels ||
-        (i > 0 && spec.base_dim * mult % 2 != 0)) {
+        spec.encoder_base_dim * mult > kMaxChannels || (i > 0 && spec.base_dim * mult % 2 != 0)) {
       config.refuse("dim_mult", "gives a level an odd number of channels, or too many");
     }
   }
   if (spec.temporal_downsample.size() + 1 != levels) {
     config.refuse("temperal_downsample", "must have one entry between any two levels");
   }
-  for (const auto& layer : layers_of(spec)) {
+  for (const auto& layer : layers_of(spec, VaeHalf::decoder)) {
     const std::int64_t grown = layer.scale_out / layer.scale_in;
     if (layer.kind == VaeLayer::Kind::added && layer.out * grown * grown % layer.in != 0)
       config.refuse("dim_mult", "gives a level channels that its input cannot be repeated to");
+  }
+  std::int64_t frames = 1;  // of the level, for each that comes out of it
+  for (const auto& layer : layers_of(spec, VaeHalf::encoder)) {
+    const std::int64_t shrunk = layer.scale_in / layer.scale_out;
+    if (layer.kind == VaeLayer::Kind::kept) frames = 1;
+    if (layer.kind == VaeLayer::Kind::halved_frames) frames = 2;
+    if (layer.kind == VaeLayer::Kind::added && layer.in * frames * shrunk * shrunk % layer.out != 0)
+      config.refuse("dim_mult", "gives a level channels that are no mean of its input's");
   }
   for (const char* key : {"latents_mean", "latents_std"}) {
     const auto& values = key[8] == 'm' ? spec.latents_mean : spec.latents_std;
@@ -153,10 +163,14 @@ std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec, VaeHalf hal
   return tensors.take();
 }
 
-std::uint64_t kept_elements(const WanVaeSpec& spec) {
+std::uint64_t kept_elements(const WanVaeSpec& spec, VaeHalf half) {
+  using Kind = VaeLayer::Kind;
   WanTensors tensors;
-  for (const auto& layer : layers_of(spec))
-    if (!spec.one_frame || layer.kind != VaeLayer::Kind::doubled_frames) tensors.add(layer);
+  for (const auto& layer : layers_of(spec, half)) {
+    const bool over_frames =
+        layer.kind == Kind::doubled_frames || layer.kind == Kind::halved_frames;
+    if (!spec.one_frame || !over_frames) tensors.add(layer);
+  }
   std::uint64_t all = 0;
   for (const ExpectedTensor& tensor : tensors.take()) {
     const bool over_time = tensor.shape.size() == 5 && tensor.shape[2] == 3;

@@ -14,8 +14,9 @@ namespace troupe::spec {
 /// of 2.1's form. Defaults are diffusers'.
 struct WanVaeSpec {
   std::int64_t base_dim = 96;  ///< the decoder's
+  std::int64_t encoder_base_dim = 96;
   std::int64_t z_dim = 16;
-  /// Widths in units of base_dim, from full resolution to the coarsest.
+  /// Widths in units of either base, from full resolution to the coarsest.
   std::vector<std::int64_t> dim_mult = {1, 2, 4, 4};
   std::int64_t num_res_blocks = 2;
   /// Flags of the levels, from full resolution down: true if the encoder halves the frames there.
@@ -47,11 +48,10 @@ struct WanVaeSpec {
 /// Refuses what is not supported by key and value.
 WanVaeSpec read_wan_vae_spec(const ConfigReader& config);
 
-/// Every tensor of the decoder's half, or every one that the encoder needs for a single frame, in
-/// diffusers' names.
+/// Every tensor of a half, in diffusers' names.
 std::vector<ExpectedTensor> expected_tensors(const WanVaeSpec& spec,
                                              VaeHalf half = VaeHalf::decoder);
-/// Returns the number of values that the decoder keeps of them.
-std::uint64_t kept_elements(const WanVaeSpec& spec);
+/// Returns the number of values that a half keeps of them.
+std::uint64_t kept_elements(const WanVaeSpec& spec, VaeHalf half = VaeHalf::decoder);
 
 }  // namespace troupe::spec

@@ -21,6 +21,11 @@ Conv2d pointwise(const Loader& load, const std::string& name, std::int64_t in, s
 
 }  // namespace
 
+void FrameMemory::keep(const at::Tensor& frame) {
+  before = std::move(last);
+  last = frame;
+}
+
 CausalConv3d::CausalConv3d(const Loader& load, const std::string& name, std::int64_t in,
                            std::int64_t out, std::int64_t side, int* memories)
     : memory_(memories ? (*memories)++ : -1) {
@@ -41,8 +46,7 @@ at::Tensor CausalConv3d::operator()(const at::Tensor& x, FrameMemories& memories
   FrameMemory& memory = memories.at(memory_);
   if (memory.last.defined()) last_.add_to(y, {memory.last}, pass);
   if (memory.before.defined()) before_.add_to(y, {memory.before}, pass);
-  memory.before = std::move(memory.last);
-  memory.last = x;
+  memory.keep(x);
   return y;
 }
 
@@ -110,12 +114,29 @@ WanCoder::KeptInput WanCoder::kept_input(const spec::VaeLayer& layer, bool doubl
   return made;
 }
 
+at::Tensor WanCoder::mean_of(const KeptMean& layer, const Frame& frame, const State& state) {
+  // Channels, then frames, rows and columns of a mean: AvgDown3D of diffusers.
+  at::Tensor x = at::pixel_unshuffle(frame.kept, layer.side);
+  if (layer.of_two_frames) {
+    const at::Tensor before =
+        layer.memory >= 0 ? state.memories.at(layer.memory).before : at::Tensor();
+    const at::Tensor other =
+        before.defined() ? at::pixel_unshuffle(before, layer.side) : at::zeros_like(x);
+    const auto split = [&](const at::Tensor& of) {
+      return of.view({1, frame.kept.size(1), 1, -1, x.size(2), x.size(3)});
+    };
+    x = at::cat({split(other.contiguous()), split(x.contiguous())}, 2).flatten(1, 3);
+  }
+  return x.contiguous().view({1, layer.channels, -1, x.size(2), x.size(3)}).mean(2);
+}
+
 WanCoder::WanCoder(const spec::WanVaeSpec& spec, spec::VaeHalf half, const Loader& load)
     : decodes_(half == spec::VaeHalf::decoder), patch_size_(spec.patch_size) {
   using Kind = spec::VaeLayer::Kind;
   ChannelNorm norm;
-  bool doubles = false;  // since what was kept last
-  int* const memories = spec.one_frame || !decodes_ ? nullptr : &memories_;
+  bool doubles = false, halves = false;  // since what was kept last
+  std::size_t keep = 0;                  // number of that layer
+  int* const memories = spec.one_frame ? nullptr : &memories_;
   for (const auto& layer : spec::layers_of(spec, half)) {
     switch (layer.kind) {
       case Kind::norm:
@@ -137,17 +158,30 @@ WanCoder::WanCoder(const spec::WanVaeSpec& spec, spec::VaeHalf half, const Loade
             FrameConvolution{Conv2d(load, layer.name, layer.in, layer.out, layer.side, 2)});
         break;
       case Kind::kept:
-        doubles = false;
+        doubles = halves = false;
+        keep = layers_.size();
         layers_.emplace_back(Keep{});
         break;
       case Kind::added:
-        layers_.emplace_back(kept_input(layer, doubles, load.device()));
+        if (decodes_) {
+          layers_.emplace_back(kept_input(layer, doubles, load.device()));
+          break;
+        }
+        if (halves) std::get<Keep>(layers_[keep]).memory = memories ? memories_++ : -1;
+        layers_.emplace_back(KeptMean{halves, std::get<Keep>(layers_[keep]).memory,
+                                      layer.scale_in / layer.scale_out, layer.out});
         break;
       case Kind::doubled_frames:
         doubles = true;
         if (spec.one_frame) break;
         layers_.emplace_back(
             DoubledFrames{CausalConv3d(load, layer.name, layer.in, 2 * layer.out, 1, memories)});
+        break;
+      case Kind::halved_frames:
+        halves = true;
+        if (spec.one_frame) break;
+        layers_.emplace_back(
+            HalvedFrames{CausalConv3d(load, layer.name, layer.in, layer.out, 1, memories)});
         break;
       case Kind::convolution:
         if (layer.side == 1) {
@@ -164,6 +198,15 @@ WanCoder::WanCoder(const spec::WanVaeSpec& spec, spec::VaeHalf half, const Loade
 
 void WanCoder::push(at::Tensor x, State& state, const Pass& pass, const Tick& tick,
                     const FrameSink& sink) const {
+  // A position's channels are columns, then rows of each color.
+  if (!decodes_ && patch_size_ > 1)
+    x = at::pixel_unshuffle(x, patch_size_)
+            .contiguous()
+            .view({1, x.size(1), patch_size_, patch_size_, x.size(2) / patch_size_,
+                   x.size(3) / patch_size_})
+            .transpose(2, 3)
+            .flatten(1, 3)
+            .contiguous(x.suggest_memory_format());
   run(0, {std::move(x), {}}, state, pass, tick, sink);
   state.first = false;
 }
@@ -182,8 +225,20 @@ void WanCoder::run(std::size_t first, Frame frame, State& state, const Pass& pas
       x = (*residual)(x, state.memories, pass);
     } else if (const auto* attention = std::get_if<WanAttention>(&layer)) {
       x = (*attention)(x, pass);
-    } else if (std::holds_alternative<Keep>(layer)) {
+    } else if (const auto* keep = std::get_if<Keep>(&layer)) {
       frame.kept = x;
+      if (keep->memory >= 0) state.memories.at(keep->memory).keep(x);
+    } else if (const auto* mean = std::get_if<KeptMean>(&layer)) {
+      x = x + mean_of(*mean, frame, state);
+    } else if (const auto* halved = std::get_if<HalvedFrames>(&layer)) {
+      FrameMemory& memory = state.memories.at(halved->conv.memory());
+      const std::int64_t number = memory.seen++;
+      if (number % 2 == 1) return memory.keep(x);
+      if (number == 0) {
+        memory.keep(x);
+      } else {
+        x = halved->conv(x, state.memories, pass);
+      }
     } else if (const auto* input = std::get_if<KeptInput>(&layer)) {
       // The first latent frame stays one frame, which is the second of two.
       const at::Tensor& from = state.first
@@ -258,25 +313,39 @@ void AutoencoderKLWan::decode_rows(const at::Tensor& latents, std::int64_t frame
   }
 }
 
-at::Tensor AutoencoderKLWan::encode_frame(const at::Tensor& pixels, const vae::Tick& tick) const {
-  const std::int64_t unit = spec_.scale_factor();
-  if (pixels.dim() != 4 || pixels.size(0) != 1 || pixels.size(1) != spec_.out_channels ||
-      pixels.size(2) < unit || pixels.size(2) % unit != 0 || pixels.size(3) < unit ||
-      pixels.size(3) % unit != 0) {
-    std::ostringstream text;
-    text << "[AutoencoderKLWan] a picture " << pixels.sizes() << " is not [1, "
-         << spec_.out_channels << ", " << unit << " · h, " << unit << " · w]";
-    throw std::invalid_argument(text.str());
-  }
+at::Tensor AutoencoderKLWan::encode_rows(std::int64_t frames, const FrameSource& source,
+                                         HaloPort& port, const vae::Tick& tick) const {
   const c10::InferenceMode no_grad;
-  WholePicture whole;
+  const std::int64_t scale = spec_.scale_factor();
+  const Pass pass{port, chunk_bytes_};
+  const vae::Tick each = tick ? tick : [] {};
   auto state = coder_.start();
-  at::Tensor mean;
-  coder_.push(
-      pixels.to(device_, at::kFloat).contiguous(memory_format_), state, {whole, chunk_bytes_},
-      tick ? tick : [] {},
-      [&](const at::Tensor& moments) { mean = moments.narrow(1, 0, spec_.z_dim); });
-  return mean.sub(mean_).mul_(inverse_std_).contiguous();
+  std::vector<at::Tensor> means;
+  for (std::int64_t frame = 0; frame < frames; ++frame) {
+    const at::Tensor pixels = source(frame);
+    if (pixels.dim() != 4 || pixels.size(0) != 1 || pixels.size(1) != spec_.out_channels ||
+        pixels.size(2) < scale || pixels.size(2) % scale != 0 || pixels.size(3) < scale ||
+        pixels.size(3) % scale != 0) {
+      std::ostringstream text;
+      text << "[AutoencoderKLWan] a frame " << pixels.sizes() << " is not [1, "
+           << spec_.out_channels << ", " << scale << " · h, " << scale << " · w]";
+      throw std::invalid_argument(text.str());
+    }
+    const RowRun rows = RowShards(pixels.size(2) / scale, port.shards()).of(port.shard());
+    coder_.push(pixels.narrow(2, rows.begin * scale, rows.size() * scale)
+                    .to(device_, at::kFloat)
+                    .contiguous(memory_format_),
+                state, pass, each, [&](const at::Tensor& moments) {
+                  means.push_back(moments.narrow(1, 0, spec_.z_dim).contiguous());
+                });
+  }
+  return at::cat(means, 2).sub_(mean_).mul_(inverse_std_);
+}
+
+at::Tensor AutoencoderKLWan::encode(std::int64_t frames, const FrameSource& source,
+                                    const vae::Tick& tick) const {
+  WholePicture whole;
+  return encode_rows(frames, source, whole, tick);
 }
 
 at::Tensor AutoencoderKLWan::decode(const at::Tensor& latents, std::int64_t frames,

@@ -18,10 +18,13 @@ namespace troupe::models::vae {
 /// The inputs of a convolution at the two frames before; undefined where there were none: zeros.
 struct FrameMemory {
   at::Tensor before, last;
+  std::int64_t seen = 0;  ///< number of frames that came so far, where every second one counts
+
+  void keep(const at::Tensor& frame);
 };
 
-/// Memories of all causal convolutions of a network, while a video goes through it; none where it
-/// has one frame.
+/// Memories of all layers of a network that look at frames before, while a video goes through it;
+/// none where it has one frame.
 using FrameMemories = std::vector<FrameMemory>;
 
 /// A convolution over this frame and the two before it, three frames of weights of `side` × `side`.
@@ -75,10 +78,9 @@ struct WanAttention {
   at::Tensor qkv, qkv_bias, out, out_bias;
 };
 
-/// diffusers' WanDecoder3d with post_quant_conv before it, or its WanEncoder3d with quant_conv
-/// after it for a single frame. Frames go through it one at a time, each as far as it gets, so that
-/// it holds one frame's feature maps at each level and what its convolutions remember, however long
-/// the video is.
+/// diffusers' WanDecoder3d with post_quant_conv before it, or WanEncoder3d with quant_conv behind
+/// it. Frames go through it one at a time, each as far as it gets, so that it holds one frame's
+/// feature maps at each level and what its convolutions remember, however long the video is.
 class WanCoder {
  public:
   WanCoder(const spec::WanVaeSpec& spec, spec::VaeHalf half, const Loader& load);
@@ -90,16 +92,16 @@ class WanCoder {
   };
   State start() const { return {FrameMemories(memories_), true}; }
 
-  using FrameSink = std::function<void(const at::Tensor& pixels)>;
+  using FrameSink = std::function<void(const at::Tensor& made)>;
   /// Decodes the next latent frame [1, C, h, w], unscaled, this shard's rows; the sink gets its
-  /// frames [1, 3, h · f, w · f] in order, clamped to [-1, 1]. An encoder takes a frame of pixels
-  /// in
-  /// [-1, 1], and its sink gets [1, 2 · C, h, w]: the mean and the logarithm of the variance.
+  /// frames [1, 3, h · f, w · f] in order, clamped to [-1, 1]. An encoder takes the next frame
+  /// [1, 3, h · f, w · f] in [-1, 1], and its sink gets a latent frame [1, 2 · C, h, w] where one
+  /// is finished: the mean and the logarithm of the variance.
   void push(at::Tensor x, State& state, const Pass& pass, const Tick& tick,
             const FrameSink& sink) const;
 
  private:
-  /// A convolution of one frame, of the feature map repeated so many times.
+  /// A convolution of one frame, of the feature map repeated so many times, or of stride 2.
   struct FrameConvolution {
     Conv2d conv;
     std::int64_t repeat = 1;
@@ -108,20 +110,35 @@ class WanCoder {
   struct DoubledFrames {
     CausalConv3d conv;
   };
+  /// A convolution that every second frame comes out of, and the first as it is.
+  struct HalvedFrames {
+    CausalConv3d conv;
+  };
   /// A layer that adds a level's input, which was kept, to a frame that comes out of it.
   struct KeptInput {
     std::vector<at::Tensor> channels;  // which the first frame made of it gets, and the second
     std::int64_t repeat = 1;           // of rows and of columns
   };
-  /// A layer that keeps its input for the next KeptInput.
-  struct Keep {};
+  /// A layer that adds the mean of a level's input over neighbouring rows, columns and channels,
+  /// and over two frames where the level halves them.
+  struct KeptMean {
+    bool of_two_frames = false;
+    int memory = -1;            // of the frame before; none where there is one frame
+    std::int64_t side = 1;      // rows, and columns, of a mean
+    std::int64_t channels = 1;  // that come out
+  };
+  /// A layer that keeps its input for the next KeptInput or KeptMean, which has the memory if the
+  /// frame before counts, too.
+  struct Keep {
+    int memory = -1;
+  };
   /// A convolution over frames, after its norm and SiLU if the norm has weights.
   struct TimeConvolution {
     ChannelNorm norm;
     CausalConv3d conv;
   };
   using Layer = std::variant<FrameConvolution, TimeConvolution, WanResidual, WanAttention,
-                             DoubledFrames, Keep, KeptInput>;
+                             DoubledFrames, HalvedFrames, Keep, KeptInput, KeptMean>;
   /// A frame within the network: what was kept last, and which of the two frames it is that were
   /// made since.
   struct Frame {
@@ -133,8 +150,10 @@ class WanCoder {
   void run(std::size_t first, Frame frame, State& state, const Pass& pass, const Tick& tick,
            const FrameSink& sink) const;
 
+  static at::Tensor mean_of(const KeptMean& layer, const Frame& frame, const State& state);
+
+  bool decodes_ = true;
   int memories_ = 0;
-  bool decodes_;
   std::int64_t patch_size_ = 1;
   std::vector<Layer> layers_;
 };
@@ -143,14 +162,12 @@ class WanCoder {
 
 namespace troupe::models {
 
-/// diffusers' AutoencoderKLWan and AutoencoderKLQwenImage in float32, their decoder, and their
-/// encoder for single frames. Videos of a batch are decoded one at a time, and of each a frame at a
-/// time. Latents and pixels are laid out as tall pictures: frame below frame. Methods throw
-/// std::invalid_argument for another shape.
+/// One half of diffusers' AutoencoderKLWan or AutoencoderKLQwenImage, in float32. Videos of a batch
+/// are coded one at a time, and of each a frame at a time. Latents and pixels are laid out as tall
+/// pictures: frame below frame. Methods throw std::invalid_argument for another shape.
 class AutoencoderKLWan {
  public:
-  /// Reads one half's weights. Throws std::runtime_error naming the tensor that is missing or
-  /// misshapen.
+  /// Throws std::runtime_error naming the tensor that is missing or misshapen.
   AutoencoderKLWan(const spec::WanVaeSpec& spec, const WeightStore& weights, at::Device device,
                    spec::VaeHalf half = spec::VaeHalf::decoder);
 
@@ -171,9 +188,17 @@ class AutoencoderKLWan {
   at::Tensor decode(const at::Tensor& latents, std::int64_t frames,
                     const vae::Tick& tick = nullptr) const;
 
-  /// Returns the latents [1, z_dim, h / f, w / f] of a picture [1, 3, h, w] in [-1, 1], as a
-  /// sampler takes them: the mean of the encoder's distribution. The encoder's half only.
-  at::Tensor encode_frame(const at::Tensor& pixels, const vae::Tick& tick = nullptr) const;
+  /// Returns frame `frame` of a video that is encoded, [1, 3, h · f, w · f] in [-1, 1].
+  using FrameSource = std::function<at::Tensor(std::int64_t frame)>;
+  /// Encodes a video of `frames` frames, which are asked for one after the other, as the mean of
+  /// the encoder's distribution, scaled as a sampler takes latents. Every shard is given whole
+  /// frames and returns its own rows of each latent frame, one below the other,
+  /// [1, z_dim, F · rows, w]. A half that encodes.
+  at::Tensor encode_rows(std::int64_t frames, const FrameSource& source, HaloPort& port,
+                         const vae::Tick& tick) const;
+  /// The whole latents, [1, z_dim, F · h, w].
+  at::Tensor encode(std::int64_t frames, const FrameSource& source,
+                    const vae::Tick& tick = nullptr) const;
 
   const spec::WanVaeSpec& spec() const { return spec_; }
   /// Feature maps larger than this are computed in runs of rows about as large; at least 1.

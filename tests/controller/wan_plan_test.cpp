@@ -30,7 +30,10 @@ std::uint64_t most_for_video(const plan::Plan& plan, std::uint64_t plan::ActorMe
 void check_plans(const std::string& name, const PublishedWanFolder& folder,
                  const PublishedTransformer& published) {
   const auto model = spec::read_model_spec(folder.path());
-  const auto request = video_request();
+  auto request = video_request();
+  const wire::SentPicture frame{.bytes = 1 << 20, .height = 1080, .width = 1920};
+  if (model.inputs.needs_images) request.images = {frame};
+  if (model.inputs.needs_last_image) request.last_image = frame;
   const auto single = plan::make_plan(model, request, {});
   CHECK(single.request.height == 480);
   CHECK(single.request.width == 832);
@@ -73,6 +76,9 @@ TEST_CASE("published video models are planned at one to sixteen actors") {
   check_plans("Wan 2.1 14B", PublishedWanFolder(kWan14bConfig), kWan14bConfig);
   check_plans("Wan 2.2 TI2V-5B", published_wan22(), kWan22Ti2vConfig);
   check_plans("Wan 2.2 A14B", published_wan_a14b(), kWan14bConfig);
+  check_plans("Wan 2.1 I2V", published_wan_i2v(), kWanI2vConfig);
+  check_plans("Wan 2.1 FLF2V", published_wan_i2v(kWanFlf2vConfig), kWanFlf2vConfig);
+  check_plans("Wan 2.2 I2V-A14B", published_wan_i2v_a14b(), kWanI2vA14bConfig);
 }
 
 TEST_CASE("a plan of two transformers says when the second takes over, and what it would keep") {

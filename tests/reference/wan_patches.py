@@ -27,36 +27,45 @@ class WanPatchAttention(PatchAttention):
         return attn.to_out[0](F.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(batch, length, width))
 
 
-def forward(model, attentions, latents, step, rows, text, timestep):
-    """The prediction [b, C, 2 * rows, w] for the token rows `rows` of the tall picture, by the model's own submodules."""
-    batch, channels, _, height, width = latents.shape
+def forward(model, attentions, latents, step, rows, text, timestep, image=None):
+    """The prediction [b, C, 2 * rows, w] for the token rows `rows` of the tall picture, by the model's own submodules; timestep [b], or [b, tokens]."""
+    batch, _, _, _, width = latents.shape
     columns = width // 2
     now = slice(rows[0] * columns, rows[1] * columns)
     rotary = [part[:, now] for part in model.rope(latents)]
     hidden = model.patch_embedding(latents).flatten(2).transpose(1, 2)[:, now].contiguous()
-    temb, modulation, text, _ = model.condition_embedder(timestep, text, None)
+    each = timestep.shape[1] if timestep.ndim == 2 else None
+    temb, modulation, text, image = model.condition_embedder(timestep.flatten(), text, image, timestep_seq_len=each)
+    modulation = modulation.unflatten(-1, (6, -1))
+    temb, modulation = (temb[:, None], modulation) if each is None else (temb[:, now], modulation[:, now])
+    if image is not None:
+        text = torch.cat([image, text], 1)
     for block, attention in zip(model.blocks, attentions):
         attention.step, attention.now = step, now
-        hidden = block(hidden, text, modulation.unflatten(1, (6, -1)), rotary)
-    shift, scale = (model.scale_shift_table + temb[:, None]).chunk(2, dim=1)
+        hidden = block(hidden, text, modulation, rotary)
+    shift, scale = (model.scale_shift_table[:, None] + temb[:, :, None]).unbind(2)
     hidden = model.proj_out(model.norm_out(hidden) * (1 + scale) + shift)
-    hidden = hidden.reshape(batch, rows[1] - rows[0], columns, 2, 2, channels)
-    return torch.einsum("nhwpqc->nchpwq", hidden).reshape(batch, channels, -1, width)
+    hidden = hidden.reshape(batch, rows[1] - rows[0], columns, 2, 2, -1)
+    return torch.einsum("nhwpqc->nchpwq", hidden).reshape(batch, hidden.shape[5], -1, width)
 
 
-def denoise(pipe, case):
-    """Final latents [1, C, f·h, w]. The second of two transformers begins with a step of all rows, from keys and values of its own."""
+def denoise(pipe, case, given=lambda latents: latents, given_mask=None, image=None):
+    """Final latents [1, C, f·h, w]. The second of two transformers begins with a step of all rows, from keys and values of its own. `given`: the model's input from
+    latents [1, C, f, h, w]; given_mask [1, 1, f, h, w]: 0 where a frame is given, and stays."""
     guided = case["guidance"] > 1
     boundary = (pipe.config.boundary_ratio or 0) * pipe.scheduler.config.num_train_timesteps
     positive, negative = pipe.encode_prompt(case["prompts"], case["negative_prompt"], guided, max_sequence_length=case["max_sequence_length"])
     text = torch.cat([negative, positive]) if guided else positive
-    shape = (1, 4, (case["num_frames"] - 1) // 4 + 1, case["height"] // 8, case["width"] // 8)
+    side = pipe.vae_scale_factor_spatial
+    shape = (1, pipe.vae.config.z_dim, (case["num_frames"] - 1) // 4 + 1, case["height"] // side, case["width"] // side)
     rows = split(shape[2] * shape[3] // 2, case["patches"])
     scheduler = copy.deepcopy(pipe.scheduler)
     scheduler.set_timesteps(case["steps"])
     scheduler.set_begin_index(0)
     steppers = [copy.deepcopy(scheduler) for _ in rows]
-    tall = torch.randn(shape, generator=generator(case["seed"])).reshape(1, 4, -1, shape[4])
+    tall = torch.randn(shape, generator=generator(case["seed"])).reshape(1, shape[1], -1, shape[4])
+    twice = lambda x: torch.cat([x] * 2) if guided else x
+    of_tokens = None if given_mask is None else given_mask[0, 0, :, ::2, ::2].flatten()
     of_models = []
     for model in [m for m in (pipe.transformer, pipe.transformer_2) if m is not None]:
         attentions = [WanPatchAttention(tall.shape[2] // 2 * tall.shape[3] // 2, case["method"], case["kv"]) for _ in model.blocks]
@@ -71,8 +80,9 @@ def denoise(pipe, case):
         whole, former = step < case["warmup"] or now != former, now
         for first, last in [(0, len(rows))] if whole else [(m, m + 1) for m in range(len(rows))]:
             part = (rows[first][0], rows[last - 1][1])
-            x = torch.cat([tall] * 2) if guided else tall
-            out = forward(model, attentions, x.reshape(-1, *shape[1:]), step, part, text, t.expand(x.shape[0]))
+            x = twice(given(tall.reshape(shape)))
+            times = t.expand(x.shape[0]) if of_tokens is None else (of_tokens * t).expand(x.shape[0], -1)
+            out = forward(model, attentions, x, step, part, text, times, None if image is None else twice(image))
             if guided:
                 uncond, cond = out.chunk(2)
                 out = uncond + scale * (cond - uncond)
@@ -83,7 +93,7 @@ def denoise(pipe, case):
     for model, _, before in of_models:
         for block, processor in zip(model.blocks, before):
             block.attn1.processor = processor
-    return tall
+    return tall if given_mask is None else given(tall.reshape(shape)).reshape(tall.shape)
 
 
 # Nine rows of tokens, three a frame: whole frames, parts of frames, and runs across.

@@ -19,24 +19,18 @@ struct Named {
 };
 
 const std::vector<Named>& all_published() {
-  static const std::vector<Named> all = {{"SD3 medium", kSd3MediumConfig},
-                                         {"SD3.5 medium", kSd35MediumConfig},
-                                         {"SD3.5 large", kSd35LargeConfig},
-                                         {"FLUX.1 dev", kFluxDevConfig},
-                                         {"FLUX.1 schnell", kFluxSchnellConfig},
-                                         {"Chroma", kChromaConfig},
-                                         {"Ovis-Image", kOvisImageConfig},
-                                         {"LongCat-Image", kLongCatImageConfig},
-                                         {"HunyuanDiT 1.2", kHunyuanV12Config},
-                                         {"HunyuanDiT 1.1", kHunyuanV11Config},
-                                         {"PixArt-Σ", kPixArtSigmaConfig},
-                                         {"Wan 2.1 1.3B", kWan13bConfig},
-                                         {"Wan 2.1 14B", kWan14bConfig},
-                                         {"Wan 2.2 TI2V-5B", kWan22Ti2vConfig},
-                                         {"Z-Image", kZImageConfig},
-                                         {"Qwen-Image", kQwenImageConfig},
-                                         {"FLUX.2-klein 4B", kKlein4bConfig},
-                                         {"FLUX.2-klein 9B", kKlein9bConfig}};
+  static const std::vector<Named> all = {
+      {"SD3 medium", kSd3MediumConfig},       {"SD3.5 medium", kSd35MediumConfig},
+      {"SD3.5 large", kSd35LargeConfig},      {"FLUX.1 dev", kFluxDevConfig},
+      {"FLUX.1 schnell", kFluxSchnellConfig}, {"Chroma", kChromaConfig},
+      {"Ovis-Image", kOvisImageConfig},       {"LongCat-Image", kLongCatImageConfig},
+      {"HunyuanDiT 1.2", kHunyuanV12Config},  {"HunyuanDiT 1.1", kHunyuanV11Config},
+      {"PixArt-Σ", kPixArtSigmaConfig},       {"Wan 2.1 1.3B", kWan13bConfig},
+      {"Wan 2.1 14B", kWan14bConfig},         {"Wan 2.1 I2V", kWanI2vConfig},
+      {"Wan 2.1 FLF2V", kWanFlf2vConfig},     {"Wan 2.2 I2V-A14B", kWanI2vA14bConfig},
+      {"Wan 2.2 TI2V-5B", kWan22Ti2vConfig},  {"Z-Image", kZImageConfig},
+      {"Qwen-Image", kQwenImageConfig},       {"FLUX.2-klein 4B", kKlein4bConfig},
+      {"FLUX.2-klein 9B", kKlein9bConfig}};
   return all;
 }
 

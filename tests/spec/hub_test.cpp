@@ -38,6 +38,7 @@ void check_sizes(const std::string& name, const ModelSpec& model) {
   double encoders = 0;
   for (const auto& encoder : model.text_encoders)
     encoders += billions(encoder.weights);
+  if (model.vision) encoders += billions(model.vision->weights);
   INFO(name << ": " << network << " + " << encoders);
   CHECK(std::abs(known->network - network) <= 0.05);
   CHECK(std::abs(known->encoders - encoders) <= 0.05);
@@ -280,6 +281,10 @@ TEST_CASE("sizes of the models with short names are those of the published shape
   check_sizes("sd3.5-large", read(published_sd3(kSd35LargeConfig)));
   check_sizes("sdxl", read(PublishedUNetFolder(true)));
   check_sizes("wan2.1-t2v-1.3b", read(PublishedWanFolder(kWan13bConfig)));
+  check_sizes("wan2.1-flf2v-14b", read(published_wan_i2v(kWanFlf2vConfig)));
+  check_sizes("wan2.1-i2v-14b-480p", read(published_wan_i2v()));
+  check_sizes("wan2.1-i2v-14b-720p", read(published_wan_i2v()));
+  check_sizes("wan2.2-i2v-a14b", read(published_wan_i2v_a14b()));
   check_sizes("wan2.2-t2v-a14b", read(published_wan_a14b()));
   check_sizes("wan2.1-t2v-14b", read(PublishedWanFolder(kWan14bConfig)));
   check_sizes("wan2.2-ti2v-5b", read(published_wan22()));

@@ -139,6 +139,30 @@ inline constexpr PublishedTransformer kWan14bConfig = {R"(
   "rope_max_seq_len": 1024, "text_dim": 4096})",
                                                        1095, 14288491584, 0x268a2a721a18358b};
 
+inline constexpr PublishedTransformer kWanI2vConfig = {R"(
+  {"_class_name": "WanTransformer3DModel", "_diffusers_version": "0.33.0.dev0",
+  "added_kv_proj_dim": 5120, "attention_head_dim": 128, "cross_attn_norm": true, "eps": 1e-06,
+  "ffn_dim": 13824, "freq_dim": 256, "image_dim": 1280, "in_channels": 36, "num_attention_heads":
+  40, "num_layers": 40, "out_channels": 16, "patch_size": [1, 2, 2], "qk_norm":
+  "rms_norm_across_heads", "rope_max_seq_len": 1024, "text_dim": 4096})",
+                                                       1303, 16394878784, 0x60fe0b832118ad91};
+
+inline constexpr PublishedTransformer kWanFlf2vConfig = {R"(
+  {"_class_name": "WanTransformer3DModel", "_diffusers_version": "0.33.0.dev0",
+  "added_kv_proj_dim": 5120, "attention_head_dim": 128, "cross_attn_norm": true, "eps": 1e-06,
+  "ffn_dim": 13824, "freq_dim": 256, "image_dim": 1280, "in_channels": 36, "num_attention_heads":
+  40, "num_layers": 40, "out_channels": 16, "patch_size": [1, 2, 2], "pos_embed_seq_len": 514,
+  "qk_norm": "rms_norm_across_heads", "rope_max_seq_len": 1024, "text_dim": 4096})",
+                                                         1304, 16395536704, 0xea3df6b69bcf6b3d};
+
+inline constexpr PublishedTransformer kWanI2vA14bConfig = {R"(
+  {"_class_name": "WanTransformer3DModel", "_diffusers_version": "0.35.0.dev0",
+  "added_kv_proj_dim": null, "attention_head_dim": 128, "cross_attn_norm": true, "eps": 1e-06,
+  "ffn_dim": 13824, "freq_dim": 256, "image_dim": null, "in_channels": 36, "num_attention_heads":
+  40, "num_layers": 40, "out_channels": 16, "patch_size": [1, 2, 2], "pos_embed_seq_len": null,
+  "qk_norm": "rms_norm_across_heads", "rope_max_seq_len": 1024, "text_dim": 4096})",
+                                                           1095, 14288901184, 0x6de209ebd2c040e9};
+
 inline constexpr PublishedTransformer kWan22Ti2vConfig = {R"(
   {"_class_name": "WanTransformer3DModel", "_diffusers_version": "0.35.0.dev0",
   "added_kv_proj_dim": null, "attention_head_dim": 128, "cross_attn_norm": true, "eps": 1e-06,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/spec/model_spec.h"
@@ -64,6 +65,41 @@ inline constexpr const char* kWanA14bModelIndex = R"({
   "transformer_2": ["diffusers", "WanTransformer3DModel"],
   "vae": ["diffusers", "AutoencoderKLWan"]})";
 
+inline constexpr const char* kWanI2vModelIndex = R"({
+  "_class_name": "WanImageToVideoPipeline", "_diffusers_version": "0.33.0.dev0",
+  "image_encoder": ["transformers", "CLIPVisionModel"],
+  "image_processor": ["transformers", "CLIPImageProcessor"],
+  "scheduler": ["diffusers", "UniPCMultistepScheduler"],
+  "text_encoder": ["transformers", "UMT5EncoderModel"],
+  "tokenizer": ["transformers", "T5TokenizerFast"],
+  "transformer": ["diffusers", "WanTransformer3DModel"],
+  "vae": ["diffusers", "AutoencoderKLWan"]})";
+
+inline constexpr const char* kWanI2vA14bModelIndex = R"({
+  "_class_name": "WanImageToVideoPipeline", "_diffusers_version": "0.35.0.dev0",
+  "boundary_ratio": 0.9, "expand_timesteps": false, "image_encoder": [null, null],
+  "image_processor": [null, null],
+  "scheduler": ["diffusers", "UniPCMultistepScheduler"],
+  "text_encoder": ["transformers", "UMT5EncoderModel"],
+  "tokenizer": ["transformers", "T5TokenizerFast"],
+  "transformer": ["diffusers", "WanTransformer3DModel"],
+  "transformer_2": ["diffusers", "WanTransformer3DModel"],
+  "vae": ["diffusers", "AutoencoderKLWan"]})";
+
+inline constexpr const char* kClipVisionHConfig = R"({
+  "architectures": ["CLIPVisionModel"], "attention_dropout": 0.0, "dropout": 0.0, "hidden_act":
+  "gelu", "hidden_size": 1280, "image_size": 224, "initializer_factor": 1.0, "initializer_range":
+  0.02, "intermediate_size": 5120, "layer_norm_eps": 1e-05, "model_type": "clip_vision_model",
+  "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 32, "patch_size": 14,
+  "projection_dim": 1024, "torch_dtype": "float32", "transformers_version": "4.49.0"})";
+
+inline constexpr const char* kClipProcessorConfig = R"({
+  "crop_size": {"height": 224, "width": 224}, "do_center_crop": true, "do_convert_rgb": true,
+  "do_normalize": true, "do_rescale": true, "do_resize": true, "image_mean": [0.48145466,
+  0.4578275, 0.40821073], "image_processor_type": "CLIPImageProcessor", "image_std": [0.26862954,
+  0.26130258, 0.27577711], "resample": 3, "rescale_factor": 0.00392156862745098, "size":
+  {"shortest_edge": 224}})";
+
 inline constexpr const char* kWan22VaeConfig = R"({
   "_class_name": "AutoencoderKLWan", "_diffusers_version": "0.35.0.dev0", "attn_scales": [],
   "base_dim": 160, "clip_output": false, "decoder_base_dim": 256, "dim_mult": [1, 2, 4, 4],
@@ -91,9 +127,19 @@ class PublishedWanFolder {
     write("text_encoder/config.json", kUmt5XxlConfig);
     write("tokenizer/spiece.model", "x");
     add_transformer("transformer", transformer);
-    if (index == kWanA14bModelIndex) add_transformer("transformer_2", transformer);
-    weights("vae", "diffusion_pytorch_model",
-            spec::expected_tensors(spec::read_wan_vae_spec(config("vae"))));
+    if (index == kWanA14bModelIndex || index == kWanI2vA14bModelIndex)
+      add_transformer("transformer_2", transformer);
+    const auto coder = spec::read_wan_vae_spec(config("vae"));
+    auto both = spec::expected_tensors(coder);
+    for (auto& tensor : spec::expected_tensors(coder, spec::VaeHalf::encoder))
+      both.push_back(std::move(tensor));
+    weights("vae", "diffusion_pytorch_model", both);
+    if (index == kWanI2vModelIndex) {
+      write("image_encoder/config.json", kClipVisionHConfig);
+      write("image_processor/preprocessor_config.json", kClipProcessorConfig);
+      weights("image_encoder", "model",
+              spec::expected_tensors(spec::read_clip_vision_spec(config("image_encoder"))));
+    }
     weights("text_encoder", "model",
             spec::expected_tensors(spec::read_t5_spec(config("text_encoder"))));
   }
@@ -123,6 +169,15 @@ class PublishedWanFolder {
 /// Wan 2.2's A14B: two transformers of the shape of Wan 2.1's 14B.
 inline PublishedWanFolder published_wan_a14b() {
   return PublishedWanFolder(kWan14bConfig, kWanA14bModelIndex);
+}
+
+/// Wan 2.1 from a first frame, or with kWanFlf2vConfig from a first and a last one.
+inline PublishedWanFolder published_wan_i2v(const PublishedTransformer& of = kWanI2vConfig) {
+  return PublishedWanFolder(of, kWanI2vModelIndex);
+}
+
+inline PublishedWanFolder published_wan_i2v_a14b() {
+  return PublishedWanFolder(kWanI2vA14bConfig, kWanI2vA14bModelIndex);
 }
 
 inline PublishedWanFolder published_wan22() {

@@ -44,6 +44,21 @@ TEST_CASE("Wan's decoder and text encoder call for the tensors that diffusers ma
   CHECK(of22.tensors == 110);
   CHECK(of22.elements == 555051580);
   CHECK(of22.hash == 0xcfe8a9e66280d771);
+  const auto encoder = count(spec::expected_tensors(
+      spec::read_wan_vae_spec({kWanVaeConfig, "config.json"}), spec::VaeHalf::encoder));
+  CHECK(encoder.tensors == 86);
+  CHECK(encoder.elements == 53596928);
+  CHECK(encoder.hash == 0x82b10cfcd6c4659c);
+  const auto encoder22 = count(spec::expected_tensors(
+      spec::read_wan_vae_spec({kWan22VaeConfig, "config.json"}), spec::VaeHalf::encoder));
+  CHECK(encoder22.tensors == 86);
+  CHECK(encoder22.elements == 149637088);
+  CHECK(encoder22.hash == 0x9c9a128fca066c3c);
+  const auto vision = count(
+      spec::expected_tensors(spec::read_clip_vision_spec({kClipVisionHConfig, "config.json"})));
+  CHECK(vision.tensors == 501);
+  CHECK(vision.elements == 611086080);
+  CHECK(vision.hash == 0xb8d55ea49e5622cc);
   const auto text =
       count(spec::expected_tensors(spec::read_t5_spec({kUmt5XxlConfig, "config.json"})));
   CHECK(text.tensors == 242);
@@ -115,6 +130,57 @@ TEST_CASE("Wan 2.2's folder of two transformers loads, and says which steps are 
                    "boundary_ratio"));
 }
 
+TEST_CASE("Wan's folders from a first frame load, and say which frames they take") {
+  using spec::BesideLatents;
+  const auto i2v = published_wan_i2v();
+  const auto model = spec::read_model_spec(i2v.path());
+  CHECK(model.inputs.images == spec::PictureRole::first_frame);
+  CHECK(model.inputs.needs_images);
+  CHECK_FALSE(model.inputs.last_image);
+  CHECK(model.inputs.beside == BesideLatents::given_frames);
+  CHECK(model.transformer.in_channels == 16);
+  CHECK(model.transformer.beside_channels == 20);
+  CHECK(model.transformer.seen_tokens == 257);
+  CHECK(model.transformer.fixed_text_tokens == 512);
+  const auto flf = spec::read_model_spec(published_wan_i2v(kWanFlf2vConfig).path());
+  CHECK(flf.inputs.needs_last_image);
+  CHECK(flf.transformer.seen_tokens == 514);
+  const auto two = spec::read_model_spec(published_wan_i2v_a14b().path());
+  CHECK(two.inputs.last_image);
+  CHECK_FALSE(two.inputs.needs_last_image);
+  CHECK_FALSE(two.vision);
+  CHECK(two.is_of_second(899));
+  const auto ti2v = spec::read_model_spec(published_wan22().path());
+  CHECK(ti2v.inputs.images == spec::PictureRole::first_frame);
+  CHECK_FALSE(ti2v.inputs.needs_images);
+  CHECK(ti2v.inputs.beside == BesideLatents::none);
+
+  const auto changed = [&](const std::string& file, const auto& change) {
+    const auto path = i2v.path() / file;
+    const std::string before = read_all(path);
+    auto config = nlohmann::json::parse(before);
+    change(config);
+    write_bytes(path, config.dump());
+    const auto what = error_of([&] { spec::read_model_spec(i2v.path()); });
+    write_bytes(path, before);
+    return what;
+  };
+  const std::string processor = "image_processor/preprocessor_config.json";
+  CHECK(contains(changed(processor, [](auto& of) { of["resample"] = 2; }), "resample"));
+  CHECK(contains(changed(processor, [](auto& of) { of["do_center_crop"] = false; }),
+                 "do_center_crop"));
+  CHECK(contains(changed(processor, [](auto& of) { of["crop_size"] = 200; }), "crop_size"));
+  CHECK(contains(changed("image_encoder/config.json", [](auto& of) { of["hidden_size"] = 640; }),
+                 "image_dim"));
+  CHECK(contains(changed("transformer/config.json", [](auto& of) { of["in_channels"] = 32; }),
+                 "in_channels"));
+  CHECK(contains(changed("model_index.json",
+                         [](auto& of) {
+                           of["image_encoder"] = {nullptr, nullptr};
+                         }),
+                 "image_processor"));
+}
+
 TEST_CASE("what Wan's configs may not say is refused by key") {
   const auto refusal = [](const char* key, const nlohmann::json& value) {
     auto config = nlohmann::json::parse(kWan13bConfig.config);
@@ -122,10 +188,10 @@ TEST_CASE("what Wan's configs may not say is refused by key") {
     return error_of(
         [&] { spec::read_transformer_spec(spec::ConfigReader(config.dump(), "config.json"), ""); });
   };
-  CHECK(contains(refusal("image_dim", 1280), "image_dim"));
+  CHECK(contains(refusal("image_dim", 1280), "added_kv_proj_dim"));
   CHECK(contains(refusal("added_kv_proj_dim", 1536), "added_kv_proj_dim"));
   CHECK(contains(refusal("pos_embed_seq_len", 514), "pos_embed_seq_len"));
-  CHECK(contains(refusal("in_channels", 36), "out_channels"));
+  CHECK(contains(refusal("out_channels", 36), "out_channels"));
   CHECK(contains(refusal("patch_size", {2, 2, 2}), "patch_size"));
   CHECK(contains(refusal("patch_size", {1, 2, 1}), "patch_size"));
   CHECK(contains(refusal("qk_norm", "rms_norm"), "qk_norm"));

@@ -74,6 +74,7 @@ nlohmann::json inputs_json(const spec::ModelSpec& model) {
           {"needs_mask", inputs.beside_mask()},
           {"first_frame", inputs.images == spec::PictureRole::first_frame},
           {"last_image", inputs.last_image},
+          {"needs_last_image", inputs.needs_last_image},
           {"control_images", model.control_pictures()},
           {"controlnets", inputs.controlnets},
           {"guidance_scale_2", inputs.second_guidance}};
@@ -92,6 +93,7 @@ std::string inputs_text(const nlohmann::json& inputs) {
   if (inputs["needs_images"]) text += ", which it needs";
   if (inputs["needs_mask"]) add("--init-image and --mask, which it needs");
   if (inputs["last_image"]) add("--last-image");
+  if (inputs["needs_last_image"]) text += ", which it needs";
   if (const int needed = inputs["control_images"]; needed > 0)
     add("--control-image, which it needs" + (needed == 1 ? "" : fmt::format(" {} times", needed)));
   if (inputs["controlnets"]) add("--controlnet with --control-image");
@@ -113,6 +115,7 @@ void add_plans(const spec::ModelSpec& model, nlohmann::json& out) {
   submission.request.prompts = {""};
   wire::JobSpec job = client::to_wire(submission).value();
   if (model.inputs.needs_images) job.request.images = {{.bytes = 1}};
+  if (model.inputs.needs_last_image) job.request.last_image.bytes = 1;
   job.request.control_images.assign(static_cast<std::size_t>(model.control_pictures()),
                                     {.bytes = 1});
   if (model.inputs.beside_mask()) job.request.init_image_bytes = job.request.mask_image_bytes = 1;

@@ -81,6 +81,10 @@ Submission Reference::submission(const nlohmann::json& of, Parallelism degrees) 
   request.mask_image = stored("mask_image");
   if (of.contains("control_image")) request.control_images = {stored("control_image")};
   if (of.contains("strength")) request.strength = of.at("strength").get<double>();
+  if (of.value("last", false)) {
+    const auto file = bytes(of, "last").data;
+    request.last_image.assign(file.begin(), file.end());
+  }
   if (of.contains("patches")) {
     request.method = of.at("method");
     request.num_pipeline_patch = of.at("patches");
