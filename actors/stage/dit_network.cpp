@@ -141,7 +141,8 @@ std::unique_ptr<SequenceAttention> DitJob::make_attention() const {
             .heads = exchange ? exchange->own_heads() : transformer().heads(),
             .head_dim = transformer().head_dim(),
             .freshness = step_before ? Freshness::step_before : Freshness::newest,
-            .predicts = request.kv == KvUse::predict},
+            .predicts = request.kv == KvUse::predict,
+            .given = job_.size.given_rows() / transformer().patch_size() * columns_},
         transformer().dtype(), device_);
   }
   RingAttention::Links links{naive ? nullptr : job_.group(groups.ring),

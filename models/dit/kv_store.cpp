@@ -164,11 +164,16 @@ void KvStore::put(int block, int step, const TokenRuns& runs, const at::Tensor& 
       text << "tokens " << run.begin << " to " << run.end << " of " << shape_.tokens;
       refuse(text.str());
     }
-    for (const TokenRun& part : without(run, padding)) {
+    const auto put_part = [&](TokenRun part, bool counted) {
       const int64_t first = offset + part.begin - run.begin;
       const at::Tensor fresh = kv.slice(0, first, first + part.size());
-      for (int64_t item = 0; item < kv.size(1); ++item)
-        put_run(own, first_item + item, step, part, fresh.slice(1, item, item + 1), fits);
+      for (int64_t item = 0; part.size() > 0 && item < kv.size(1); ++item)
+        put_run(own, first_item + item, step, part, fresh.slice(1, item, item + 1), counted);
+    };
+    for (const TokenRun& part : without(run, padding)) {
+      const int64_t given = std::clamp(shape_.given, part.begin, part.end);
+      put_part({part.begin, given}, false);
+      put_part({given, part.end}, fits);
     }
     offset += run.size();
   }

@@ -44,6 +44,9 @@ class KvStore {
     int64_t head_dim = 0;
     Freshness freshness = Freshness::newest;
     bool predicts = false;  ///< rows that are not fresh are extrapolated from their last two values
+    /// Number of tokens at the beginning, of frames that are given, that do not count for the
+    /// extrapolation's sums: where they do not move, the sums would be rounding alone.
+    int64_t given = 0;
   };
 
   /// Allocates 1 (newest) or 2 (step_before) versions of 2 · blocks · batch · tokens · heads ·

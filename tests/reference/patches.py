@@ -19,7 +19,9 @@ def fit(x, one, two):
 
 
 class PatchAttention:
-    """Self-attention of one block for the tokens `now` of step `step`. It keeps K, V of every step: [2, batch, tokens, width], NaN = not computed."""
+    """Self-attention of one block for the tokens `now` of step `step`. It keeps K, V of every step: [2, batch, tokens, width], NaN = not computed.
+    The first `given` tokens do not count for what is fitted."""
+    given = 0
 
     def __init__(self, tokens, method, kv):
         self.tokens, self.method, self.kv, self.step, self.now, self.steps, self.alphas = tokens, method, kv, 0, slice(0, tokens), {}, []
@@ -37,7 +39,7 @@ class PatchAttention:
         one, two = self.steps.get(self.step - 1, absent), self.steps.get(self.step - 2, absent)
         old = one
         if self.kv == "predict":
-            alpha = fit(x, one, two)
+            alpha = fit(*(of[:, :, self.given:] for of in (x, one, two)))
             self.alphas.append(alpha)
             old = torch.where(two.isnan(), one, one + alpha * (one - two))
         return torch.where(x.isnan(), old, x)

@@ -51,10 +51,10 @@ def save(name, vae, transformers, **parts):
 def make_checkpoints():
     wan22.make_checkpoint(TI2V)
     wan22.make_checkpoint(TI2V_OTHER, dim_mult=[1, 1, 2, 2], temperal_downsample=[True, False, True], num_res_blocks=2)
-    save(A14B, make_vae(), [make_transformer(seed=seed, num_layers=3, in_channels=12) for seed in (63, 64)], boundary_ratio=0.9)
+    save(A14B, make_vae(), [make_transformer(seed=seed, num_layers=6, in_channels=12) for seed in (63, 64)], boundary_ratio=0.9)
     for name, seed, act, positions in ((I2V, 65, "gelu", None), (FLF, 66, "quick_gelu", 10)):
         tower = CLIPVisionModel(CLIPVisionConfig(hidden_size=SEEN_WIDTH, intermediate_size=36, num_hidden_layers=4, num_attention_heads=2, image_size=SEEN, patch_size=SEEN // 2, hidden_act=act))
-        transformer = make_transformer(seed=seed, num_layers=3, in_channels=12, image_dim=SEEN_WIDTH, added_kv_proj_dim=48, pos_embed_seq_len=positions)
+        transformer = make_transformer(seed=seed, num_layers=6, in_channels=12, image_dim=SEEN_WIDTH, added_kv_proj_dim=48, pos_embed_seq_len=positions)
         save(name, make_vae(), [transformer], image_encoder=randomise(tower, seed),
              image_processor=CLIPImageProcessor(size={"shortest_edge": SEEN}, crop_size={"height": SEEN, "width": SEEN}))
 

@@ -69,6 +69,8 @@ def denoise(pipe, case, given=lambda latents: latents, given_mask=None, image=No
     of_models = []
     for model in [m for m in (pipe.transformer, pipe.transformer_2) if m is not None]:
         attentions = [WanPatchAttention(tall.shape[2] // 2 * tall.shape[3] // 2, case["method"], case["kv"]) for _ in model.blocks]
+        for attention in attentions:
+            attention.given = 0 if of_tokens is None else int((of_tokens == 0).sum())
         of_models.append((model, attentions, [block.attn1.processor for block in model.blocks]))
         for block, processor in zip(model.blocks, attentions):
             block.attn1.processor = processor
