@@ -262,7 +262,9 @@ void JobText::keep_blank() {
 
 TaskResult JobText::encode() {
   const auto& begin = job_.begin;
-  seen_ = edited_.seen();
+  const bool given = !begin.request.prompt_embeds.empty();
+  const bool encodes = !given || encodes_negative_alone();
+  if (encodes) seen_ = edited_.seen();
   edited_.encode();
   given_frames_.encode();
   const auto picture = init_image_.encode();  // while others encode the text, most often
@@ -270,9 +272,8 @@ TaskResult JobText::encode() {
   const bool projects = begin.caption_rank == begin.caption_root;
   TaskResult result;
   auto text = empty_text();
-  const bool given = !begin.request.prompt_embeds.empty();
   std::optional<EncodedText> encoded;
-  if (!given || encodes_negative_alone()) {
+  if (encodes) {
     const auto outputs = encode_prompts(result);
     if (projects) encoded = project(outputs);
   }

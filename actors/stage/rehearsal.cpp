@@ -100,6 +100,9 @@ wire::BeginJob from_the_start(wire::BeginJob begin) {
   begin.request.last_image.blob = 0;
   for (auto& image : begin.request.control_images)
     image.blob = 0;
+  // All ControlNets count in the few steps that are rehearsed.
+  begin.request.control_from.clear();
+  begin.request.control_until.clear();
   begin.request.prompt_embeds_blob = 0;
   return begin;
 }

@@ -7,6 +7,7 @@
 #include "controller/plan/request_defaults.h"
 #include "controller/plan/vae_traffic.h"
 #include "models/image/limits.h"
+#include "models/spec/resolution_bins.h"
 #include "models/spec/transformer_facts.h"
 
 namespace troupe::plan {
@@ -186,6 +187,7 @@ std::uint64_t seen_pictures(const Plan& plan, const spec::ModelSpec& model,
   const std::uint64_t width = vision->hidden_size, wide = vision->intermediate_size;
   std::uint64_t files = 0, read = 0, kept = 0, block = 0;
   for (const auto& image : plan.request.images) {
+    if (image.height == 0) continue;  // not told yet
     const auto seen = spec::edited_size(model, {image.height, image.width}).seen;
     const auto sized = spec::seen_size(*vision, seen);
     const std::uint64_t patches =
@@ -214,8 +216,12 @@ std::uint64_t frame_pictures(const Plan& plan, const spec::ModelSpec& model) {
     files += image.bytes;
     most =
         std::max(most, resized_picture({request.height, request.width}, image.height, image.width));
+    if (model.vision && image.height > 0)
+      most = std::max(most, resized_picture(spec::seen_size(model.vision->pictures,
+                                                            {image.height, image.width}),
+                                            image.height, image.width));
   }
-  // The latents of all frames, and with those that stand beside the job's own.
+  // Latents of the frames, and the channels that stand beside the job's own latents.
   const auto latents = static_cast<std::uint64_t>(
       sizeof(float) *
       (plan.latent_channels * model.latent_frames(given_frames(request, model)) *
@@ -500,6 +506,15 @@ void add_controls(ActorMemory& own, const Plan& plan, const spec::ModelSpec& mod
       static_cast<Bytes>(plan.request.height) * static_cast<Bytes>(plan.request.width);
   Bytes residuals = 0;
   Bytes embedding = 0;
+  // Every rank reads the pictures, one at a time; their files are there while others are encoded.
+  Bytes files = 0, read = 0;
+  if (!model.controlnets.empty())
+    for (const auto& image : plan.request.control_images) {
+      files += image.bytes;
+      read = std::max(read, resized_picture({plan.request.height, plan.request.width}, image.height,
+                                            image.width));
+    }
+  own.picture = files + std::max(own.picture, read);
   for (const auto& net : model.controlnets) {
     own.weights += net.kept.bytes({.last_block = 1}, size, as);
     own.kv += batch * text_bytes(plan, model, net.network.network) +

@@ -269,7 +269,7 @@ void set_stages(Plan& plan, const spec::ModelSpec& model, const wire::Parallelis
           : listed_stages(parallelism.stages, blocks);
   plan.vae_degree = parallelism.vae;
   if (plan.vae_degree > 1 && !plan.decodes() && plan.request.init_image_bytes == 0 &&
-      model.inputs.beside == spec::BesideLatents::none) {
+      model.inputs.beside == spec::BesideLatents::none && given_frames(plan.request, model) == 0) {
     refuse(JobField::vae,
            fmt::format("`vae` is {}, but with `output_type` latent nothing is decoded",
                        plan.vae_degree));

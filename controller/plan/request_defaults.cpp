@@ -100,9 +100,11 @@ void size_by_latents(wire::ImageRequest& request, const spec::ModelSpec& model) 
     if (side != 0) return;
     const auto most = wire::kMaxPixels / model.vae.scale_factor();
     if (latents < 1 || latents > most)
-      refuse(JobField::init_latents,
-             fmt::format("`init_latents` say `{}`, and have {} there: 1 to {} are taken",
-                         to_string(field), latents, most));
+      refuse(
+          JobField::init_latents,
+          fmt::format("`init_latents` say `{}` where none is given, by {} rows or columns: 1 to {} "
+                      "are taken",
+                      to_string(field), latents, most));
     side = static_cast<std::int32_t>(latents * model.vae.scale_factor());
   };
   set(JobField::height, request.height, shape[2] / frames);
@@ -204,6 +206,9 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
         fmt::format("`num_frames` is {}: this model takes multiples of {} and one more, up to {}",
                     request.num_frames, unit, kMost));
   }
+  if (request.num_frames == 1 && request.last_image.bytes > 0)
+    refuse(JobField::last_image,
+           "`last_image` is given, but `num_frames` is 1: there is no frame behind the first one");
   if (request.vae_tiling)
     refuse(JobField::vae_tiling, "`vae_tiling` is on, but videos are decoded whole");
   if (request.init_image_bytes > 0 || request.init_image_blob != 0)
@@ -245,24 +250,43 @@ void settle_images(wire::ImageRequest& request, const spec::ModelSpec& model) {
 
 namespace {
 
-void check_edited(const wire::SentPicture& image, const std::string& which,
-                  const spec::ModelSpec& model) {
+void check_sides(const wire::SentPicture& image, JobField field, const std::string& which,
+                 const spec::ModelSpec& model) {
   const auto shorter = std::min(image.height, image.width);
   const auto longer = std::max(image.height, image.width);
   const auto& takes = model.inputs;
   if (shorter == 0) return;  // not told yet
-  const std::string has = fmt::format("`images`{} has {} pixels, but {} takes ", which,
-                                      size_text(image.width, image.height), model.pipeline_class);
+  const std::string has =
+      fmt::format("`{}`{} has {} pixels, but {} takes ", to_string(field), which,
+                  size_text(image.width, image.height), model.pipeline_class);
   if (shorter < takes.least_side)
-    refuse(JobField::images, has + fmt::format("at least {} a side", takes.least_side));
+    refuse(field, has + fmt::format("at least {} a side", takes.least_side));
   if (takes.most_ratio > 0 && longer > std::int64_t{takes.most_ratio} * shorter)
-    refuse(JobField::images,
+    refuse(field,
            has + fmt::format("a side at most {} times as long as the other", takes.most_ratio));
 }
 
 }  // namespace
 
 namespace {
+
+/// Refuses the words by which a text encoder's pictures are put into a text: a prompt that has them
+/// would ask for pictures that are not there.
+void check_picture_places(const wire::ImageRequest& request, const spec::ModelSpec& model) {
+  if (std::ranges::none_of(model.text_encoders,
+                           [](const auto& encoder) { return encoder.vision() != nullptr; }))
+    return;
+  const auto check = [](JobField field, const std::string& text) {
+    if (text.find(spec::kPicturePlace) != std::string::npos)
+      refuse(field, fmt::format("`{}` has {}, which stands for a picture", to_string(field),
+                                spec::kPicturePlace));
+  };
+  for (const auto& prompt : request.prompts)
+    check(JobField::prompts, prompt);
+  check(JobField::negative_prompt, request.negative_prompt.value_or(""));
+  for (const auto& prompt : request.negative_prompts)
+    check(JobField::negative_prompts, prompt);
+}
 
 void check_control(const wire::ImageRequest& request, const spec::ModelSpec& model) {
   const auto given = std::ssize(request.control_images);
@@ -323,7 +347,11 @@ void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& mode
     refuse(JobField::images, fmt::format("`images` has {}: {} takes {} at most", images.size(),
                                          model.pipeline_class, takes.most_images));
   for (std::size_t i = 0; i < images.size(); ++i)
-    check_edited(images[i], images.size() > 1 ? fmt::format(" number {}", i + 1) : "", model);
+    check_sides(images[i], JobField::images,
+                images.size() > 1 ? fmt::format(" number {}", i + 1) : "", model);
+  if (request.last_image.bytes > 0)
+    check_sides(request.last_image, JobField::last_image, "", model);
+  check_picture_places(request, model);
   if (request.last_image.bytes > 0 && !takes.last_image)
     refuse(JobField::last_image,
            "`last_image` is given, but " +

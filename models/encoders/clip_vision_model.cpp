@@ -6,6 +6,7 @@
 #include "models/encoders/clip_layers.h"
 #include "models/image/resize.h"
 #include "models/spec/clip_spec.h"
+#include "models/spec/resolution_bins.h"
 
 namespace troupe::models {
 
@@ -52,14 +53,7 @@ at::Tensor ClipVisionModel::encode(const at::Tensor& pixels,
 }
 
 at::Tensor clip_pixels(const at::Tensor& rgb, const spec::ClipPictureSpec& spec) {
-  std::int64_t height = spec.height, width = spec.width;
-  if (const std::int64_t edge = spec.shortest_edge; edge > 0) {
-    const bool wide = rgb.size(1) > rgb.size(0);
-    const std::int64_t shorter = wide ? rgb.size(0) : rgb.size(1);
-    const std::int64_t longer = edge * (wide ? rgb.size(1) : rgb.size(0)) / shorter;
-    height = wide ? edge : longer;
-    width = wide ? longer : edge;
-  }
+  const auto [height, width] = spec::seen_size(spec, {rgb.size(0), rgb.size(1)});
   const at::Tensor cut = resize_bicubic(rgb, height, width)
                              .narrow(0, (height - spec.crop_height) / 2, spec.crop_height)
                              .narrow(1, (width - spec.crop_width) / 2, spec.crop_width);

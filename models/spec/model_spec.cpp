@@ -31,6 +31,9 @@ std::vector<ExpectedTensor> decoder_tensors(const ModelSpec& spec) {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxSchedulerBytes = 16U << 20U;
+/// Most times that a picture's longer side may be as long as the other where a vision tower sees
+/// it.
+constexpr std::int32_t kMostSeenRatio = 128;
 
 [[noreturn]] void refuse_model(const fs::path& where, const std::string& why) {
   throw std::runtime_error("[read_model] " + where.string() + ": " + why);
@@ -458,6 +461,8 @@ ModelSpec read_configs(const fs::path& folder) {
     // A transformer with positions for two pictures needs both, one without takes one.
     const auto positions = std::get<WanSpec>(spec.transformer.family).pos_embed_seq_len;
     spec.inputs.last_image = spec.inputs.needs_last_image = positions > 0;
+    // The tower sees a picture by its shorter side: how long the other gets is bounded.
+    spec.inputs.most_ratio = kMostSeenRatio;
     spec.transformer.seen_width = vision->config.hidden_size;
     spec.transformer.seen_tokens = (positions > 0 ? 2 : 1) * vision->config.tokens();
   }

@@ -172,6 +172,13 @@ EditedSize edited_size(const ModelSpec& model, PixelSize picture) {
   return {resized, whole(resized), {}};
 }
 
+PixelSize seen_size(const ClipPictureSpec& spec, PixelSize picture) {
+  const std::int64_t edge = spec.shortest_edge;
+  if (edge == 0) return {spec.height, spec.width};
+  return picture.width > picture.height ? PixelSize{edge, edge * picture.width / picture.height}
+                                        : PixelSize{edge * picture.height / picture.width, edge};
+}
+
 std::int64_t seen_tokens(const ModelSpec& model, PixelSize picture) {
   if (picture.height < 1 || picture.width < 1) return 0;
   std::int64_t tokens = 0;

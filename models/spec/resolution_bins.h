@@ -6,6 +6,7 @@
 
 namespace troupe::spec {
 
+struct ClipPictureSpec;
 struct ModelSpec;
 
 /// Height and width of a picture in pixels.
@@ -50,6 +51,9 @@ struct EditedSize {
 /// Flux2KleinPipeline, FluxKontextPipeline, QwenImageEditPipeline and QwenImageEditPlusPipeline of
 /// diffusers 0.42.
 EditedSize edited_size(const ModelSpec& model, PixelSize picture);
+
+/// Returns the size that a picture is brought to before its middle is cut out for CLIP's tower.
+PixelSize seen_size(const ClipPictureSpec& spec, PixelSize picture);
 
 /// Returns the tokens that a picture to edit is in a text: 0 where no text encoder sees it.
 std::int64_t seen_tokens(const ModelSpec& model, PixelSize picture);

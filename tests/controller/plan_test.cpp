@@ -233,7 +233,10 @@ TEST_CASE("impossible requests are refused with the field, the value and the rea
   CHECK(why([](auto& r) {
           r.height = 0;
           r.init_latents_shape = {1, 4, 1 << 20, 32};
-        }) == "[plan] `init_latents` say `height`, and have 1048576 there: 1 to 2048 are taken");
+        }) ==
+        "[plan] `init_latents` say `height` where none is given, by 1048576 rows or columns: 1 to "
+        "2048 "
+        "are taken");
 }
 
 TEST_CASE("a plan prints as text and as JSON") {

@@ -228,6 +228,10 @@ void check_control(const ImageRequest& request) {
 void check_beginning(const ImageRequest& request) {
   if (has_image(request) && (request.init_latents_bytes != 0 || request.init_latents_blob != 0))
     refuse_both(JobField::init_image, JobField::init_latents);
+  if (constexpr std::size_t kSides = 4; request.init_latents_shape.size() > kSides)
+    refuse(JobField::init_latents,
+           fmt::format("{} have {} dimensions: [pictures, channels, rows, columns] are {}",
+                       quoted(JobField::init_latents), request.init_latents_shape.size(), kSides));
   if (request.mask_image_bytes != 0 || request.mask_image_blob != 0)
     require_image(request, JobField::mask_image, "the picture that it is laid over");
   check_images(request);
