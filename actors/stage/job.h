@@ -26,7 +26,7 @@ struct JobInputs {
   // Pictures to edit, where this actor encodes them or shows them to a text encoder.
   std::vector<control::BlobBytes> images = {};
   std::vector<control::BlobBytes> control_images = {};  // where this actor computes ControlNets
-  FrameFiles frames = {};                       // of a video, where this actor helps to encode them
+  FrameFiles frames = {};                      // of a video, where this actor helps to encode them
   control::BlobBytes prompt_embeds = nullptr;  // where this actor projects them for its replica
 };
 

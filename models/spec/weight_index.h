@@ -129,9 +129,9 @@ class WeightIndex {
   /// lie beside it.
   static WeightIndex read_sharded(const std::filesystem::path& index_file);
   /// Reads the first of `stems` for which `stem.safetensors` or its shard index exists in `folder`;
-  /// after all of them the same with the variants fp16 and bf16; else the same of torch.save's files
-  /// (`stem.bin`, and `pytorch_model.bin` for `model`); else the folder's only safetensors or GGUF
-  /// file, whatever it is called; else the only one of torch.save's.
+  /// after all of them the same with the variants fp16 and bf16; else the same of torch.save's
+  /// files (`stem.bin`, and `pytorch_model.bin` for `model`); else the folder's only safetensors or
+  /// GGUF file, whatever it is called; else the only one of torch.save's.
   static WeightIndex read_folder(const std::filesystem::path& folder,
                                  std::span<const std::string_view> stems);
 
