@@ -48,7 +48,7 @@ class QwenTextModel {
   const at::Tensor& weight(const std::string& name) const;
   at::Tensor norm(const at::Tensor& states, const std::string& name) const;
   at::Tensor linear(const at::Tensor& states, const std::string& name) const;
-  /// What a text's tokens turn by, [L, head_dim] each.
+  /// Angles that a text's tokens turn by, [L, head_dim] each.
   struct Turns {
     at::Tensor cosine, sine;
   };

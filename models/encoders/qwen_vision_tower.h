@@ -45,7 +45,7 @@ class QwenVisionTower {
   struct Windows {
     std::int64_t count = 0, patches = 0;
   };
-  /// What a picture's size decides.
+  /// Tensors that a picture's size decides.
   struct Grid {
     at::Tensor order;         // [tokens]: the place of each token where windows lie together
     at::Tensor cosine, sine;  // [patches, d] in that order

@@ -30,8 +30,8 @@ struct VaeLayer {
                      ///< frame stays as it is
     norm,            ///< norm with SiLU, before the last convolution
     kept,            ///< 2.2's videos only: its input, unchanged, for the next `added` one
-    added,           ///< adds what was kept, each value repeated in space, time and channels, or
-                     ///< where the encoder shrinks them the mean of neighbours
+    added,           ///< adds what was kept: in the decoder each value repeated in space, time and
+                     ///< channels, in the encoder means of neighbours
   };
   Kind kind = Kind::convolution;
   std::string name;  ///< name in diffusers' files, without ".weight"

@@ -28,7 +28,7 @@ ROOMS = {
     "models/dit": "base models/spec models/lora models kernels",
     "models/samplers": "base models/spec",
     "models/plugin": "base models/spec models/dit models/samplers",
-    "models/encoders": "base models/spec models models/text",
+    "models/encoders": "base models/image models/spec models models/text",
     "models/vae": "base models/spec models kernels",
     "models/unet": "base models/spec models models/vae kernels",
     "actors/user": "base api models/spec transport/wire transport/control transport/calls",
