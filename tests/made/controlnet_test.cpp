@@ -1,7 +1,10 @@
+#include <signal.h>
+
 #include <string>
 #include <vector>
 
 #include "tests/process/support/family_checks.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/support/made.h"
 #include "tests/support/text.h"
 
@@ -105,6 +108,32 @@ TEST_CASE("patches that are all synchronous follow pictures as the whole picture
   const double stale = range_error(shared_cluster().run(submission).latents.value(), exact);
   CHECK(stale > kDegreesBound);
   CHECK(stale < 0.3);
+}
+
+TEST_CASE("kill -9 of an actor leaves a picture that follows others as it is, to the bit") {
+  if (lacks_made_fixtures()) return;
+  Reference reference("controlnet");
+  auto job = submission_of(reference, "sd15_two");
+  job.parallelism = {.ulysses = 2};
+  FaultCluster cluster(actors(2));
+  const auto undisturbed = cluster.run(job);
+  const auto result =
+      cluster.struck(job, 2, [&](std::uint64_t) { kill(cluster.pids().at(1), SIGKILL); });
+  CHECK(result.latents->data == undisturbed.latents->data);
+}
+
+TEST_CASE("ControlNets' weights in 8 bits are as many as planned, and change the picture little") {
+  if (lacks_made_fixtures()) return;
+  Reference reference("controlnet");
+  auto job = submission_of(reference, "sd15_two");
+  const auto whole = shared_cluster().run(job).latents.value();
+  job.request.weight_dtype = "int8";
+  const Foreseen foreseen(job);
+  const auto small = shared_cluster().run(job);
+  check_weights(nlohmann::json::parse(small.report), foreseen);
+  const double error = range_error(small.latents.value(), whole);
+  CHECK(error > 0);
+  CHECK(error < 0.1);
 }
 
 TEST_CASE("what a ControlNet cannot be given is refused by name") {

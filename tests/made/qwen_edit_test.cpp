@@ -1,8 +1,11 @@
+#include <signal.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/process/support/family_checks.h"
+#include "tests/process/support/fault_cluster.h"
 #include "tests/support/made.h"
 
 using namespace troupe;
@@ -58,4 +61,25 @@ TEST_CASE("Qwen-Image-Edit by patches equals the oracle") {
   Worst worst;
   check_oracle(reference, worst);
   MESSAGE(worst.seen << " runs within " << worst.value << " of range (" << worst.where << ")");
+}
+
+TEST_CASE("kill -9 of an actor leaves an edited picture as it is, to the bit") {
+  if (lacks_made_fixtures()) return;
+  Reference reference("qwen_edit");
+  auto job = reference.submission(reference.find("qwen-edit_plus_three"), {.cfg = 2, .pp = 2});
+  job.request.steps = 4;
+  FaultCluster cluster(actors(4));
+  const auto undisturbed = cluster.run(job);
+  const auto result =
+      cluster.struck(job, 2, [&](std::uint64_t) { kill(cluster.pids().at(3), SIGKILL); });
+  CHECK(result.latents->data == undisturbed.latents->data);
+}
+
+TEST_CASE("a prompt that asks for a picture by its own is refused when it is planned") {
+  if (lacks_made_fixtures()) return;
+  Reference reference("qwen_edit");
+  auto submission = reference.submission(reference.find("qwen-edit_plus_two"));
+  submission.request.prompts = {"a cat <|image_pad|>"};
+  CHECK(shared_cluster().refusal(submission).what ==
+        "[plan] `prompts` has <|image_pad|>, which stands for a picture");
 }
