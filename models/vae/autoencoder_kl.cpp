@@ -35,7 +35,8 @@ Coder::Coder(const spec::VaeSpec& spec, spec::VaeHalf half, const Loader& load) 
       case Kind::convolution:
       case Kind::upsample:
       case Kind::downsample:
-      case Kind::doubled_frames: {
+      case Kind::doubled_frames:
+      case Kind::halved_frames: {
         Conv2d conv(load, layer.name, layer.in, layer.out, layer.side,
                     layer.kind == Kind::downsample ? 2 : 1);
         layers_.emplace_back(Convolution{std::exchange(norm, {}), std::move(conv),
