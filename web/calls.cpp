@@ -1,6 +1,7 @@
 #include "web/calls.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/format.h"
 #include "base/numbers.h"
@@ -224,6 +225,9 @@ JobCall parse_job(const std::string& body) {
 Fields form_fields(const std::string& content_type, const std::string& body,
                    const std::vector<std::string>& images,
                    std::map<std::string, std::string> aliases) {
+  // Beside those of the call's own: files, or texts of base64 as in JSON.
+  constexpr std::array<std::string_view, 3> kPictureFields = {"init_image", "last_image",
+                                                              "control_image"};
   nlohmann::json fields = nlohmann::json::object();
   std::string image_name;  // that of the first one, which all go by
   for (FormPart& part : parse_multipart(content_type, body)) {
@@ -244,8 +248,13 @@ Fields form_fields(const std::string& content_type, const std::string& body,
         throw bad_field("mask", error.what());
       }
     }
-    if (!is_mask && !is_utf8(part.bytes)) throw bad_field("form", "a field is not UTF-8 text");
-    fields[part.name] = is_mask ? base64(part.bytes) : part.bytes;
+    const bool is_file =
+        !is_mask && !part.file.empty() && std::ranges::count(kPictureFields, part.name) > 0;
+    if (!is_mask && !is_file && !is_utf8(part.bytes))
+      throw bad_field("form", "the field " +
+                                  (is_utf8(part.name) ? short_name(part.name) : "of another name") +
+                                  " is not UTF-8 text");
+    fields[part.name] = is_mask || is_file ? base64(part.bytes) : part.bytes;
   }
   return Fields(std::move(fields), std::move(aliases), true);
 }

@@ -422,6 +422,12 @@ class ControlUnit {
 void read_control_units(const json& args, ImageRequest& request) {
   if (!args.is_array())
     throw bad_field("alwayson_scripts", "has controlnet, whose args are no list of units");
+  std::vector<double>* const numbers[] = {&request.control_scale, &request.control_from,
+                                          &request.control_until};
+  if (std::ranges::any_of(numbers, [](const auto* given) { return !given->empty(); }))
+    throw bad_field("alwayson_scripts",
+                    "has controlnet, whose units have weight, guidance_start and guidance_end: "
+                    "leave out control_scale, control_from and control_until");
   if (args.size() > wire::kMaxControlNets)
     throw bad_field("alwayson_scripts",
                     fmt::format("has {} units of controlnet: at most {} are taken", args.size(),
@@ -430,6 +436,11 @@ void read_control_units(const json& args, ImageRequest& request) {
     const ControlUnit unit(args[i], i + 1);
     if (unit.is_on()) unit.add_to(request);
   }
+  // Numbers that nobody has changed are not given: not all models that follow a picture have them.
+  constexpr double kOwn[] = {1, 0, 1};
+  for (std::size_t i = 0; i < std::size(kOwn); ++i)
+    if (std::ranges::all_of(*numbers[i], [&](double value) { return value == kOwn[i]; }))
+      numbers[i]->clear();
 }
 
 void read_scripts(Fields& fields, ImageRequest& request) {
@@ -613,6 +624,10 @@ void read_second_pass(Fields& fields, WebuiCall& call, bool cut_networks) {
     }
     return;
   }
+  if (!call.submission.request.control_images.empty())
+    throw bad_field(
+        "enable_hr",
+        "does not go with controlnet's units, which a second pass has not: leave it out");
   const auto upscaler = fields.choice("hr_upscaler", {"Lanczos", "None"});
   if (!upscaler)
     throw bad_field(
@@ -735,8 +750,8 @@ WebuiCall read_webui(json document, Call kind, std::uint64_t seed) {
   }
   if (const json* settings = fields.any("override_settings"))
     submission.model = model_of_settings(*settings, "override_settings");
-  if (kind == kTxt2Img) read_second_pass(fields, call, cut_networks);
   read_scripts(fields, request);
+  if (kind == kTxt2Img) read_second_pass(fields, call, cut_networks);
   call.send_images = fields.flag("send_images").value_or(true);
   // Taken above, under our names.
   for (const char* name : {"sampler_name", "sampler_index", "scheduler"})

@@ -404,6 +404,7 @@ Plan planned(const spec::ModelSpec& model, const wire::ImageRequest& request,
   else
     set_calls(plan, model);
   warn_of_size(plan, model);
+  warn_of_controls(plan, model);
   check_rescale(plan, model);
   set_mesh(plan, model, parallelism);
   check_network(plan, model);

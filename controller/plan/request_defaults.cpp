@@ -94,8 +94,21 @@ std::string size_text(std::int64_t width, std::int64_t height) {
 void size_by_latents(wire::ImageRequest& request, const spec::ModelSpec& model) {
   const auto& shape = request.init_latents_shape;
   if (shape.size() != 4) return;
+  if (model.makes_videos() && request.num_frames == 0 && request.height == 0)
+    refuse(JobField::init_latents,
+           "`init_latents` have the rows of all frames, one below the other: `num_frames` or "
+           "`height` says how many of them are a frame's");
+  const auto scale = model.vae.scale_factor();
+  if (model.makes_videos() && request.num_frames == 0 && request.height >= scale && shape[2] > 0 &&
+      shape[2] * scale <= std::int64_t{wire::kMaxPixels} * wire::kMaxFrames)
+    request.num_frames = static_cast<std::int32_t>(
+        (shape[2] / (request.height / scale) - 1) * model.video_vae->frame_factor() + 1);
   const auto frames = model.latent_frames(request.num_frames > 0 ? request.num_frames
                                                                  : model.transformer.sample_frames);
+  if (request.height == 0 && shape[2] % frames != 0)
+    refuse(JobField::init_latents,
+           fmt::format("`init_latents` have {}, which are not {} of a frame each",
+                       counted(shape[2], "row"), counted(frames, "run")));
   const auto set = [&](JobField field, std::int32_t& side, std::int64_t latents) {
     if (side != 0) return;
     const auto most = wire::kMaxPixels / model.vae.scale_factor();
@@ -206,6 +219,10 @@ void set_frames(wire::ImageRequest& request, const spec::ModelSpec& model) {
         fmt::format("`num_frames` is {}: this model takes multiples of {} and one more, up to {}",
                     request.num_frames, unit, kMost));
   }
+  if (request.num_frames == 1 && !request.images.empty() &&
+      model.inputs.beside == spec::BesideLatents::none)
+    refuse(JobField::num_frames,
+           "`num_frames` is 1, and `images` is that frame: nothing is left to make");
   if (request.num_frames == 1 && request.last_image.bytes > 0)
     refuse(JobField::last_image,
            "`last_image` is given, but `num_frames` is 1: there is no frame behind the first one");
@@ -225,7 +242,10 @@ void settle_images(wire::ImageRequest& request, const spec::ModelSpec& model) {
   auto& images = request.images;
   if (images.empty()) return;
   const bool edits = model.inputs.images != spec::PictureRole::none;
-  const bool follows = model.control_pictures() > 0 && request.control_images.empty();
+  // With a strength or a mask a picture is the one to begin with, also in pipelines that follow
+  // one.
+  const bool follows = model.control_pictures() > 0 && request.control_images.empty() &&
+                       !request.strength && request.mask_image_bytes == 0;
   if (edits || follows) {
     // The web UI's programs always send a strength.
     if (request.strength.value_or(1) != 1)
@@ -528,6 +548,22 @@ spec::SchedulerConfig sampler_config(const wire::ImageRequest& request,
   return wire::about(JobField::sampler, [&] {
     return spec::scheduler_config_for(model.scheduler, request.sampler, task_of(request));
   });
+}
+
+void warn_of_controls(Plan& plan, const spec::ModelSpec& model) {
+  const auto& request = plan.request;
+  for (std::size_t net = 0; net < model.controlnets.size(); ++net) {
+    bool counts = false;
+    for (int step = 0; step < request.steps; ++step)
+      counts = counts || wire::control_counts(request, net, step);
+    if (!counts)
+      plan.warnings.push_back(
+          fmt::format("`control_images` number {} changes nothing: between `control_from` {} and "
+                      "`control_until` {} lies none of {} as a whole",
+                      net + 1, number_text(wire::control_value(request.control_from, net, 0)),
+                      number_text(wire::control_value(request.control_until, net, 1)),
+                      counted(request.steps, "step")));
+  }
 }
 
 void set_calls(Plan& plan, const spec::ModelSpec& model) {

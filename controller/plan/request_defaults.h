@@ -39,6 +39,9 @@ std::int64_t prompt_tokens(const wire::ImageRequest& request, const spec::ModelS
 /// given, or where the network sees them beside the latents all, of which most are empty.
 std::int64_t given_frames(const wire::ImageRequest& request, const spec::ModelSpec& model);
 
+/// Warns of ControlNets that count in no step.
+void warn_of_controls(Plan& plan, const spec::ModelSpec& model);
+
 /// Refuses pictures beside the text, and a second guidance scale, where the model takes none, and a
 /// request without pictures where it needs some.
 void check_inputs(const wire::ImageRequest& request, const spec::ModelSpec& model);

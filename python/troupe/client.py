@@ -343,7 +343,7 @@ class Client:
         """The request that made a picture of Troupe's, a file's bytes or path; `submit` makes it again.
 
         `bring`: fields that the picture was made with, but does not hold, and that are set before it is submitted:
-        init_image, mask_image, images, last_image, control_images, init_latents, prompt_embeds.
+        init_image, mask_image, images, last_image, control_images, controlnets, init_latents, prompt_embeds.
         """
         query = "?bring=" + ",".join(bring) if bring else ""
         return json.loads(self._answer("POST", "/api/v1/parameters" + query, images.file_bytes(png, "png"), "image/png"))

@@ -522,6 +522,13 @@ TEST_CASE("what a picture was made with, but does not hold, is to be brought alo
         plain, {{"troupe", json{{"prompt", "a"}, {"steps", 3}, {name, true}}.dump()}});
   };
   CHECK(parameters_of(made_with("none")).at("prompt") == "a");
+  const auto nets = [&](json names) {
+    return models::add_png_text(
+        plain, {{"troupe", json{{"prompt", "a"}, {"steps", 3}, {"controlnets", names}}.dump()}});
+  };
+  CHECK(wrong_field([&] { parameters_of(nets({"edges"})); }) == "controlnets");
+  CHECK_FALSE(parameters_of(nets({"edges"}), {"controlnets"}).contains("controlnets"));
+  CHECK(parameters_of(nets({"org/edges"})).at("controlnets") == json{"org/edges"});
   for (const char* name : {"init_image", "mask_image", "images", "last_image", "control_images",
                            "init_latents", "prompt_embeds"}) {
     CAPTURE(name);

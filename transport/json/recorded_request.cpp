@@ -1,5 +1,7 @@
 #include "transport/json/recorded_request.h"
 
+#include <algorithm>
+
 namespace troupe::wire {
 namespace {
 
@@ -10,10 +12,15 @@ bool is_of_its_own(const RequestField& field) {
          field.name == all.steps.name;
 }
 
-/// Returns how many of an input there were; most are recorded as whether there was one.
+/// Returns how many of an input there were; most are recorded as whether there was one. Of
+/// ControlNets those count that are named by their folder alone: names on the hub are whole.
 int count_of(const nlohmann::json& record, const std::string& name) {
   if (!record.contains(name)) return 0;
   const auto& value = record.at(name);
+  if (value.is_array())
+    return static_cast<int>(std::ranges::count_if(value, [](const auto& one) {
+      return one.template get<std::string>().find('/') == std::string::npos;
+    }));
   return value.is_boolean() ? value.get<bool>() : value.get<int>();
 }
 
@@ -42,6 +49,7 @@ RecordedRequest recorded(const nlohmann::json& record, const std::set<std::strin
     if (name != "prompt" && name != kRequestFields.negative_prompt.name &&
         (value == "" || value.empty()))
       request.erase(name);
+  if (brought.contains("controlnets")) request.erase("controlnets");
   if (const int pictures = record.value("pictures", 1); pictures > 1)
     request["images_per_prompt"] = pictures;
   if (request.value("num_frames", 0) <= 1) request.erase("num_frames");

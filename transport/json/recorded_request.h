@@ -14,9 +14,9 @@
 namespace troupe::wire {
 
 /// Inputs that a record names, but does not hold.
-inline constexpr std::array<std::string_view, 7> kRecordedInputs = {
-    "init_image",     "mask_image",   "images",       "last_image",
-    "control_images", "init_latents", "prompt_embeds"};
+inline constexpr std::array<std::string_view, 8> kRecordedInputs = {
+    "init_image",     "mask_image",  "images",       "last_image",
+    "control_images", "controlnets", "init_latents", "prompt_embeds"};
 
 /// Thrown for an input with which a picture was made, and which its record names but does not hold.
 struct MissingInput : std::runtime_error {

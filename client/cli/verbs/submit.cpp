@@ -148,6 +148,7 @@ class SubmitVerb : public SharedVerb {
                                                        {"images", "--image"},
                                                        {"last_image", "--last-image"},
                                                        {"control_images", "--control-image"},
+                                                       {"controlnets", "--controlnet"},
                                                        {"init_latents", "--init-latents"},
                                                        {"prompt_embeds", "--prompt-embeds"}};
     std::set<std::string> brought;
