@@ -357,8 +357,10 @@ class ControlUnit {
   void only(const char* name, std::initializer_list<json> plain, const std::string& remedy) const {
     const auto at = unit_.find(name);
     if (at == unit_.end() || at->is_null() || std::ranges::count(plain, *at) > 0) return;
-    throw wrong(std::string(name) + " is " + beginning(json_text(*at)) +
-                ", which is not done here: " + remedy);
+    const std::string value = at->is_string()      ? beginning(at->get<std::string>())
+                              : at->is_primitive() ? json_text(*at)
+                                                   : "a list or an object";
+    throw wrong(std::string(name) + " is " + value + ", which is not done here: " + remedy);
   }
 
   void refuse_what_is_not_done() const {

@@ -235,11 +235,24 @@ TEST_CASE("units of the web UI's ControlNet extension are control pictures") {
   CHECK(request.control_scale == std::vector{0.5, 1.0});
   CHECK(request.control_from == std::vector{0.1, 0.0});
   CHECK(request.control_until == std::vector{0.75, 1.0});
+  const auto plain =
+      parse_webui(body(json::array({{{"image", pixel}, {"weight", 1}}})).dump(), kTxt2Img, 7);
+  CHECK(plain.submission.request.control_scale.empty());
+  CHECK(plain.submission.request.control_until.empty());
+  auto twice = body(units);
+  twice["control_scale"] = 2;
+  CHECK(
+      has(message_of([&] { parse_webui(twice.dump(), kTxt2Img, 7); }), "leave out control_scale"));
+  auto large = body(units);
+  large["enable_hr"] = true;
+  large["hr_upscaler"] = "Lanczos";
+  CHECK(has(message_of([&] { parse_webui(large.dump(), kTxt2Img, 7); }), "enable_hr"));
   const auto refused = [&](const char* name, const json& value) {
     auto unit = first;
     unit[name] = value;
     return message_of([&] { parse_webui(body(json::array({unit})).dump(), kTxt2Img, 7); });
   };
+  CHECK(has(refused("mask", {{"a", 1}}), "mask is a list or an object"));
   CHECK(has(refused("module", "canny"), "controlnet's unit 1: module is \"canny\""));
   CHECK(has(refused("control_mode", 2), "control_mode is 2"));
   CHECK(has(refused("mask", "abc"), "mask"));
