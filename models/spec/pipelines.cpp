@@ -49,17 +49,19 @@ bool is_own_pipeline(const std::string& name) {
 }
 
 const Pipeline& pipeline_of(const std::string& name, const std::filesystem::path& index_file) {
+  constexpr std::string_view kEnding = "Pipeline";
   std::vector<std::string> names;
   for (const Pipeline& pipeline : pipelines()) {
     if (pipeline.name == name) return pipeline;
-    names.push_back(pipeline.name);
+    names.push_back(pipeline.name.substr(0, pipeline.name.size() - kEnding.size()));
   }
   for (const Pipeline* pipeline : user_models().pipelines()) {
     if (pipeline->name == name) return *pipeline;
     names.push_back(pipeline->name);
   }
-  throw std::runtime_error("[read_model] " + index_file.string() + ": pipeline class \"" + name +
-                           "\" is not supported (supported: " + joined(names) + ")");
+  throw std::runtime_error(
+      "[read_model] " + index_file.string() + ": pipeline class \"" + name +
+      "\" is not supported (supported, without the ending Pipeline: " + joined(names) + ")");
 }
 
 void FitCheck::require(const char* what, std::int64_t wanted, const std::string& of,
