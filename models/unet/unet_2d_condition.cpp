@@ -71,7 +71,7 @@ UNet2DConditionModel::Outer UNet2DConditionModel::enter(const std::vector<at::Te
                                                         const std::vector<TextKeys>& text,
                                                         UNetPort& port) const {
   if (text.size() != static_cast<size_t>(sites_.attentions))
-    throw std::invalid_argument("[unet] the text's keys are another model's");
+    throw std::invalid_argument("[unet] the text's keys do not fit: they are another model's");
   Features x = way_down_->enter(latents, condition, port);
   const TextKeys* keys = text.data();
   Outer outer{x, {}};

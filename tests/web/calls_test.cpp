@@ -75,7 +75,10 @@ TEST_CASE("every field of the table is taken under its own name") {
     } else if (name == "embeddings") {
       body[name] = {{{"path", "/e"}, {"token", "<cat>"}}, "/f"};
     } else if (field.at("type") == "list") {
-      body[name] = field.at("items") == "string" ? json({"b", "c"}) : json({2, 3});
+      const bool is_share = name == "control_from" || name == "control_until";
+      body[name] = field.at("items") == "string" ? json({"b", "c"})
+                   : is_share                    ? json({0.25, 0.5})
+                                                 : json({2, 3});
     } else {
       body[name] = "text of " + name;
     }
@@ -103,6 +106,8 @@ TEST_CASE("every field of the table is taken under its own name") {
   CHECK(request.refill_steps == std::vector<int>{2, 3});
   CHECK(request.picture_seeds == std::vector<std::uint64_t>{2, 3});
   CHECK(request.sigmas == std::vector<double>{2, 3});
+  CHECK(request.control_scale == std::vector<double>{2, 3});
+  CHECK(request.control_until == std::vector<double>{0.25, 0.5});
   CHECK(request.negative_prompts == std::vector<std::string>{"b", "c"});
   CHECK(call.submission.parallelism.world() == 64);
   CHECK(call.submission.parallelism.vae == 2);
