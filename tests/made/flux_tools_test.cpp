@@ -89,7 +89,7 @@ TEST_CASE("what stands beside the latents goes with streamed blocks, half precis
     submission.request.offload = "blocks";
     CHECK(range_error(shared_cluster().run(submission).latents.value(),
                       reference.floats(of, "latents")) <= kToolBound);
-    submission.request.offload = "none";
+    submission.request.offload = "";
     submission.request.step_cache = "teacache";
     submission.request.steps = 6;
     const auto several = shared_cluster().run(submission).latents.value();
