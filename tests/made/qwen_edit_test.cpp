@@ -69,6 +69,7 @@ TEST_CASE("kill -9 of an actor leaves an edited picture as it is, to the bit") {
   auto job = reference.submission(reference.find("qwen-edit_plus_three"), {.cfg = 2, .pp = 2});
   job.request.steps = 4;
   job.request.negative_prompt = "a dog";
+  job.request.guidance_scale = 3;
   FaultCluster cluster(actors(4));
   const auto undisturbed = cluster.run(job);
   const auto result =
