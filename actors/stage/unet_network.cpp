@@ -278,7 +278,7 @@ std::optional<models::unet::Residuals> UNetJob::residuals_of(
   for (std::size_t i = 0; i < controls_.size(); ++i) {
     if (!wire::control_counts(request, i, step.place.step)) continue;
     auto& control = controls_[i];
-    // Where it begins there are no values of an earlier step, and where it ends no step wants them.
+    // No values of an earlier step are there in its first step, and no step wants its last one's.
     auto own_step = step;
     own_step.last = step.last || !wire::control_counts(request, i, step.place.step + 1);
     const auto mode = mode_of(own_step);

@@ -525,7 +525,7 @@ void add_controls(ActorMemory& own, const Plan& plan, const spec::ModelSpec& mod
     embedding = std::max<Bytes>(
         embedding, pixels * (2 * net.network.embedding_widths.front() * size + 2 * 3 * 4));
   }
-  // Those of one ControlNet are computed beside the others' sum.
+  // One ControlNet's residuals are computed beside the sum of the others'.
   own.activations += residuals * std::min<std::size_t>(2, model.controlnets.size());
   own.activations = std::max(own.activations, embedding);
 }

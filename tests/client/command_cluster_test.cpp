@@ -205,7 +205,7 @@ TEST_CASE("submit --from makes a picture or clip again, of whatever kind its fil
                                 " was made with the model sd15, and this is with pixart; --model "
                                 "names another\n");
   CHECK(told("an-org/a-model", " --model an-org/a-model") == "");
-  // Of pictures as many are needed as there were.
+  // As many pictures are needed as there were.
   cli::write_file(scratch / "d.png",
                   models::add_png_text(frame, {{"troupe", record.substr(0, record.size() - 1) +
                                                               ", \"images\": 2}"}}));
