@@ -4,7 +4,8 @@ thousand jobs, many hosts, a controller that is lost for a while, a server that 
 
 It keeps the real contract (docs/http.md): jobs take their steps in time, previews grow, a pipeline of actors computes
 micro-steps of several jobs, a killed actor comes back.
-Alone: fake_server.py [--port N] [--jobs N] [--actors N] [--key K]
+Alone: fake_server.py OPTIONS [--port N] [--jobs N] [--actors N] [--key K], OPTIONS being the
+program page_request_options of the build.
 """
 import argparse
 import base64
@@ -14,6 +15,7 @@ import queue
 import random
 import socket
 import struct
+import subprocess
 import threading
 import time
 import urllib.parse
@@ -267,40 +269,10 @@ class Cluster:
                 'recent_failures': self.failures}
 
 
-FIELDS = [
-    ('negative_prompt', 'string', None, None, None, 'What not to show', 'picture'),
-    ('images_per_prompt', 'integer', 1, 1, 4096, 'Pictures per prompt', 'picture'),
-    ('height', 'integer', None, 1, 16384, "Pixels; default: the model's native size", 'picture'),
-    ('width', 'integer', None, 1, 16384, "Pixels; default: the model's native size", 'picture'),
-    ('steps', 'integer', None, 1, 100000, "Sampler steps; default: the model's own number", 'picture'),
-    ('guidance_scale', 'number', None, 0, 1e4, "Guidance scale; 1 or less = no guidance; default: the model's own", 'picture'),
-    ('seed', 'integer', 0, None, None, "Seed of the noise, as torch's CPU generator takes it", 'picture'),
-    ('eta', 'number', 0, 0, 1, 'With --sampler ddim: noise that steps add', 'picture'),
-    ('sampler', ['dpmsolver++', 'unipc', 'ddim', 'euler'], None, None, None, "default: the model's own", 'picture'),
-    ('dtype', ['float32', 'bfloat16', 'float16'], 'float32', None, None, 'Type that is computed in', 'picture'),
-    ('clean_caption', 'boolean', False, None, None, "Clean the prompt as the model's training did", 'picture'),
-    ('loras', 'list', [], None, None, '', 'picture'),
-    ('strength', 'number', None, 0, 1, '', 'picture'),
-    ('method', ['exact', 'pipefusion', 'distrifusion'], 'exact', None, None, '', 'picture'),
-    ('num_pipeline_patch', 'integer', 1, 1, 1 << 20, 'Runs of token rows that pipefusion and distrifusion split a '
-     'picture into', 'parallelism'),
-    ('kv', ['stale', 'predict'], 'stale', None, None, 'K,V that are not fresh', 'parallelism'),
-    ('vae_tiling', 'boolean', False, None, None, 'Decode in overlapping tiles', 'picture'),
-    ('warmup_steps', 'integer', 1, 0, 1 << 20, 'Synchronous steps at the start of pipefusion and distrifusion',
-     'parallelism'),
-]
-WORDS = {'num_pipeline_patch': '--patches', 'warmup_steps': '--warmup', 'images_per_prompt': '--n'}  # else the name's
-OPTIONS = {
-    'fields': [{'name': name, 'option': WORDS.get(name, '--' + name.replace('_', '-')), 'type': kind if isinstance(kind, str) else 'string', 'default': default, 'least': least,
-                'most': most, 'help': words, 'group': group, **({'choices': kind} if isinstance(kind, list) else {})}
-               for name, kind, default, least, most, words, group in FIELDS],
-    'degrees': [{'name': name, 'type': 'integer', 'default': 1, 'least': 1, 'most': 1024, 'help': words}
-                for name, words in [('dp', 'Replicas that pictures are split over'),
-                 ('cfg', '1 or 2 = the guidance branches on actors of their own'),
-                 ('pp', "Pipeline stages that the model's blocks are split over")]],
-    'samplers': ['dpmsolver++', 'unipc', 'ddim', 'euler'],
-    'models': [{'id': 'demo', 'default': True}],
-}
+def options_of(program):
+    """Returns what GET /api/v1/options answers, with the fields that `program`, the build's page_request_options, prints."""
+    printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    return json.loads(printed) | {'models': [{'id': 'demo', 'default': True}]}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -367,7 +339,7 @@ class Handler(BaseHTTPRequestHandler):
     def api(self, method, path, query, body, cluster):
         match (method, path):
             case ('GET', ['options']):
-                self.send(json.dumps(OPTIONS))
+                self.send(json.dumps(self.server.options))
             case ('GET', ['cluster']):
                 self.send(json.dumps(cluster.status()))
             case ('GET', ['cluster', 'events']):
@@ -515,9 +487,10 @@ class Handler(BaseHTTPRequestHandler):
 class FakeServer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, port=0, key='', **cluster):
+    def __init__(self, options, port=0, key='', **cluster):
         super().__init__(('127.0.0.1', port), Handler)
         self.cluster, self.key, self.lost, self.sockets = Cluster(**cluster), key, False, set()
+        self.options = options
         self.asked_in_vain = 0  # while it was lost
         self.url = f'http://127.0.0.1:{self.server_address[1]}/'
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -544,11 +517,12 @@ class FakeServer(ThreadingHTTPServer):
 
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser.add_argument('options')
     parser.add_argument('--port', type=int, default=0)
     parser.add_argument('--jobs', type=int, default=0)
     parser.add_argument('--actors', type=int, default=4)
     parser.add_argument('--key', default='')
     wanted = parser.parse_args()
-    server = FakeServer(wanted.port, wanted.key, jobs=wanted.jobs, actors=wanted.actors)
+    server = FakeServer(options_of(wanted.options), wanted.port, wanted.key, jobs=wanted.jobs, actors=wanted.actors)
     print(server.url, flush=True)
     threading.Event().wait()

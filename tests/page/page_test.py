@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The page, used in Chromium as a person would.
 
-usage: page_test.py fake [PATTERN] | cluster BIN [PATTERN]
+usage: page_test.py fake OPTIONS [PATTERN] | cluster BIN [PATTERN]
 
-fake     against fake_server.py: what a real cluster shows seldom or slowly
+fake     against fake_server.py: what a real cluster shows seldom or slowly; OPTIONS: the program page_request_options
 cluster  against `troupe serve` of the folder BIN, with the demo's model
 
 PATTERN: only tests whose name contains it.
@@ -25,11 +25,12 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / 'python'))
 from browser import Browser, what_is_missing  # noqa: E402
-from fake_server import FakeServer, png  # noqa: E402
+from fake_server import FakeServer, options_of, png  # noqa: E402
 from holds import Holds  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TROUPE = ''  # the command
+OPTIONS = {}  # what GET /api/v1/options answers
 VIEWS = ('#paint', '#cluster', '#jobs', '#jobs/12', '#metrics')
 # The selects that are narrower than what they say.
 CUT_SELECTS = '''for (const part of document.querySelectorAll("main details")) part.open = true;
@@ -58,7 +59,7 @@ class FakeTest(unittest.TestCase):
         FakeTest.browser = FakeTest.browser or Browser()
 
     def setUp(self):
-        self.server = FakeServer(seconds_per_task=0.02, **self.settings)
+        self.server = FakeServer(OPTIONS, seconds_per_task=0.02, **self.settings)
         self.cluster = self.server.cluster
         self.addCleanup(self.server.lose)
         self.browser.dark(False)
@@ -135,7 +136,7 @@ class Paint(FakeTest):
         browser.run('for (const part of document.querySelectorAll("details")) part.open = true')
         labels = [label.text for label in browser.all('form label')]
         self.assertLessEqual({'K,V', 'Eta (η)', 'VAE tiling', 'Sampler'}, set(labels))
-        browser.until_text('With “Sampler” ddim', '#field-eta-hint')
+        browser.until_text('default: as “Guidance”', '#field-guidance_scale_2-hint')
         browser.paint('a circle', size='other', width='64', height='65')
         browser.until_text('is not a multiple of 16; see “Patches”', '#field-height-wrong')
         self.cluster.hold(1)
@@ -604,10 +605,10 @@ class RealTest(unittest.TestCase):
 
 
 def main():
-    global TROUPE
+    global TROUPE, OPTIONS
     chosen = sys.argv[1:2]
-    real = chosen == ['cluster'] and len(sys.argv) > 2
-    if not real and chosen != ['fake']:
+    real = chosen == ['cluster']
+    if len(sys.argv) < 3 or not real and chosen != ['fake']:
         print(__doc__)
         return 2
     missing = what_is_missing()
@@ -616,10 +617,12 @@ def main():
         return 77
     if real:
         TROUPE = str(pathlib.Path(sys.argv[2], 'troupe'))
+    else:
+        OPTIONS = options_of(sys.argv[2])
     tests = [one for one in globals().values()
              if isinstance(one, type) and issubclass(one, unittest.TestCase) and (one is RealTest) == real]
     loader = unittest.TestLoader()
-    loader.testNamePatterns = [f'*{pattern}*' for pattern in sys.argv[3 if real else 2:]] or None
+    loader.testNamePatterns = [f'*{pattern}*' for pattern in sys.argv[3:]] or None
     suite = unittest.TestSuite(map(loader.loadTestsFromTestCase, tests))
     result = unittest.TextTestRunner(verbosity=2).run(suite)
     if FakeTest.browser:
