@@ -50,13 +50,18 @@ struct Room {
   std::atomic<std::int64_t> clock = 0;  // the process's; it is read a little late
   std::atomic<bool> epoch_ended = false;
   std::atomic<int> ticks = 0;  // of progress, while the device waits for a peer
+  std::atomic<int> looks = 0;  // at the clock, each before one at the device
   std::mutex mutex;
   std::vector<Told> told;
   std::vector<std::string> troubles;
   bool begun = false;
   TaskEnds ends{{.begin = [this] { begun = true; },
                  .ended = [this](std::uint64_t epoch) { return epoch == 1 && epoch_ended; },
-                 .now_ns = [this] { return clock.load(); },
+                 .now_ns =
+                     [this] {
+                       ++looks;
+                       return clock.load();
+                     },
                  .waits = [this] { ++ticks; },
                  .patience = 1s}};
 
@@ -84,6 +89,10 @@ struct Room {
   bool reaches(std::size_t want) {
     eventually([&] { return count() >= want; });
     return count() == want;
+  }
+  /// Waits until a look that was under way is over, and another one, too.
+  bool looks_again() {
+    return eventually([this, before = looks.load()] { return looks >= before + 3; });
   }
 };
 
@@ -129,9 +138,10 @@ TEST_CASE("a device that waits for a peer shows progress, until the deadline of 
   waits.push_back(room.device.span(300, 400));
   room.ends.add(room.task(0, room.device.span(0, 500), std::move(waits)));
   const auto go_to = [&](std::int64_t device, std::int64_t clock) {
-    room.clock = clock;  // first: no look finds a wait that has begun sooner
+    room.clock = clock;
+    REQUIRE(room.looks_again());  // no look finds a wait that has begun sooner
     room.device.now = device;
-    std::this_thread::sleep_for(20ms);  // a look that was under way
+    REQUIRE(room.looks_again());
   };
   const auto ticks_at = [&](std::int64_t device, std::int64_t clock) {
     go_to(device, clock);
@@ -140,12 +150,8 @@ TEST_CASE("a device that waits for a peer shows progress, until the deadline of 
   };
   const auto stands_at = [&](std::int64_t device, std::int64_t clock) {
     go_to(device, clock);
-    for (int turn = 0; turn < 20; ++turn) {
-      const int before = room.ticks;
-      std::this_thread::sleep_for(30ms);
-      if (room.ticks == before) return true;  // else it was that look, on a busy machine
-    }
-    return false;
+    const int before = room.ticks;
+    return room.looks_again() && room.ticks == before;
   };
   constexpr std::int64_t kSecond = 1'000'000'000;
   CHECK(stands_at(50, 0));  // it computes
