@@ -122,6 +122,7 @@ JobLatents::JobLatents(JobContext& job, const at::Tensor& init_latents, const at
            job_.size.latent_height / job_.patch_size * (job_.size.latent_width / job_.patch_size),
        .even_sigmas = spec.even_sigmas,
        .shifts_by_steps = spec.shifts_by_steps,
+       .fixed_shift = spec.fixed_shift,
        .first = begin.skipped_steps,
        .task = job_.is_masked() ? spec::PipelineTask::inpainting : spec::PipelineTask::generation,
        .settings = {request.eta, request.timesteps, request.sigmas}});

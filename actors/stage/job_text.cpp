@@ -50,6 +50,14 @@ at::Tensor lengths_of(const std::string& name, const at::Tensor& mask) {
   return lengths;
 }
 
+/// Puts the tokens that a mask [B, L] lets through before the others, in their order: those of
+/// `states` [B, L, D], and the mask's.
+void put_first(at::Tensor& mask, at::Tensor& states) {
+  const at::Tensor order = at::argsort(mask, /*stable=*/true, /*dim=*/1, /*descending=*/true);
+  mask = mask.gather(1, order);
+  states = states.gather(1, order.unsqueeze(2).expand_as(states));
+}
+
 /// Returns the text encoders' output that a request brings along in `bytes`, for this replica's
 /// pictures: a row each, and where there are two branches the negative one's rows first. float32 on
 /// the CPU. Throws std::invalid_argument naming a tensor that does not fill its shape or is not
@@ -74,10 +82,11 @@ std::vector<models::EncoderOutput> read_prompt_embeds(const spec::ModelSpec& mod
     auto& output = outputs[part.output];
     switch (part.kind) {
       case TensorKind::states:
-        output.states = rows;
+        output.states = rows.flatten(2);
         output.tokens = rows.size(1);
         break;
       case TensorKind::mask:
+        if (part.in_any_order) put_first(rows, output.states);
         output.lengths = lengths_of(part.name, rows);
         break;
       case TensorKind::pooled:

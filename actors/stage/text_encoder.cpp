@@ -75,6 +75,16 @@ std::string of_prompt(const std::string& cut, const std::string& after) {
   return cut.substr(0, cut.size() - after.size());
 }
 
+/// Refuses a vocabulary in which the end of a frame has another number of tokens than its pipeline
+/// counts on.
+void require_length(const spec::TextEncoderSpec& spec, std::int64_t tokens) {
+  if (tokens == spec.frame.kept_after) return;
+  throw std::runtime_error("[text_encoder] " + spec.tokenizer.folder.string() +
+                           ": the end of the template has " + std::to_string(tokens) +
+                           " tokens, and the pipeline counts on " +
+                           std::to_string(spec.frame.kept_after));
+}
+
 void replace_first(std::string& text, std::string_view from, const std::string& to) {
   if (const auto at = text.find(from); at != std::string::npos) text.replace(at, from.size(), to);
 }
@@ -176,6 +186,12 @@ std::vector<EncodedPrompt> TextEncoder::encode(const std::vector<std::string>& c
             text = tokenizer.added().with_all_vectors(std::move(text));
         for (auto& text : texts)
           text = frame.around(text);
+        if constexpr (std::is_same_v<decltype(tokenizer), const models::QwenTokenizer&>) {
+          if (frame.kept_after > 0) {
+            require_length(spec_, std::ssize(tokenizer.encode(frame.after)));
+            return tokenizer.tokenize(texts, most + dropped, frame.after);
+          }
+        }
         return tokenizer.tokenize(texts, most + dropped);
       },
       all_tokens);

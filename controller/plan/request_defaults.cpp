@@ -581,6 +581,7 @@ void set_calls(Plan& plan, const spec::ModelSpec& model) {
                                .image_tokens = plan.token_rows * plan.token_columns,
                                .even_sigmas = model.even_sigmas,
                                .shifts_by_steps = model.shifts_by_steps,
+                               .fixed_shift = model.fixed_shift,
                                .first = plan.skipped_steps,
                                .task = task_of(request),
                                .settings = settings_of(request)};

@@ -66,10 +66,13 @@ std::int64_t check_shape(const std::string& name, const Shape& shape,
   const bool has_tokens = tensor.kind != Kind::pooled;
   const bool has_width = tensor.kind != Kind::mask;
   const std::string tokens = tensor.tokens > 0 ? std::to_string(tensor.tokens) : "tokens";
-  const std::string wanted = fmt::format("[{}{}{}]", prompts, has_tokens ? ", " + tokens : "",
+  const bool has_layers = tensor.layers > 0;
+  const std::string wanted = fmt::format("[{}{}{}{}]", prompts, has_tokens ? ", " + tokens : "",
+                                         has_layers ? fmt::format(", {}", tensor.layers) : "",
                                          has_width ? fmt::format(", {}", tensor.width) : "");
-  const std::size_t rank = 1 + (has_tokens ? 1 : 0) + (has_width ? 1 : 0);
+  const std::size_t rank = 1 + (has_tokens ? 1 : 0) + (has_layers ? 1 : 0) + (has_width ? 1 : 0);
   const bool fits = shape.size() == rank && shape[0] == prompts &&
+                    (!has_layers || shape[2] == tensor.layers) &&
                     (!has_width || shape.back() == tensor.width) &&
                     (!has_tokens || (tensor.tokens > 0 ? shape[1] == tensor.tokens : shape[1] > 0));
   if (!fits) {

@@ -9,6 +9,7 @@
 #include "models/dit/flux.h"
 #include "models/dit/flux2.h"
 #include "models/dit/hunyuan.h"
+#include "models/dit/krea2.h"
 #include "models/dit/pixart.h"
 #include "models/dit/qwen_image.h"
 #include "models/dit/sd3.h"
@@ -42,6 +43,7 @@ struct MakeTransformer {
   Made operator()(const spec::QwenImageSpec& of) const { return made<QwenImage>(of); }
   Made operator()(const spec::ZImageSpec& of) const { return made<ZImage>(of); }
   Made operator()(const spec::Flux2Spec& of) const { return made<Flux2>(of); }
+  Made operator()(const spec::Krea2Spec& of) const { return made<Krea2>(of); }
   Made operator()(const spec::UserSpec& of) const {
     return user_networks().find(of.class_name)(*of.transformer, model, part, weights, compute,
                                                device);

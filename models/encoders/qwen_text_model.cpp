@@ -15,8 +15,15 @@ QwenTextModel::QwenTextModel(const spec::QwenTextSpec& spec, WeightStore weights
   });
 }
 
+std::string QwenTextModel::stored_name(const std::string& name) const {
+  if (weights_.contains(name)) return name;
+  for (const std::string& other : spec::other_qwen_names(name))
+    if (weights_.contains(other)) return other;
+  return name;
+}
+
 const at::Tensor& QwenTextModel::weight(const std::string& name) const {
-  return weights_.get(weights_.contains(name) ? name : spec::without_qwen_root(name));
+  return weights_.get(stored_name(name));
 }
 
 at::Tensor QwenTextModel::norm(const at::Tensor& states, const std::string& name) const {
@@ -129,8 +136,7 @@ at::Tensor QwenTextModel::feed_forward(const at::Tensor& states, const std::stri
 std::vector<at::Tensor> QwenTextModel::encode_each(
     const std::vector<Text>& texts, const Progress& progress,
     const std::vector<VisionPatches>& pictures) const {
-  const std::string root = "model.embed_tokens.weight";
-  const auto table = weights_.contains(root) ? root : spec::without_qwen_root(root);
+  const auto table = stored_name("model.embed_tokens.weight");
   const auto blocks = static_cast<int>(spec_.used_layers());
   const int total = blocks + (pictures.empty() ? 0 : static_cast<int>(spec_.vision->depth));
   int done = 0;

@@ -45,6 +45,8 @@ class QwenTextModel {
                                       const std::vector<VisionPatches>& pictures = {}) const;
 
  private:
+  /// Returns the name that the files have for a tensor.
+  std::string stored_name(const std::string& name) const;
   const at::Tensor& weight(const std::string& name) const;
   at::Tensor norm(const at::Tensor& states, const std::string& name) const;
   at::Tensor linear(const at::Tensor& states, const std::string& name) const;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "models/spec/scheduler_config.h"
 
@@ -16,6 +17,9 @@ struct SamplerRun {
   /// Schedules that shift with the picture's size shift with num_steps, too, as FLUX.2's pipelines
   /// have it, instead of by the configuration. Flow matching only.
   bool shifts_by_steps = false;
+  /// Schedules that shift with the picture's size shift by this instead: the logarithm of the
+  /// factor, or the factor itself. Flow matching only.
+  std::optional<double> fixed_shift = {};
   /// Number of steps left out at the start, for a job that begins with a picture: the first step
   /// after them is step 0, and multistep samplers begin there without a history.
   int first = 0;

@@ -264,6 +264,7 @@ std::vector<double> shifted(const spec::SchedulerConfig& config, const std::vect
 
 double dynamic_shift(const spec::SchedulerConfig& config, const SamplerRun& run) {
   if (!config.use_dynamic_shifting) return 0;
+  if (run.fixed_shift) return *run.fixed_shift;
   if (run.image_tokens < 1) {
     throw std::invalid_argument("[sampler] " + config.file +
                                 ": use_dynamic_shifting = true needs the picture's size");

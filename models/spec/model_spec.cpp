@@ -109,8 +109,18 @@ void check_positions(const ConfigReader& config, std::int64_t positions, std::in
 /// Returns whether a text encoder's files have a vision tower, too.
 bool has_vision_tower(const WeightIndex& weights) {
   return std::ranges::any_of(weights.tensors(), [](const TensorEntry& tensor) {
-    return tensor.name.starts_with("visual.");
+    return is_qwen_vision_tensor(tensor.name);
   });
+}
+
+/// Reads the layers whose states are taken, which rise.
+std::vector<std::int64_t> read_taken_layers(const ConfigReader& index, const std::string& key) {
+  auto layers = index.integers(key);
+  const bool rise =
+      std::ranges::adjacent_find(layers, std::ranges::greater_equal()) == layers.end();
+  if (layers.empty() || layers.front() < 0 || !rise)
+    index.refuse(key, "is not supported (only numbers of layers that rise)");
+  return layers;
 }
 
 TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& role) {
@@ -138,14 +148,16 @@ TextEncoderSpec read_text_encoder(const ConfigReader& index, const EncoderRole& 
     spec.config = clip;
     check_clip_length(spec.tokenizer);
   } else if (name.starts_with("Qwen")) {
-    QwenTextSpec qwen =
-        name.starts_with("Qwen3") ? read_qwen3_spec(config) : read_qwen2_5_vl_spec(config);
+    QwenTextSpec qwen = read_qwen_spec(name, config);
     qwen.taken_layers = role.layers;
+    index.harmless({role.layers_key});
+    if (index.has_value(role.layers_key))
+      qwen.taken_layers = read_taken_layers(index, role.layers_key);
     if (spec.use == TextUse::penultimate_states) qwen.taken_layers = {qwen.num_hidden_layers - 1};
-    if (!role.layers.empty() && role.layers.back() >= qwen.num_hidden_layers) {
+    if (!role.layers.empty() && qwen.taken_layers.back() >= qwen.num_hidden_layers) {
       config.refuse("num_hidden_layers",
                     fmt::format("must be above {}, the last layer whose states the pipeline takes",
-                                role.layers.back()));
+                                qwen.taken_layers.back()));
     }
     if (!role.processor.empty()) {
       component_class(index, role.processor, kQwenProcessors);
@@ -408,6 +420,10 @@ ModelSpec read_configs(const fs::path& folder) {
                    .needs_images = pipeline.inputs.needs_images};
   const bool is_distilled =
       spec.pipeline_class == "Flux2KleinPipeline" && index.boolean_or("is_distilled", false);
+  if (spec.pipeline_class == "Krea2Pipeline") {
+    index.only("patch_size", kKrea2Patch);
+    if (index.boolean_or("is_distilled", false)) spec.fixed_shift = kKrea2DistilledShift;
+  }
   if (pipeline.has_controlnets) component_class(index, kControlNet, {kOneNet, kSeveralNets});
   // The pipeline's default is true. No watermark is drawn into pictures.
   if (spec.pipeline_class.starts_with("StableDiffusionXL")) {
@@ -590,6 +606,7 @@ namespace {
 
 constexpr std::string_view kFluxDev = "flux.1-dev";
 constexpr std::string_view kFluxDepth = "flux.1-depth-dev";
+constexpr std::string_view kKrea2Raw = "krea-2-raw";
 constexpr std::string_view kQwenImage = "qwen-image";
 constexpr std::string_view kWan14b = "wan2.1-t2v-14b";
 constexpr std::string_view kWanI2v480 = "wan2.1-i2v-14b-480p";
@@ -619,6 +636,8 @@ std::string base_of(const WeightIndex& file) {
   // The first whose marks are all there: what is more special goes first.
   static const std::vector<Base> kBases = {
       {"z-image-turbo", {{"x_pad_token"}, {"cap_embedder.1.weight", 2560}}},
+      {kKrea2Raw, {{"txtfusion.projector.weight", 12}}},
+      {kKrea2Raw, {{"text_fusion.projector.weight", 12}}},
       {kQwenImage, {{"txt_norm.weight"}, {"transformer_blocks.0.img_mlp.net.0.proj.weight"}}},
       {"flux.2-klein-4b", {{"txt_in.weight", 7680}, {"double_stream_modulation_img.lin.weight"}}},
       {"flux.2-klein-9b", {{"txt_in.weight", 12288}, {"double_stream_modulation_img.lin.weight"}}},
@@ -697,6 +716,7 @@ std::string base_of(const WeightIndex& file) {
   if (found->name == kWan14b &&
       is_called(file, {"high noise", "low noise", "highnoise", "lownoise", "a14b"}))
     return "";
+  if (found->name == kKrea2Raw && is_called(file, {"turbo"})) return "krea-2-turbo";
   if (found->name == kFluxDev && is_called(file, {"kontext"})) return "flux.1-kontext-dev";
   if (found->name == kFluxDepth && is_called(file, {"canny"})) return "flux.1-canny-dev";
   if (found->name == kQwenImage && is_called(file, {"edit"})) {

@@ -83,6 +83,9 @@ struct PromptFrame {
   ChatTemplate chat_template = ChatTemplate::none;
   /// Number of tokens at the beginning whose states are dropped.
   std::int64_t dropped = 0;
+  /// Number of tokens that `after` has where it ends also a prompt that is cut; 0: it is cut with
+  /// the prompt.
+  std::int64_t kept_after = 0;
   /// True if a prompt is cut into tokens apart from `before`, all of whose states are dropped, and
   /// what stands in quotes in it letter by letter.
   bool spells_quotes = false;
@@ -299,6 +302,9 @@ struct ModelSpec {
   /// True if noise levels that shift with the picture's size shift with the number of steps, too,
   /// as FLUX.2's pipelines have it.
   bool shifts_by_steps = false;
+  /// Shift of noise levels that would shift with the picture's size, whatever the size; as
+  /// SamplerRun has it.
+  std::optional<double> fixed_shift;
   /// True if no picture to begin with is taken.
   bool from_text_alone = false;
   /// Inputs beside the text and a picture to begin with.

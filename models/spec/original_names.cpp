@@ -417,6 +417,36 @@ OriginalTensors originals_of(const Flux2Spec& spec) {
   return tensors;
 }
 
+OriginalTensors originals_of(const Krea2Spec& spec) {
+  const Words words = {{"final_layer.scale_shift_table", "last.modulation.lin"},
+                       {"final_layer.norm.weight", "last.norm.scale"},
+                       {"final_layer.", "last."},
+                       {"text_fusion.", "txtfusion."},
+                       {"transformer_blocks.", "blocks."},
+                       {"img_in.", "first."},
+                       {"time_embed.linear_1.", "tmlp.0."},
+                       {"time_embed.linear_2.", "tmlp.2."},
+                       {"time_mod_proj.", "tproj.1."},
+                       {"txt_in.norm.weight", "txtmlp.0.scale"},
+                       {"txt_in.linear_1.", "txtmlp.1."},
+                       {"txt_in.linear_2.", "txtmlp.3."},
+                       {".attn.norm_q.weight", ".attn.qknorm.qnorm.scale"},
+                       {".attn.norm_k.weight", ".attn.qknorm.knorm.scale"},
+                       {".attn.to_q.", ".attn.wq."},
+                       {".attn.to_k.", ".attn.wk."},
+                       {".attn.to_v.", ".attn.wv."},
+                       {".attn.to_out.0.", ".attn.wo."},
+                       {".attn.to_gate.", ".attn.gate."},
+                       {".ff.", ".mlp."},
+                       {".norm1.weight", ".prenorm.scale"},
+                       {".norm2.weight", ".postnorm.scale"},
+                       {".scale_shift_table", ".mod.lin"}};
+  OriginalTensors tensors;
+  for (const PlannedTensor& planned : planned_tensors(spec))
+    tensors[planned.tensor.name] = {respelled(planned.tensor.name, words)};
+  return tensors;
+}
+
 OriginalTensors originals_of(const UNetSpec& spec) {
   const Prefixes prefixes = prefixes_of(spec);
   OriginalTensors tensors;
@@ -490,6 +520,14 @@ void fit_shape(TensorEntry& entry, const std::vector<std::int64_t>& shape,
   if (entry.shape.empty() || shape.empty()) return;
   if (entry.stored_as == StoredAs::transposed) {
     if (entry.shape == std::vector(shape.rbegin(), shape.rend())) entry.shape = shape;
+    return;
+  }
+  // A table of several rows may be stored as one.
+  const bool flat = entry.shape.size() == 1 && original.rows == 0 &&
+                    entry.stored_as == StoredAs::as_is && shape.size() == 2 &&
+                    entry.shape[0] == shape[0] * shape[1];
+  if (flat) {
+    entry.shape = shape;
     return;
   }
   auto all = without_ones(entry.shape), own = without_ones(shape);

@@ -33,9 +33,9 @@ struct LoraAlias {
   bool operator==(const LoraAlias&) const = default;
 };
 
-/// Returns the names that the authors of FLUX.1, FLUX.2, Chroma, SD3, Wan, Z-Image and Stable
-/// Diffusion's U-Nets give their products, and XLabs FLUX.1's; other families have none here.
-/// Source: diffusers' conversions of the original checkpoints and of LoRAs.
+/// Returns the names that the authors of FLUX.1, FLUX.2, Chroma, SD3, Wan, Z-Image, Krea 2 and
+/// Stable Diffusion's U-Nets give their products, and XLabs FLUX.1's; other families have none
+/// here. Source: diffusers' conversions of the original checkpoints and of LoRAs.
 std::vector<LoraAlias> original_names(const TransformerSpec& spec);
 
 /// A tensor as the model's authors keep it: rows from `row` on of the `rows` of theirs.
@@ -50,9 +50,9 @@ struct OriginalTensor {
 /// Tensors by the names that diffusers gives them.
 using OriginalTensors = std::map<std::string, OriginalTensor, std::less<>>;
 
-/// Returns the tensors of FLUX.1, FLUX.2, Chroma, SD3, Wan, Z-Image and Stable Diffusion's U-Nets
-/// in the files of their authors, which ComfyUI and A1111 read, too; other families have none.
-/// Source: diffusers' conversions of single files.
+/// Returns the tensors of FLUX.1, FLUX.2, Chroma, SD3, Wan, Z-Image, Krea 2 and Stable Diffusion's
+/// U-Nets in the files of their authors, which ComfyUI and A1111 read, too; other families have
+/// none. Source: diffusers' conversions of single files.
 OriginalTensors original_tensors(const TransformerSpec& spec);
 /// Returns those of both halves of a VAE in the files of Stable Diffusion's and FLUX's authors.
 OriginalTensors original_tensors(const VaeSpec& spec);

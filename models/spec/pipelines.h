@@ -30,6 +30,8 @@ struct EncoderRole {
   PromptFrame frame = {};
   /// Numbers of the layers whose states are taken, side by side; none: as `use` says.
   std::vector<std::int64_t> layers = {};
+  /// Key of model_index.json that may name others instead; "": there is none.
+  std::string layers_key = {};
   /// The folder of the processor of pictures that the encoder sees; "": it sees none.
   std::string processor = {};
 };
@@ -90,11 +92,19 @@ inline const std::vector<std::string> kUmt5 = {"UMT5EncoderModel"};
 inline const std::vector<std::string> kT5Tokenizers = {"T5Tokenizer", "T5TokenizerFast"};
 inline const std::vector<std::string> kQwen3 = {"Qwen3ForCausalLM", "Qwen3Model"};
 inline const std::vector<std::string> kQwen25Vl = {"Qwen2_5_VLForConditionalGeneration"};
+inline const std::vector<std::string> kQwen3Vl = {"Qwen3VLModel",
+                                                  "Qwen3VLForConditionalGeneration"};
 inline const std::vector<std::string> kQwenTokenizers = {"Qwen2Tokenizer", "Qwen2TokenizerFast"};
 inline const std::vector<std::string> kQwenProcessors = {"Qwen2VLProcessor", "Qwen2_5_VLProcessor"};
+/// Text that Qwen's chat templates put behind a user's message, before an answer.
+inline constexpr const char* kQwenAfter = "<|im_end|>\n<|im_start|>assistant\n";
+/// Text that Qwen-Image's pipeline puts before a prompt, and others have from it.
+inline constexpr const char* kQwenImageBefore =
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "
+    "quantity, text, spatial relationships of the objects and background:<|im_end|>\n"
+    "<|im_start|>user\n";
 /// Text that Qwen's chat templates put around a user's only message.
-inline const PromptFrame kQwenChat = {"<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n",
-                                      ChatTemplate::answer};
+inline const PromptFrame kQwenChat = {"<|im_start|>user\n", kQwenAfter, ChatTemplate::answer};
 /// Text that Qwen3's chat template puts around it where an answer is to begin without thinking.
 inline const PromptFrame kQwenChatWithoutThinking = {
     "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",

@@ -21,14 +21,20 @@ bool is_floating(Dtype dtype) {
   }
 }
 
-/// Units of a split tensor that one shard has: `count` of them, from `first` on.
-struct OwnUnits {
+/// Groups of a split tensor's units that one shard has: `count` of them, from `first` on, of
+/// `elements` elements each.
+struct OwnGroups {
   std::int64_t first = 0;
   std::int64_t count = 0;
+  std::int64_t elements = 0;
 };
-OwnUnits own_units(const PlannedTensor::Share& share, const TransformerPart& part) {
+OwnGroups own_groups(const PlannedTensor::Share& share, const TransformerPart& part) {
   const std::int64_t each = share.units / part.shards, more = share.units % part.shards;
-  return {part.shard * each + std::min(part.shard, more), each + (part.shard < more ? 1 : 0)};
+  const std::int64_t first = part.shard * each + std::min(part.shard, more);
+  const std::int64_t count = each + (part.shard < more ? 1 : 0);
+  const std::int64_t begin = first / share.group;
+  const std::int64_t end = (first + count + share.group - 1) / share.group;
+  return {begin, count > 0 ? end - begin : 0, share.elements / (share.units / share.group)};
 }
 
 }  // namespace
@@ -84,8 +90,9 @@ void KeptWeights::Group::add(const PlannedTensor& tensor) {
 }
 
 void KeptWeights::Group::add(const PlannedTensor::Share& share) {
-  const auto same =
-      std::ranges::find(shares, share.units, [](const auto& other) { return other.units; });
+  const auto same = std::ranges::find_if(shares, [&share](const auto& other) {
+    return other.units == share.units && other.group == share.group;
+  });
   if (same == shares.end()) {
     shares.push_back(share);
   } else {
@@ -95,8 +102,10 @@ void KeptWeights::Group::add(const PlannedTensor::Share& share) {
 
 std::int64_t KeptWeights::Group::elements(const TransformerPart& part) const {
   std::int64_t total = whole + (part.shard == 0 ? first_shard : 0);
-  for (const auto& share : shares)
-    total += share.elements / share.units * own_units(share, part).count;
+  for (const auto& share : shares) {
+    const auto own = own_groups(share, part);
+    total += own.elements * own.count;
+  }
   return total;
 }
 
@@ -110,8 +119,8 @@ std::int64_t KeptWeights::Packed::more_bytes(const TransformerPart& part,
   if (shares.empty()) return more(rows * columns);
   std::int64_t total = 0, first = 0;
   for (const auto& share : shares) {
-    const auto own = own_units(share, part);
-    const std::int64_t unit = share.elements / share.units;
+    const auto own = own_groups(share, part);
+    const std::int64_t unit = own.elements;
     if (!splits_columns) {
       total += more(unit * own.count);
       continue;
@@ -233,6 +242,13 @@ void TensorTable::split_outputs(const std::string& name, std::int64_t in, std::i
   add(name + ".bias", {out + more});
   tensors_.back().shares = {{out, units}};
   if (more > 0) tensors_.back().shares.push_back({more, more_units});
+}
+
+void TensorTable::split_groups(const std::string& name, std::int64_t in, std::int64_t out,
+                               std::int64_t units, std::int64_t group) {
+  split_outputs(name, in, out, units, false);
+  tensors_.back().shares.front().group = group;
+  tensors_.back().scales.front().group = group;
 }
 
 void TensorTable::split_vector(const std::string& name, std::int64_t width, std::int64_t units) {

@@ -37,10 +37,12 @@ enum class Held { first, everywhere, block, last };
 /// A tensor of a transformer with what plans must know of it.
 struct PlannedTensor {
   /// Number of a tensor's elements that are split over shards of the weights by `units` (heads or
-  /// columns), remainders first.
+  /// columns), remainders first. Units that follow each other may share their elements, `group` of
+  /// them: every shard has those of each group that it has a unit of.
   struct Share {
     std::int64_t elements = 0;
     std::int64_t units = 1;
+    std::int64_t group = 1;
     bool operator==(const Share&) const = default;
   };
   ExpectedTensor tensor;
@@ -129,6 +131,10 @@ class TensorTable {
   /// their own, may follow the first ones.
   void split_outputs(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t units,
                      bool bias = true, std::int64_t more = 0, std::int64_t more_units = 1);
+  /// A product without bias whose outputs belong to groups of `group` units each, and are split as
+  /// the units are: keys and values that several heads of queries attend to.
+  void split_groups(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t units,
+                    std::int64_t group);
   /// A product whose inputs are split by `units`; its bias is with shard 0. `more` inputs, split by
   /// units of their own, may follow the first ones.
   void split_inputs(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t units,

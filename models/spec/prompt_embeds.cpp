@@ -82,6 +82,12 @@ std::vector<PromptTensor> tensors_of(const Flux2Spec& spec) {
   return {{.name = "prompt_embeds", .width = spec.joint_attention_dim}};
 }
 
+std::vector<PromptTensor> tensors_of(const Krea2Spec& spec) {
+  // The pipeline's padding stands before the end of its template.
+  return {{.name = "prompt_embeds", .width = spec.text_hidden_dim, .layers = spec.num_text_layers},
+          {.name = "prompt_embeds_mask", .kind = TensorKind::mask, .in_any_order = true}};
+}
+
 std::vector<PromptTensor> tensors_of(const UserSpec& spec) {
   return spec.transformer->prompt_tensors();
 }

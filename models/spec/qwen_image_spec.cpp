@@ -25,12 +25,7 @@ constexpr std::int32_t kMostEditedRatio = 128;
 
 /// Source: QwenImagePipeline's prompt_template_encode and prompt_template_encode_start_idx.
 const PromptFrame kQwenImageFrame = {
-    .before =
-        "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "
-        "quantity, text, spatial relationships of the objects and background:<|im_end|>\n"
-        "<|im_start|>user\n",
-    .after = "<|im_end|>\n<|im_start|>assistant\n",
-    .dropped = 34};
+    .before = kQwenImageBefore, .after = kQwenAfter, .dropped = 34};
 
 /// Returns the frame of the pipelines that edit, in which each picture is written as `picture`.
 /// Source: QwenImageEditPipeline's and QwenImageEditPlusPipeline's prompt_template_encode.

@@ -9,6 +9,8 @@ namespace troupe::spec {
 namespace {
 
 constexpr std::string_view kQwenRoot = "model.";
+/// Beginning of the names of a Qwen3-VL's language model, behind the root if that is there.
+constexpr std::string_view kLanguageModel = "language_model.";
 
 /// Reads the base of the rotary positions, which newer configs keep in an object of its own.
 /// `sections` may say how three coordinates share a head's channels.
@@ -23,7 +25,7 @@ double read_rope_theta(const ConfigReader& config, double fallback, bool section
       const bool known = (key == "rope_theta" && value.is_number()) ||
                          ((key == "rope_type" || key == "type") &&
                           (value == "default" || (sections && value == "mrope"))) ||
-                         (sections && key == "mrope_section");
+                         (sections && (key == "mrope_section" || key == "mrope_interleaved"));
       if (!known) config.refuse(object, "has \"" + key + "\", which is not supported");
     }
     theta = given.value("rope_theta", theta);
@@ -59,8 +61,9 @@ void accept_unused_qwen_keys(const ConfigReader& config) {
                    "use_cache"});
 }
 
-/// Reads what all Qwen models' configs have in common; `spec` has the defaults.
-QwenTextSpec read_qwen(const ConfigReader& config, QwenTextSpec spec) {
+/// Reads what all Qwen models' configs have in common; `spec` has the defaults. `sections` as in
+/// read_rope_theta.
+QwenTextSpec read_qwen(const ConfigReader& config, QwenTextSpec spec, bool sections) {
   const auto size = [&config](const char* key, std::int64_t fallback) {
     return config.integer_or(key, fallback, 1, kMaxEncoderWidth);
   };
@@ -75,7 +78,7 @@ QwenTextSpec read_qwen(const ConfigReader& config, QwenTextSpec spec) {
   spec.head_dim =
       size("head_dim", spec.qk_norm ? spec.head_dim : spec.hidden_size / spec.num_attention_heads);
   spec.rms_norm_eps = config.number_or("rms_norm_eps", spec.rms_norm_eps);
-  spec.rope_theta = read_rope_theta(config, spec.rope_theta, !spec.qk_norm);
+  spec.rope_theta = read_rope_theta(config, spec.rope_theta, sections);
   config.only("hidden_act", "silu");
   config.only("use_sliding_window", false);
   if (config.has_value("layer_types")) {
@@ -95,26 +98,23 @@ QwenTextSpec read_qwen(const ConfigReader& config, QwenTextSpec spec) {
   return spec;
 }
 
-}  // namespace
-
-QwenTextSpec read_qwen3_spec(const ConfigReader& config) {
-  config.only("model_type", "qwen3");
-  config.only("attention_bias", false);
-  return read_qwen(config, {});
-}
-
-QwenTextSpec read_qwen2_5_vl_spec(const ConfigReader& config) {
-  const QwenTextSpec defaults{
-      .rms_norm_eps = 1e-5, .rope_theta = 1e6, .qk_norm = false, .qkv_bias = true};
-  config.only("model_type", "qwen2_5_vl");
-  config.harmless({"vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
-                   "vision_end_token_id", "vision_token_id"});
-  if (!config.has_value("text_config")) return read_qwen(config, defaults);
-  const ConfigReader text(config.raw("text_config").dump(), config.file());
-  text.only("model_type", "qwen2_5_vl_text");
-  text.harmless({"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
+/// Reads the text's half of the config of a model that sees pictures, `type` by its model_type:
+/// `text_config` or, in older ones, what stands beside the vision's.
+QwenTextSpec read_qwen_vl(const ConfigReader& config, const std::string& type,
+                          const QwenTextSpec& defaults) {
+  const auto accept_tokens = [](const ConfigReader& of) {
+    of.harmless({"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
                  "vision_token_id"});
-  const QwenTextSpec spec = read_qwen(text, defaults);
+  };
+  config.only("model_type", type);
+  config.harmless({"vision_config"});
+  accept_tokens(config);
+  if (!config.has_value("text_config")) return read_qwen(config, defaults, true);
+  const ConfigReader text(config.raw("text_config").dump(), config.file());
+  text.only("model_type", type + "_text");
+  if (!defaults.qkv_bias) text.only("attention_bias", false);
+  accept_tokens(text);
+  const QwenTextSpec spec = read_qwen(text, defaults, true);
   // What the text's own settings say again stands here for older readers.
   accept_unused_qwen_keys(config);
   config.harmless({"hidden_act", "hidden_size", "intermediate_size", "layer_types",
@@ -125,12 +125,39 @@ QwenTextSpec read_qwen2_5_vl_spec(const ConfigReader& config) {
   return spec;
 }
 
+}  // namespace
+
+QwenTextSpec read_qwen3_spec(const ConfigReader& config) {
+  config.only("model_type", "qwen3");
+  config.only("attention_bias", false);
+  return read_qwen(config, {}, false);
+}
+
+QwenTextSpec read_qwen2_5_vl_spec(const ConfigReader& config) {
+  return read_qwen_vl(
+      config, "qwen2_5_vl",
+      {.rms_norm_eps = 1e-5, .rope_theta = 1e6, .qk_norm = false, .qkv_bias = true});
+}
+
+QwenTextSpec read_qwen3_vl_spec(const ConfigReader& config) {
+  if (!config.has_value("text_config")) config.refuse("text_config", "must be an object");
+  return read_qwen_vl(config, "qwen3_vl", {.rope_theta = 500000});
+}
+
+QwenTextSpec read_qwen_spec(const std::string& class_name, const ConfigReader& config) {
+  return class_name.starts_with("Qwen3VL") ? read_qwen3_vl_spec(config)
+         : class_name.starts_with("Qwen3") ? read_qwen3_spec(config)
+                                           : read_qwen2_5_vl_spec(config);
+}
+
 std::string qwen_block_prefix(std::int64_t block) {
   return fmt::format("{}layers.{}.", kQwenRoot, block);
 }
 
-std::string without_qwen_root(const std::string& name) {
-  return name.substr(kQwenRoot.size());
+std::vector<std::string> other_qwen_names(const std::string& name) {
+  const std::string own = name.substr(kQwenRoot.size());
+  const std::string in_language_model = std::string(kLanguageModel) + own;
+  return {own, in_language_model, std::string(kQwenRoot) + in_language_model};
 }
 
 std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec) {
@@ -139,7 +166,7 @@ std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec) {
   const std::int64_t keys = spec.num_key_value_heads * spec.head_dim;
   std::vector<ExpectedTensor> list;
   const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
-    list.push_back({name, std::move(shape), {without_qwen_root(name)}});
+    list.push_back({name, std::move(shape), other_qwen_names(name)});
   };
   add(std::string(kQwenRoot) + "embed_tokens.weight", {spec.vocab_size, width});
   for (std::int64_t block = 0; block < spec.used_layers(); ++block) {
@@ -166,9 +193,15 @@ std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec) {
   return list;
 }
 
-bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name) {
-  if (name == "lm_head.weight" || (!spec.vision && name.starts_with("visual."))) return true;
+bool is_qwen_vision_tensor(std::string_view name) {
   if (name.starts_with(kQwenRoot)) name.remove_prefix(kQwenRoot.size());
+  return name.starts_with("visual.");
+}
+
+bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name) {
+  if (name == "lm_head.weight" || (!spec.vision && is_qwen_vision_tensor(name))) return true;
+  if (name.starts_with(kQwenRoot)) name.remove_prefix(kQwenRoot.size());
+  if (name.starts_with(kLanguageModel)) name.remove_prefix(kLanguageModel.size());
   if (spec.taken_layers.empty()) return false;
   if (name == "norm.weight") return true;
   for (std::int64_t layer = spec.used_layers(); layer < spec.num_hidden_layers; ++layer)

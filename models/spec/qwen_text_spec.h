@@ -15,7 +15,7 @@
 namespace troupe::spec {
 
 /// A Qwen language model as a text encoder: `config.json` of a Qwen3ForCausalLM or Qwen3Model, or
-/// the text's half of a Qwen2_5_VLForConditionalGeneration's. Defaults are those of Qwen3Config.
+/// the text's half of a Qwen2.5-VL's or Qwen3-VL's. Defaults are those of Qwen3Config.
 struct QwenTextSpec {
   std::int64_t vocab_size = 151936;
   std::int64_t hidden_size = 4096;
@@ -53,6 +53,11 @@ QwenTextSpec read_qwen3_spec(const ConfigReader& config);
 /// beside the vision's. Text has one position in all three coordinates, so that its rotary
 /// positions are plain ones. Refuses what is not supported by key and value.
 QwenTextSpec read_qwen2_5_vl_spec(const ConfigReader& config);
+/// Reads the text's half of a Qwen3-VL's config, which is a Qwen3 whose texts have the same
+/// positions as those of a Qwen2.5-VL. Refuses what is not supported by key and value.
+QwenTextSpec read_qwen3_vl_spec(const ConfigReader& config);
+/// Reads the config of a text encoder of this class, one of Qwen's.
+QwenTextSpec read_qwen_spec(const std::string& class_name, const ConfigReader& config);
 
 /// Every tensor that is computed with, in transformers' names.
 std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec);
@@ -61,10 +66,14 @@ std::vector<ExpectedTensor> expected_tensors(const QwenTextSpec& spec);
 /// pictures are seen, and layers that are not used.
 bool is_ignorable_qwen_tensor(const QwenTextSpec& spec, std::string_view name);
 
+/// Returns whether a tensor is of the vision tower.
+bool is_qwen_vision_tensor(std::string_view name);
+
 /// "model.layers.7."
 std::string qwen_block_prefix(std::int64_t block);
 
-/// The name that a tensor may have instead, where a checkpoint is of the model without its head.
-std::string without_qwen_root(const std::string& name);
+/// Returns the names that a tensor may have instead: in checkpoints of the model without its head,
+/// and of a Qwen3-VL, with and without it.
+std::vector<std::string> other_qwen_names(const std::string& name);
 
 }  // namespace troupe::spec

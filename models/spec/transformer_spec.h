@@ -11,6 +11,7 @@
 #include "models/spec/flux2_spec.h"
 #include "models/spec/flux_spec.h"
 #include "models/spec/hunyuan_spec.h"
+#include "models/spec/krea2_spec.h"
 #include "models/spec/pixart_spec.h"
 #include "models/spec/planned_tensors.h"
 #include "models/spec/qwen_image_spec.h"
@@ -27,7 +28,7 @@ namespace troupe::spec {
 /// `kClasses`, `read` and `pipelines`, and beside it `planned_tensors`, `facts_of` and `check_fit`.
 using OwnFamilies =
     std::variant<PixArtSpec, Sd3Spec, FluxSpec, HunyuanSpec, UNetSpec, WanSpec, QwenImageSpec,
-                 ZImageSpec, ChromaSpec, Flux2Spec, OvisImageSpec, LongCatImageSpec>;
+                 ZImageSpec, ChromaSpec, Flux2Spec, OvisImageSpec, LongCatImageSpec, Krea2Spec>;
 
 /// One of these, or one that a plugin brought.
 template <class Families>

@@ -15,13 +15,17 @@ namespace troupe::spec {
 /// is that in diffusers' pipeline.
 struct PromptTensor {
   enum class Kind {
-    states,  ///< [prompts, tokens, width]
+    states,  ///< [prompts, tokens, width], or [prompts, tokens, layers, width]
     mask,    ///< [prompts, tokens]: ones, then zeros
     pooled,  ///< [prompts, width]
   };
   std::string name;
   Kind kind = Kind::states;
   std::int64_t width = 0;
+  /// Number of layers whose states the tensor has; 0: it has no such axis.
+  std::int64_t layers = 0;
+  /// True if zeros may stand between a mask's ones: where a token stands changes nothing.
+  bool in_any_order = false;
   /// Number of tokens that the tensor must have; 0: any.
   std::int64_t tokens = 0;
   /// Index of the text encoder's output that the tensor belongs to, among those that the

@@ -342,7 +342,7 @@ Tokenized BertTokenizer::tokenize(const std::vector<std::string>& prompts,
   if (max_length < 2)
     throw std::invalid_argument("[bert_tokenizer] max_length = " + std::to_string(max_length) +
                                 ", at least 2 is needed");
-  const RowRule rule{.eos = impl_->end,
+  const RowRule rule{.end = {impl_->end},
                      .pad = impl_->pad,
                      .least = 2,
                      .encode = [this](std::string_view text) { return encode(text); },

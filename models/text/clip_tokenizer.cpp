@@ -184,7 +184,7 @@ std::vector<std::int64_t> ClipTokenizer::encode(std::string_view text) const {
 
 Tokenized ClipTokenizer::tokenize(const std::vector<std::string>& prompts,
                                   std::int64_t max_length) const {
-  const RowRule rule{.eos = impl_->eos,
+  const RowRule rule{.end = {impl_->eos},
                      .pad = impl_->pad,
                      .least = 2,
                      .encode = [this](std::string_view text) { return encode(text); },

@@ -177,9 +177,9 @@ std::vector<std::int64_t> QwenTokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-Tokenized QwenTokenizer::tokenize(const std::vector<std::string>& prompts,
-                                  std::int64_t max_length) const {
-  const RowRule rule{.eos = {},
+Tokenized QwenTokenizer::tokenize(const std::vector<std::string>& prompts, std::int64_t max_length,
+                                  const std::string& kept_after) const {
+  const RowRule rule{.end = encode(kept_after),
                      .pad = impl_->pad,
                      .encode = [this](std::string_view text) { return encode(text); },
                      .spell = [this](const auto& ids) { return decode(ids); }};
@@ -200,7 +200,7 @@ Tokenized QwenTokenizer::tokenize_spelled(const std::string& before,
     return ids;
   };
   const RowRule rule{
-      .eos = {}, .pad = impl_->pad, .encode = encode_parts, .spell = [this](const auto& ids) {
+      .end = {}, .pad = impl_->pad, .encode = encode_parts, .spell = [this](const auto& ids) {
         return decode(ids);
       }};
   return make_rows(rule, prompts, max_length);

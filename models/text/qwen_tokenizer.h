@@ -24,8 +24,10 @@ class QwenTokenizer {
 
   /// Ids of `text`. Bytes that are not UTF-8 read as U+FFFD.
   std::vector<std::int64_t> encode(std::string_view text) const;
-  /// Ids cut or padded to `max_length`: what is too long keeps its first ids.
-  Tokenized tokenize(const std::vector<std::string>& prompts, std::int64_t max_length) const;
+  /// Ids cut or padded to `max_length`: what is too long keeps its first ids, and its end, which is
+  /// `kept_after`.
+  Tokenized tokenize(const std::vector<std::string>& prompts, std::int64_t max_length,
+                     const std::string& kept_after = {}) const;
   /// Does the same for each prompt behind `before`, with what stands in quotes in it letter by
   /// letter. Source: LongCatImagePipeline's _encode_prompt and split_quotation.
   Tokenized tokenize_spelled(const std::string& before, const std::vector<std::string>& prompts,

@@ -1,5 +1,7 @@
 #include "models/text/tokenized.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <stdexcept>
 
 namespace troupe::models {
@@ -16,10 +18,10 @@ Tokenized make_rows(const RowRule& rule, const std::vector<std::string>& prompts
     std::vector<std::int64_t> ids = rule.encode(prompt);
     std::string cut;
     if (ids.size() > length) {
-      const std::int64_t end = rule.eos ? 1 : 0;
+      const auto end = static_cast<std::ptrdiff_t>(std::min(rule.end.size(), length));
       cut = rule.spell({ids.begin() + max_length - end, ids.end() - end});
       ids.resize(length);
-      if (rule.eos) ids.back() = *rule.eos;
+      std::copy(rule.end.end() - end, rule.end.end(), ids.end() - end);
     }
     result.lengths.push_back(static_cast<std::int64_t>(ids.size()));
     ids.resize(length, rule.pad);

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,17 +20,17 @@ struct Tokenized {
 
 /// Rule by which a row of a tokenizer's ids is made.
 struct RowRule {
-  std::optional<std::int64_t> eos;  // the token that ends each row, even one that is cut
+  std::vector<std::int64_t> end;  // the tokens that end each row, even one that is cut
   std::int64_t pad = 0;
   std::int64_t least =
       1;  // ids that every row has: the end token, and the first one's where there is one
   std::function<std::vector<std::int64_t>(std::string_view)>
-      encode;  // the end token last, if there is one
+      encode;  // the end tokens last, if there are some
   std::function<std::string(const std::vector<std::int64_t>&)> spell;
 };
 
 /// Rows cut or padded to `max_length`, as diffusers does: a prompt that is too long keeps its first
-/// ids and the end token, if there is one. Throws std::invalid_argument below `least`.
+/// ids and the end tokens, if there are some. Throws std::invalid_argument below `least`.
 Tokenized make_rows(const RowRule& rule, const std::vector<std::string>& prompts,
                     std::int64_t max_length);
 

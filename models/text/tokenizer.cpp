@@ -129,7 +129,7 @@ std::vector<std::int64_t> Tokenizer::encode(std::string_view raw_text) const {
 
 Tokenized Tokenizer::tokenize(const std::vector<std::string>& prompts,
                               std::int64_t max_length) const {
-  const RowRule rule{.eos = impl_->eos_id,
+  const RowRule rule{.end = {impl_->eos_id},
                      .pad = impl_->pad_id,
                      .least = 1,
                      .encode = [this](std::string_view text) { return encode(text); },

@@ -5,6 +5,7 @@
 #include "controller/plan/traffic.h"
 #include "tests/spec/published_flux2.h"
 #include "tests/spec/published_hunyuan.h"
+#include "tests/spec/published_krea2.h"
 #include "tests/spec/published_qwen_image.h"
 #include "tests/support/doctest.h"
 
@@ -147,6 +148,8 @@ TEST_CASE("published joint models are planned at one to sixteen actors") {
               kLongCatImageConfig.elements);
   const auto qwen = published_qwen_image();
   check_plans("Qwen-Image", spec::read_model_spec(qwen.path()), 4, kQwenImageConfig.elements);
+  const auto krea = published_krea2();
+  check_plans("Krea 2", spec::read_model_spec(krea.path()), 4.5, kKrea2Config.elements);
   const auto klein = published_klein(kKlein4bConfig, kQwen34bConfig);
   check_plans("FLUX.2-klein 4B", spec::read_model_spec(klein.path()), 4, kKlein4bConfig.elements);
   const auto larger = published_klein(kKlein9bConfig, kQwen38bConfig, false);

@@ -21,9 +21,9 @@ namespace troupe::models::testing {
 // tests.
 #ifdef TROUPE_MADE_FAMILIES
 inline const std::filesystem::path kFamilyFixtures = troupe::testing::kMade;
-inline const std::vector<const char*> kFamilyParts = {"qwen_image_transformer",
-                                                      "chroma_transformer", "flux2_transformer",
-                                                      "ovis_transformer", "longcat_transformer"};
+inline const std::vector<const char*> kFamilyParts = {
+    "qwen_image_transformer", "chroma_transformer",  "flux2_transformer",
+    "ovis_transformer",       "longcat_transformer", "krea2_transformer"};
 #else
 inline const std::filesystem::path kFamilyFixtures = kFixtures;
 inline const std::vector<const char*> kFamilyParts = {"families_transformer", "wan_transformer"};
@@ -125,7 +125,11 @@ struct SplitModel {
       const StagePart part{
           {i * blocks / count, (i + 1) * blocks / count}, i == 0, i + 1 == count, shard};
       stages.push_back(load_transformer(spec, part, dtype, at::kCPU, {}, nullptr, type, keep));
-      if (i == 0) caption = stages[0]->project_caption(of.text);
+      if (i == 0) {
+        caption = stages[0]->project_caption(of.text);
+        // Rows that are padding in all prompts may be gone.
+        if (seen.defined()) seen = seen.narrow(1, 0, caption.states.size(1));
+      }
       const auto mask =
           seen.defined() ? seen : at::ones(caption.states.sizes().slice(0, 2), at::kBool);
       captions.push_back(stages[i]->cache_caption(caption, mask));

@@ -26,6 +26,11 @@ TEST_CASE("a schedule that shifts with the picture's size needs it") {
   const auto small = make_sampler(spec, "", {.num_steps = 4, .image_tokens = 256});
   const auto large = make_sampler(spec, "", {.num_steps = 4, .image_tokens = 4096});
   CHECK(small->timestep(2) < large->timestep(2));
+  // A distilled model's own shift stands for that of every size.
+  const auto fixed = [&](int tokens) {
+    return make_sampler(spec, "", {.num_steps = 4, .image_tokens = tokens, .fixed_shift = 1.15});
+  };
+  CHECK(fixed(256)->timestep(2) == fixed(4096)->timestep(2));
 }
 
 TEST_CASE("what is not supported is refused by key and value") {

@@ -84,8 +84,8 @@ std::vector<ExpectedTensor> tensors_of(const std::string& name,
   if (name == "BertModel") return expected_tensors(read_bert_spec(config));
   if (name.starts_with("CLIP"))
     return expected_tensors(read_clip_spec(config, name == "CLIPTextModelWithProjection"));
-  if (name.starts_with("Qwen3")) return expected_tensors(read_qwen3_spec(config));
-  if (name.starts_with("Qwen2_5_VL")) return expected_tensors(read_qwen2_5_vl_spec(config));
+  if (name.starts_with("Qwen3") || name.starts_with("Qwen2_5_VL"))
+    return expected_tensors(read_qwen_spec(name, config));
   if (name.ends_with("T5EncoderModel")) return expected_tensors(read_t5_spec(config));
   return expected_tensors(read_transformer_spec(config, name));
 }

@@ -14,7 +14,7 @@ PARTS = ["checkpoints", "tokens", "clip", "families", "added_tokens", "text_enco
          "distrifusion", "step_cache", "step_cache_patches", "step_cache_unet", "quantized", "quantized_unet", "captions", "binning", "demo"]
 
 # Not stored: the ctest `made_fixtures` makes these, each when it is needed.
-MADE = ["qwen_text", "zimage", "qwen_image", "flux2", "kontext", "qwen_edit", "controlnet", "flux_tools", "unet_inpaint", "chroma", "ovis", "longcat", "wan22", "wan22_a14b", "wan_image", "original_files", "lora_kinds", "torch_files"]
+MADE = ["qwen_text", "zimage", "qwen_image", "flux2", "krea2", "kontext", "qwen_edit", "controlnet", "flux_tools", "unet_inpaint", "chroma", "ovis", "longcat", "wan22", "wan22_a14b", "wan_image", "original_files", "lora_kinds", "torch_files"]
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--made"]:

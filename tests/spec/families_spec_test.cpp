@@ -30,7 +30,7 @@ const std::vector<Named>& all_published() {
       {"Wan 2.1 FLF2V", kWanFlf2vConfig},     {"Wan 2.2 I2V-A14B", kWanI2vA14bConfig},
       {"Wan 2.2 TI2V-5B", kWan22Ti2vConfig},  {"Z-Image", kZImageConfig},
       {"Qwen-Image", kQwenImageConfig},       {"FLUX.2-klein 4B", kKlein4bConfig},
-      {"FLUX.2-klein 9B", kKlein9bConfig}};
+      {"FLUX.2-klein 9B", kKlein9bConfig},    {"Krea 2", kKrea2Config}};
   return all;
 }
 

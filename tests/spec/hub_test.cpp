@@ -9,6 +9,7 @@
 #include "tests/spec/published_flux2.h"
 #include "tests/spec/published_folder.h"
 #include "tests/spec/published_hunyuan.h"
+#include "tests/spec/published_krea2.h"
 #include "tests/spec/published_qwen_image.h"
 #include "tests/spec/published_unets.h"
 #include "tests/spec/published_wan.h"
@@ -163,6 +164,7 @@ TEST_CASE("a file's tensors say which published model it goes with") {
   const auto depth = published_flux(kFluxDepthConfig, "FluxControlPipeline");
   CHECK(base(depth) == "flux.1-depth-dev");
   CHECK(base(published_qwen_image()) == "qwen-image");
+  CHECK(base(published_krea2()) == "krea-2-raw");
   CHECK(base(PublishedUNetFolder(false)) == "sd1.5");
   CHECK(base(PublishedUNetFolder(true)) == "sdxl");
   CHECK(base(published_sd3(kSd3MediumConfig)) == "sd3-medium");
@@ -193,6 +195,7 @@ TEST_CASE("a file's tensors say which published model it goes with") {
   CHECK(by_diffusers(published_ovis()) == "ovis-image");
   CHECK(by_diffusers(published_longcat()) == "longcat-image");
   CHECK(by_diffusers(published_qwen_image()) == "qwen-image");
+  CHECK(by_diffusers(published_krea2()) == "krea-2-raw");
   CHECK(by_diffusers(published_flux(kFluxSchnellConfig)) == "flux.1-schnell");
   CHECK(by_diffusers(published_sd3(kSd3MediumConfig)) == "sd3-medium");
   CHECK(by_diffusers(published_sd3(kSd35MediumConfig)) == "sd3.5-medium");
@@ -272,6 +275,8 @@ TEST_CASE("sizes of the models with short names are those of the published shape
   check_sizes("longcat-image", read(published_longcat()));
   check_sizes("ovis-image", read(published_ovis()));
   check_sizes("pixart-sigma", read(published_sigma()));
+  check_sizes("krea-2-raw", read(published_krea2()));
+  check_sizes("krea-2-turbo", read(published_krea2()));
   check_sizes("qwen-image", read(published_qwen_image()));
   check_sizes("qwen-image-edit", read(published_qwen_edit("QwenImageEditPipeline")));
   check_sizes("qwen-image-edit-2511", read(published_qwen_edit("QwenImageEditPlusPipeline")));

@@ -50,6 +50,7 @@ class PublishedJointFolder {
   }
   void add(const Encoder& encoder) const {
     const std::string component = encoder.component, tokenizer = encoder.tokenizer;
+    const bool qwen3_vl = has(encoder.config, "Qwen3VL");
     const bool qwen3 = has(encoder.config, "Qwen3"), qwen25 = has(encoder.config, "qwen2_5_vl");
     const bool bert = has(encoder.config, "\"BertModel\"");
     write(component + "/config.json", encoder.config);
@@ -71,6 +72,7 @@ class PublishedJointFolder {
     }
     weights(component, "model",
             encoder.clip ? spec::expected_tensors(spec::read_clip_spec(from, encoder.projects))
+            : qwen3_vl   ? spec::expected_tensors(spec::read_qwen3_vl_spec(from))
             : qwen3      ? spec::expected_tensors(spec::read_qwen3_spec(from))
             : bert       ? spec::expected_tensors(spec::read_bert_spec(from))
             : qwen25     ? spec::expected_tensors(spec::read_qwen2_5_vl_spec(from))
