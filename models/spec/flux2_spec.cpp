@@ -154,6 +154,7 @@ std::vector<Pipeline> Flux2Spec::pipelines() {
        .defaults = {{50, 4}},
        .even_sigmas = true,
        .shifts_by_steps = true,
+       .may_be_distilled = true,
        .from_text_alone = true,
        .inputs = {.images = PictureRole::edited,
                   .most_images = 4,

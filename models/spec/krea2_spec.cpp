@@ -196,6 +196,9 @@ std::vector<Pipeline> Krea2Spec::pipelines() {
            .text_tokens = 512,
            .defaults = {{28, 4.5}},
            .even_sigmas = true,
+           .may_be_distilled = true,
+           .distilled_shift = kKrea2DistilledShift,
+           .patch_size = kKrea2Patch,
            .adds_guidance = true,
            .from_text_alone = true,
            .vae = "AutoencoderKLQwenImage"}};

@@ -418,12 +418,9 @@ ModelSpec read_configs(const fs::path& folder) {
     spec.inputs = {.images = PictureRole::first_frame,
                    .most_images = 1,
                    .needs_images = pipeline.inputs.needs_images};
-  const bool is_distilled =
-      spec.pipeline_class == "Flux2KleinPipeline" && index.boolean_or("is_distilled", false);
-  if (spec.pipeline_class == "Krea2Pipeline") {
-    index.only("patch_size", kKrea2Patch);
-    if (index.boolean_or("is_distilled", false)) spec.fixed_shift = kKrea2DistilledShift;
-  }
+  const bool is_distilled = pipeline.may_be_distilled && index.boolean_or("is_distilled", false);
+  if (is_distilled) spec.fixed_shift = pipeline.distilled_shift;
+  if (pipeline.patch_size > 0) index.only("patch_size", pipeline.patch_size);
   if (pipeline.has_controlnets) component_class(index, kControlNet, {kOneNet, kSeveralNets});
   // The pipeline's default is true. No watermark is drawn into pictures.
   if (spec.pipeline_class.starts_with("StableDiffusionXL")) {

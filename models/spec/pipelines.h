@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,12 @@ struct Pipeline {
   bool one_step_is_clean = false;
   bool even_sigmas = false;
   bool shifts_by_steps = false;
+  /// True if the index may say that the model is distilled.
+  bool may_be_distilled = false;
+  /// Shift of a distilled model's noise levels, whatever the picture's size; none: as others'.
+  std::optional<double> distilled_shift = {};
+  /// Value that the index must have for `patch_size`; 0: it has no such key.
+  std::int64_t patch_size = 0;
   /// True if the guidance scale counts from the text's own prediction, so that 0 means none.
   bool adds_guidance = false;
   bool rescales_guidance = false;

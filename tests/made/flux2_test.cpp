@@ -15,8 +15,7 @@ constexpr double kFlux2Bound = 1e-5;  // of the reference's range, or of the sin
 /// Gives a case the LoRA that it names, and tiles.
 void add_extras(const nlohmann::json& of, Submission& submission) {
   submission.request.vae_tiling = of.value("tiled", false);
-  if (of.contains("lora"))
-    submission.request.loras = {{(kMade / of.at("lora").get<std::string>()).string(), 1}};
+  add_made_lora(of, submission);
 }
 
 }  // namespace

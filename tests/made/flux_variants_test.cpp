@@ -25,12 +25,6 @@ struct Variant {
 };
 const std::vector<Variant> kVariants = {{"chroma", 11, true}, {"ovis", 10}, {"longcat", 9}};
 
-/// Gives a case the LoRA that it names.
-void add_lora(const nlohmann::json& of, Submission& submission) {
-  if (of.contains("lora"))
-    submission.request.loras = {{(kMade / of.at("lora").get<std::string>()).string(), 1}};
-}
-
 }  // namespace
 
 TEST_CASE("Chroma's, Ovis-Image's and LongCat-Image's pictures are those of their pipelines") {
@@ -39,7 +33,7 @@ TEST_CASE("Chroma's, Ovis-Image's and LongCat-Image's pictures are those of thei
     CAPTURE(variant.name);
     Reference reference(variant.name);
     Worst latents, levels;
-    check_pictures(reference, kVariantBound, latents, levels, add_lora);
+    check_pictures(reference, kVariantBound, latents, levels, add_made_lora);
     CHECK(latents.seen == variant.cases);
     CHECK(levels.seen == 6);
     MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
@@ -96,7 +90,7 @@ TEST_CASE("variants of FLUX.1 are streamed, rounded to 16 and to 8 bits, with a 
     const auto error_of = [&](const std::string& name, auto change) {
       const auto& of = reference.find(name);
       auto submission = reference.submission(of, {.pp = 2, .tp = 2});
-      add_lora(of, submission);
+      add_made_lora(of, submission);
       change(submission.request);
       return range_error(shared_cluster().run(submission).latents.value(),
                          reference.floats(of, "latents"));

@@ -12,19 +12,13 @@ namespace {
 
 constexpr double kKrea2Bound = 1e-5;  // of the reference's range, or of the single actor's
 
-/// Gives a case the LoRA that it names.
-void add_krea2_extras(const nlohmann::json& of, Submission& submission) {
-  if (of.contains("lora"))
-    submission.request.loras = {{(kMade / of.at("lora").get<std::string>()).string(), 1}};
-}
-
 }  // namespace
 
 TEST_CASE("Krea 2's pictures are those of its pipeline in diffusers") {
   if (lacks_made_fixtures()) return;
   Reference reference("krea2");
   Worst latents, levels;
-  check_pictures(reference, kKrea2Bound, latents, levels, add_krea2_extras);
+  check_pictures(reference, kKrea2Bound, latents, levels, add_made_lora);
   CHECK(latents.seen == 11);
   MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
                        << latents.where << "), pictures within " << levels.value << " levels");
@@ -33,7 +27,8 @@ TEST_CASE("Krea 2's pictures are those of its pipeline in diffusers") {
 TEST_CASE("Krea 2 makes one picture at any degrees, exact and by patches") {
   if (lacks_made_fixtures()) return;
   Reference reference("krea2");
-  // Of 6 heads of queries 3 share one of keys and values: shards of tp 4 have parts of both.
+  // Three heads of queries share one of keys and values, of six and two: shards of tp 4 have parts
+  // of both.
   const std::vector<Parallelism> mixes = {{.cfg = 2},
                                           {.pp = 2},
                                           {.pp = 3},
@@ -64,14 +59,15 @@ TEST_CASE("Krea 2 is streamed, rounded to 16 and to 8 bits and with a LoRA at se
   const auto error_of = [&](const char* name, auto change) {
     const auto& of = reference.find(name);
     auto submission = reference.submission(of, {.pp = 2, .tp = 2});
-    add_krea2_extras(of, submission);
+    add_made_lora(of, submission);
     change(submission.request);
     return range_error(shared_cluster().run(submission).latents.value(),
                        reference.floats(of, "latents"));
   };
   CHECK(error_of("krea2_plain", [](auto& of) { of.offload = "blocks"; }) <= kKrea2Bound);
   CHECK(error_of("krea2_lora", [](auto&) {}) <= kKrea2Bound);
-  // Its guidance of 4.5 counts the difference of the branches, and what was rounded, 5.5 times.
+  // Guidance of 3.5 multiplies the branches' rounding by 4.5 and by 3.5: it counts from the text's
+  // own prediction.
   CHECK(error_of("krea2_plain", [](auto& of) { of.dtype = "bfloat16"; }) <= 0.1);
   CHECK(error_of("krea2_plain", [](auto& of) { of.dtype = "float16"; }) <= 0.01);
   auto eight = reference.submission(reference.find("krea2_plain"));

@@ -12,19 +12,13 @@ namespace {
 
 constexpr double kBound = 1e-5;  // of the reference's range, or of the single actor's
 
-/// Gives a case the LoRA that it names.
-void add_lora(const nlohmann::json& of, Submission& submission) {
-  if (of.contains("lora"))
-    submission.request.loras = {{(kMade / of.at("lora").get<std::string>()).string(), 1}};
-}
-
 }  // namespace
 
 TEST_CASE("Z-Image's pictures are those of its pipeline in diffusers") {
   if (lacks_made_fixtures()) return;
   Reference reference("zimage");
   Worst latents, levels;
-  check_pictures(reference, kBound, latents, levels, add_lora);
+  check_pictures(reference, kBound, latents, levels, add_made_lora);
   CHECK(latents.seen >= 11);
   CHECK(levels.seen >= 2);
   MESSAGE(latents.seen << " cases, latents within " << latents.value << " of range ("
@@ -58,7 +52,7 @@ TEST_CASE("Z-Image is streamed, rounded to 16 and to 8 bits and with a LoRA at s
   const auto error_of = [&](const char* name, auto change) {
     const auto& of = reference.find(name);
     auto submission = reference.submission(of, {.pp = 2, .tp = 2});
-    add_lora(of, submission);
+    add_made_lora(of, submission);
     change(submission.request);
     return range_error(shared_cluster().run(submission).latents.value(),
                        reference.floats(of, "latents"));

@@ -1,4 +1,5 @@
-/// Prints the fields of a request as GET /api/v1/options describes them, for tests/page/fake_server.py.
+/// Prints the fields of a request as GET /api/v1/options describes them, for the server that stands
+/// in for a real one (fake_server.py).
 #include <iostream>
 
 #include "web/fields.h"

@@ -12,6 +12,7 @@
 #include "tests/process/support/reference.h"
 #include "tests/process/support/shared_cluster.h"
 #include "tests/support/doctest.h"
+#include "tests/support/made.h"
 
 // What holds of every family of transformers. Each check runs jobs at the shared cluster, and
 // counts how far off they were.
@@ -33,6 +34,12 @@ struct Way {
     request.num_pipeline_patch = patches;
   }
 };
+
+/// Gives a case of made fixtures the LoRA that it names.
+inline void add_made_lora(const nlohmann::json& of, Submission& submission) {
+  if (of.contains("lora"))
+    submission.request.loras = {{(kMade / of.at("lora").get<std::string>()).string(), 1}};
+}
 
 /// Holds final latents and pictures of all cases against diffusers'. `change` gives a case's
 /// submission what `reference` does not know of.
