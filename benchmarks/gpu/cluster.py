@@ -75,6 +75,12 @@ class Cluster:
         done = subprocess.run([self.troupe, "status", "--connect", self.address, "--json"], capture_output=True, text=True, timeout=30, env=environment())
         return json.loads(done.stdout)["actors"] if done.returncode == 0 else []
 
+    def console(self, command):
+        done = subprocess.run([self.troupe, "repl", "--json", "--connect", self.address, "-c", command], capture_output=True, text=True, timeout=30,
+                              env=environment())
+        if done.returncode != 0:
+            raise Failed(f"{command}: {(done.stdout + done.stderr).strip()}")
+
     def begin(self, model, words, output, latents=None):
         command = [self.troupe, "submit", "--connect", self.address, "--model", str(model), "--output", str(output), "--json", "--quiet", *words]
         if latents:

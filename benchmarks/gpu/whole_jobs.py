@@ -42,6 +42,8 @@ WAYS = {
 }
 # Relative distance of final latents that counts as the same
 SAME = {"bfloat16": 0.08, "float32": 1e-3}
+# The actor that is struck, and seconds that it stands still at most if nobody strikes it
+STRUCK, HELD_FOR = 0, 120
 
 
 def options():
@@ -180,15 +182,17 @@ class Jobs:
         name = "a sticky error" if sticky else "kill -9"
         more = {"CUDA_INJECTION64_PATH": str(self.args.probe), "TROUPE_DEVICE_PROBE": str(self.args.work / "probe")} if sticky else {}
         words = [*self.words, *PP2.options]
-        # It must still run when it is struck, some seconds after it began
+        # A sticky error may be met some steps after it was made
         words[words.index("--steps") + 1] = "40" if self.args.tiny else "150"
         picture, latents = self.files(f"after {name}")
         _, undisturbed = self.files(f"without {name}")
         with self.cluster(2, more=more) as cluster:
             # Its weights are loaded then
             cluster.report(self.args.folder, [*self.words, *PP2.options], picture)
-            job = cluster.begin(self.args.folder, words, picture, latents)
             before = {actor["id"]: actor["pid"] for actor in cluster.actors()}
+            # An actor that stands still there is struck under way, however busy the machine is
+            cluster.console(f"inject hold {STRUCK} {HELD_FOR} step 3")
+            job = cluster.begin(self.args.folder, words, picture, latents)
             struck = self.strike(cluster, sticky)
             report = cluster.end(job)
             after = {actor["id"]: actor["pid"] for actor in cluster.actors()}
@@ -200,13 +204,15 @@ class Jobs:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for actor in cluster.actors():
-                if " step " in (actor["doing"] or "") and int(actor["doing"].split(" step ")[1].split()[0]) >= 2:
-                    if sticky:
-                        (self.args.work / f"probe.{actor['pid']}.break").touch()
-                    else:
-                        os.kill(actor["pid"], signal.SIGKILL)
-                    return actor["id"]
-            time.sleep(0.005)
+                if actor["id"] != STRUCK or not (actor["doing"] or "").endswith("(held)"):
+                    continue
+                if sticky:
+                    (self.args.work / f"probe.{actor['pid']}.break").touch()
+                    cluster.console(f"inject release {STRUCK}")
+                else:
+                    os.kill(actor["pid"], signal.SIGKILL)
+                return actor["id"]
+            time.sleep(0.05)
         return None
 
     def tell_fault(self, name, report, apart, before, after, struck):
